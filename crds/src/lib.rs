@@ -1,0 +1,1 @@
+//! The API types of Quorate and their validation.

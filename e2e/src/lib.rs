@@ -1,0 +1,1 @@
+//! A real cluster, scenarios, faults and benchmarks for Quorate.

@@ -1,0 +1,1 @@
+//! The decisions of Quorate: pure, without Kubernetes, clock or I/O.
