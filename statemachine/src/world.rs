@@ -1,0 +1,340 @@
+//! What was observed, and what the ledger remembers. Only data: nothing here decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
+
+/// Everything a decision is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    /// When the observation was finished.
+    pub now: Millis,
+    /// How far the observation of Kubernetes objects may lag behind.
+    pub freshness: Freshness,
+    /// What the user wants.
+    pub wish: Wish,
+    /// What the operator wrote down before it acted.
+    pub memory: Memory,
+    /// The pods and claims with this cluster's labels, by serial.
+    pub seats: BTreeMap<Serial, Seat>,
+    /// The nodes that pods, volumes or the ledger name.
+    pub nodes: BTreeMap<NodeName, NodeSight>,
+    /// What etcd says of its members.
+    pub membership: Membership,
+}
+
+/// Whether Kubernetes objects came from watch caches or from the API server itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Freshness {
+    /// From watch caches: an object that is not there may only not have been heard of yet.
+    Cached,
+    /// Read from the API server by quorum reads in this round: what is absent, is absent.
+    Quorum,
+}
+
+/// What the user wants, from the spec.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Wish {
+    /// Whether the cluster is wanted, paused, or being deleted.
+    pub life: Life,
+    /// How many voters: 0 (hibernate), 1, 3, 5 or 7.
+    pub replicas: u8,
+    /// The hash that an up-to-date pod carries.
+    pub template: TemplateHash,
+    /// How many learners etcd admits at a time: 1 on etcd 3.5, 2 from 3.6 on.
+    pub max_learners: u8,
+    /// Where members keep their data.
+    pub storage: Storage,
+}
+
+/// Whether the cluster is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Life {
+    /// Serve.
+    Wanted,
+    /// Leave everything as it is.
+    Paused,
+    /// The object has a deletion timestamp.
+    Deleting,
+}
+
+/// Where members keep their data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Storage {
+    /// On a claim each, with what is to become of it.
+    Claims {
+        /// When the cluster is deleted.
+        on_delete: Retention,
+        /// When its member was removed, by scaling down or replacement.
+        on_scale_down: Retention,
+    },
+    /// On an emptyDir: the volume lives and dies with its pod and has the pod's UID.
+    Ephemeral,
+}
+
+/// What becomes of a claim that is not needed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Retention {
+    /// It stays until the user deletes it.
+    Retain,
+    /// It is deleted.
+    Delete,
+}
+
+/// What is known of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// The status holds none: a cluster that has not begun, or one whose status was lost.
+    Blank,
+    /// The status holds one that cannot be read.
+    Unreadable,
+    /// The ledger.
+    Ledger(Ledger),
+}
+
+/// What the operator wrote down, by compare-and-swap, before the act it records: nothing else can prove it afterwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ledger {
+    /// How far the one seed of this cluster's life has come.
+    pub seeding: Seeding,
+    /// The lowest serial that was never handed out.
+    pub next_serial: Serial,
+    /// The members and spares that exist or are about to.
+    pub members: BTreeMap<Serial, Entry>,
+}
+
+/// How far the one seed of a cluster's life has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Seeding {
+    /// No `create` was issued for a seed.
+    #[default]
+    NotBegun,
+    /// A `create` was issued, or is about to be, for this member; nobody else is ever the seed.
+    Begun(Serial),
+    /// The seed was seen serving as this cluster.
+    Done(ClusterId),
+}
+
+/// What the ledger says of one serial.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The volume that a `create` was issued for; it goes to no other. None: no `create` was issued.
+    pub create: Option<Uid>,
+    /// The node on which the member was last seen with a pod.
+    pub node: Option<NodeName>,
+    /// What it was in etcd's member list when that was last read.
+    pub standing: Standing,
+}
+
+/// What a serial was in etcd's member list when that was last read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Standing {
+    /// Not in the list: a spare, or the seed before it serves.
+    #[default]
+    Spare,
+    /// A learner.
+    Learner(MemberId),
+    /// A voter.
+    Voter(MemberId),
+}
+
+/// The pod and the claim of one serial.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seat {
+    /// Its pod.
+    pub pod: Option<Pod>,
+    /// Its claim; always `None` with ephemeral storage.
+    pub claim: Option<Claim>,
+}
+
+/// A claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// Its UID: the volume's identity.
+    pub uid: Uid,
+    /// It was made for this very object (its cluster-uid annotation names the CR's UID).
+    pub ours: bool,
+    /// It has a deletion timestamp; it goes when its pod goes.
+    pub terminating: bool,
+    /// Where its volume can be used.
+    pub home: Home,
+}
+
+/// Where a volume can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Home {
+    /// Not bound yet, not read yet, or usable on several nodes.
+    Anywhere,
+    /// Only on this node.
+    Node(NodeName),
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pod {
+    /// Its UID.
+    pub uid: Uid,
+    /// When it was created.
+    pub created: Millis,
+    /// Where it was scheduled.
+    pub node: Option<NodeName>,
+    /// How far it has come.
+    pub stage: PodStage,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// What keeps it from running, as the kubelet or the scheduler says.
+    pub trouble: Option<Trouble>,
+    /// The volume it was made for: its claim's UID when it was created, or its own UID with ephemeral storage.
+    pub volume: Uid,
+    /// The ticket it carries.
+    pub ticket: Option<Ticket>,
+    /// When that ticket was put on it. Zero if unknown.
+    pub ticket_since: Millis,
+    /// The hash of the template it was made from.
+    pub template: TemplateHash,
+    /// It carries the voter's label.
+    pub labelled_voter: bool,
+    /// The kubelet says it is ready.
+    pub ready: bool,
+    /// What answers on its metrics port.
+    pub sight: Sight,
+}
+
+/// How far a pod has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodStage {
+    /// Not all of its containers have been started.
+    Pending,
+    /// It runs.
+    Running,
+    /// All its containers ended and will not be started again (evicted, node shut down).
+    Finished,
+}
+
+/// What keeps a pod from running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Trouble {
+    /// An image can't be pulled.
+    ImageMissing,
+    /// No node takes it.
+    Unschedulable,
+    /// A container fails again and again.
+    ContainerFailing,
+}
+
+/// The right to start etcd, as carried by a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// How to start.
+    pub start: Start,
+    /// The volume it is for.
+    pub volume: Uid,
+}
+
+/// How a ticket lets etcd start.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Start {
+    /// A new cluster of one, on a volume that carries nothing.
+    Seed,
+    /// A new member, on a volume that carries nothing, of a cluster with exactly these members.
+    Join(BTreeSet<MemberId>),
+    /// A member that is on its volume already.
+    Resume,
+}
+
+/// What answers on a pod's metrics port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Sight {
+    /// Nothing that could be understood, in time: neither dead nor alive.
+    Unknown,
+    /// The launcher, waiting for a ticket.
+    Waiting,
+    /// The launcher, which does not accept its ticket.
+    Refused(Refusal),
+    /// etcd.
+    Etcd(Alive),
+}
+
+/// Why a launcher does not accept its ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// To resume: the volume carries no data of this member. It is lost.
+    VolumeLost,
+    /// The volume carries data that is not this member's.
+    VolumeForeign,
+    /// Anything that says nothing of the volume's data: it can't be read now, the binary is missing or has another
+    /// version, the ticket is not for this pod.
+    Other,
+}
+
+/// What etcd says of itself on its metrics port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Alive {
+    /// When this was asked.
+    pub seen: Millis,
+    /// When its process was started: two sights with one value are of one life.
+    pub process: Millis,
+    /// It sees a leader.
+    pub has_leader: bool,
+    /// It leads.
+    pub leads: bool,
+    /// It counts itself as a learner.
+    pub learner: bool,
+    /// The raft index it knows as committed.
+    pub committed: u64,
+    /// The raft index it has applied.
+    pub applied: u64,
+    /// `/livez` answers 200.
+    pub live: bool,
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeSight {
+    /// Ready.
+    Ready,
+    /// Not ready, or unreachable, since this time: its pods may well be running.
+    NotReady(Millis),
+    /// Its object is deleted, or tainted out-of-service: nothing runs there, by declaration.
+    Gone,
+}
+
+/// What etcd says of its members.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Membership {
+    /// Nobody gave a linearizable answer in time.
+    Unknown,
+    /// A linearizable member list.
+    Known(MemberList),
+}
+
+/// A linearizable member list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MemberList {
+    /// The cluster's id.
+    pub cluster: ClusterId,
+    /// Who leads, if the answering member knew.
+    pub leader: Option<MemberId>,
+    /// The members.
+    pub members: BTreeMap<MemberId, Listed>,
+}
+
+/// One line of a member list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Listed {
+    /// The serial its peer URL belongs to; `None` if that is not one of this cluster's.
+    pub serial: Option<Serial>,
+    /// Voter or learner.
+    pub role: Role,
+    /// It has published its name once.
+    pub started: bool,
+}
+
+/// What a member counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// It votes.
+    Voter,
+    /// It listens.
+    Learner,
+}
