@@ -1,0 +1,109 @@
+//! What a launcher that has not started etcd says of itself at `GET /quorate`: pure types, shared with the operator.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the launcher serves its report: the port on which etcd itself serves its metrics afterwards.
+pub const PORT: u16 = 2381;
+
+/// The path of the report. etcd answers 404 there, so a 404 means that the launcher has become etcd.
+pub const PATH: &str = "/quorate";
+
+/// Whether there is something to be mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// Waiting for the operator; nothing is wrong.
+    Waiting,
+    /// A ticket was there and was not followed.
+    Refused,
+}
+
+/// Why etcd has not been started: a closed set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// No ticket has arrived.
+    NoTicket,
+    /// The ticket is for another member than this pod's.
+    OtherMember,
+    /// The ticket is for another volume than this pod's.
+    OtherVolume,
+    /// A `resume` found neither a marker nor data, or a marker and no write-ahead log: what the member had is lost.
+    VolumeIsEmpty,
+    /// The volume holds data without a marker, or carries the marker of another member or volume.
+    VolumeHasOtherData,
+    /// A `resume` found this member's marker and a write-ahead log that holds neither an entry nor a vote: an earlier
+    /// `create` died in its first milliseconds. Only a `create` may start here.
+    VolumeHasNoEntry,
+    /// Another process holds the volume: this member's last etcd has not ended yet. Says nothing about the data.
+    VolumeInUse,
+    /// The volume can't be read or written, or what is on it can't be understood.
+    VolumeUnreadable,
+    /// The image's etcd is not of the ticket's version.
+    WrongVersion,
+    /// The annotation is no ticket, or its flags don't fit.
+    BadTicket,
+    /// There is no etcd in the image, or it can't be run.
+    BinaryMissing,
+}
+
+impl Reason {
+    /// Whether this is a mere wait or a refusal.
+    pub fn state(self) -> State {
+        match self {
+            Self::NoTicket => State::Waiting,
+            Self::OtherMember
+            | Self::OtherVolume
+            | Self::VolumeIsEmpty
+            | Self::VolumeHasOtherData
+            | Self::VolumeHasNoEntry
+            | Self::VolumeInUse
+            | Self::VolumeUnreadable
+            | Self::WrongVersion
+            | Self::BadTicket
+            | Self::BinaryMissing => State::Refused,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its name is its form on the wire, as serde derives it.
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What `GET /quorate` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Waiting or refused.
+    pub state: State,
+    /// Why etcd has not been started.
+    pub reason: Reason,
+    /// The same for people: what was found and what would help.
+    pub message: String,
+    /// Since when the reason has been this one, in milliseconds since 1970.
+    pub since: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_json_is_the_agreed_one() {
+        let report = Report {
+            state: Reason::VolumeIsEmpty.state(),
+            reason: Reason::VolumeIsEmpty,
+            message: "m".into(),
+            since: 1_700_000_000_000,
+        };
+        let text = r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000}"#;
+        assert_eq!(serde_json::to_string(&report).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Report>(text).unwrap(), report);
+        assert_eq!(Reason::NoTicket.state(), State::Waiting);
+        assert_eq!(Reason::VolumeIsEmpty.to_string(), "VolumeIsEmpty");
+    }
+}
