@@ -268,6 +268,7 @@ pub enum Refusal {
 }
 
 /// What etcd says of itself on its metrics port.
+#[expect(clippy::struct_excessive_bools, reason = "each mirrors a gauge or an endpoint of etcd")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Alive {
     /// When this was asked.
