@@ -1,1 +1,27 @@
-//! The API types of Quorate and their validation.
+//! The API types of Quorate and their validation. This crate describes; it decides nothing and talks to nobody.
+
+mod cluster;
+pub mod flags;
+mod ledger;
+pub mod names;
+pub mod quantity;
+mod reason;
+mod resources;
+pub mod rules;
+mod scheduling;
+mod schema;
+mod service;
+mod status;
+mod storage;
+mod tuning;
+
+pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
+pub use ledger::{HexId, Ledger, LedgerMember};
+pub use quantity::{Quantity, QuantityError};
+pub use reason::Reason;
+pub use resources::Resources;
+pub use scheduling::{AntiAffinity, Scheduling, TopologySpread, WhenUnsatisfiable};
+pub use service::{ClientService, ServiceType};
+pub use status::{ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase};
+pub use storage::{OnDelete, OnScaleDown, Retention, Storage};
+pub use tuning::{AutoCompaction, CompactionMode, EtcdSettings};

@@ -1,0 +1,174 @@
+//! Which flags of etcd a user may set in `spec.etcd.extraFlags`, and how each is spelled on which line of etcd. It holds
+//! facts about etcd; it builds no command line.
+
+/// A flag that may be set by the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flag {
+    /// The name in etcd 3.6 and 3.7, without dashes.
+    pub name: &'static str,
+    /// How etcd 3.5 spells it.
+    pub on_3_5: Spelling,
+    /// What it is for, in a few words.
+    pub purpose: &'static str,
+}
+
+/// How etcd 3.5 spells a flag of 3.6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// The same.
+    Same,
+    /// With the prefix `experimental-`.
+    Experimental,
+    /// It has no such flag.
+    Absent,
+}
+
+impl Flag {
+    /// The flag of this name, if it may be set.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        ALLOWED.iter().find(|flag| flag.name == name)
+    }
+
+    /// The flag's name on a minor version of etcd 3; none where etcd has no such flag.
+    pub fn name_on(&self, minor: u32) -> Option<String> {
+        match (minor, self.on_3_5) {
+            (5, Spelling::Absent) => None,
+            (5, Spelling::Experimental) => Some(format!("experimental-{}", self.name)),
+            (_, Spelling::Same | Spelling::Experimental | Spelling::Absent) => Some(self.name.to_owned()),
+        }
+    }
+}
+
+const fn flag(name: &'static str, on_3_5: Spelling, purpose: &'static str) -> Flag {
+    Flag { name, on_3_5, purpose }
+}
+
+/// Every flag that may be set. Source: the flag sets of etcd's release-3.5, release-3.6 and release-3.7 branches
+/// (`server/etcdmain/config.go`, `server/embed/config.go`), less those that Quorate sets itself, those that only make
+/// sense for one member, and those that trade durability for speed.
+pub const ALLOWED: &[Flag] = &[
+    flag("auth-token", Spelling::Same, "the kind of authentication token"),
+    flag("auth-token-ttl", Spelling::Same, "how long a simple token lives, in seconds"),
+    flag("backend-batch-interval", Spelling::Same, "the longest time before a batch is committed to disk"),
+    flag("backend-batch-limit", Spelling::Same, "how many operations a batch holds at most"),
+    flag("backend-bbolt-freelist-type", Spelling::Same, "how the database keeps its free pages: array or map"),
+    flag("bcrypt-cost", Spelling::Same, "the cost of hashing passwords"),
+    flag("bootstrap-defrag-threshold-megabytes", Spelling::Experimental, "defragment at start when this much is free"),
+    flag("compact-hash-check-time", Spelling::Experimental, "how often hashes of compactions are compared"),
+    flag("compaction-batch-limit", Spelling::Experimental, "how many revisions a step of a compaction deletes"),
+    flag("compaction-sleep-interval", Spelling::Experimental, "the pause between steps of a compaction"),
+    flag("corrupt-check-time", Spelling::Experimental, "how often the members compare their data"),
+    flag("cors", Spelling::Same, "the origins that a browser may come from"),
+    flag("distributed-tracing-address", Spelling::Experimental, "where traces are sent"),
+    flag("distributed-tracing-instance-id", Spelling::Experimental, "the instance id in traces"),
+    flag("distributed-tracing-sampling-rate", Spelling::Experimental, "how many of a million requests are traced"),
+    flag("distributed-tracing-service-name", Spelling::Experimental, "the service name in traces"),
+    flag("enable-distributed-tracing", Spelling::Experimental, "send traces"),
+    flag("enable-grpc-gateway", Spelling::Same, "serve JSON over HTTP on the client port"),
+    flag("enable-pprof", Spelling::Same, "serve runtime profiles"),
+    flag("feature-gates", Spelling::Absent, "features by name, as Name=true"),
+    flag("grpc-keepalive-interval", Spelling::Same, "how often an idle client is pinged"),
+    flag("grpc-keepalive-min-time", Spelling::Same, "how often a client may ping"),
+    flag("grpc-keepalive-timeout", Spelling::Same, "how long a ping waits for its answer"),
+    flag("host-whitelist", Spelling::Same, "the host names that an HTTP request may name"),
+    flag("log-format", Spelling::Same, "json or console"),
+    flag("log-level", Spelling::Same, "debug, info, warn, error, panic or fatal"),
+    flag("max-concurrent-streams", Spelling::Same, "how many streams a client connection may open"),
+    flag("max-request-bytes", Spelling::Same, "the largest request, in bytes"),
+    flag("max-snapshots", Spelling::Same, "how many raft snapshots are kept"),
+    flag("max-txn-ops", Spelling::Same, "how many operations a transaction may hold"),
+    flag("max-wals", Spelling::Same, "how many files of the write-ahead log are kept"),
+    flag("memory-mlock", Spelling::Experimental, "keep etcd's memory from being swapped out"),
+    flag("metrics", Spelling::Same, "basic or extensive"),
+    flag("pre-vote", Spelling::Same, "ask before standing for election"),
+    flag("snapshot-catchup-entries", Spelling::Experimental, "how many entries are kept behind a raft snapshot"),
+    flag("warning-apply-duration", Spelling::Experimental, "warn of an apply that takes longer"),
+    flag("warning-unary-request-duration", Spelling::Experimental, "warn of a request that takes longer"),
+    flag("watch-progress-notify-interval", Spelling::Experimental, "how often an idle watch is told the revision"),
+];
+
+/// Flags that have a field of their own, and the field.
+pub const WITH_FIELD: &[(&str, &str)] = &[
+    ("auto-compaction-mode", "spec.etcd.autoCompaction.mode"),
+    ("auto-compaction-retention", "spec.etcd.autoCompaction.retention"),
+    ("election-timeout", "spec.etcd.electionTimeoutMillis"),
+    ("heartbeat-interval", "spec.etcd.heartbeatIntervalMillis"),
+    ("quota-backend-bytes", "spec.etcd.quota"),
+    ("snapshot-count", "spec.etcd.snapshotCount"),
+];
+
+/// Flags that Quorate sets itself, or that would break its promises: identity, addresses, membership, durability, TLS.
+/// A name that ends in `-` stands for all flags that start so.
+pub const RESERVED: &[&str] = &[
+    "advertise-",
+    "auto-tls",
+    "ca-file",
+    "cert-",
+    "cipher-suites",
+    "client-",
+    "config-file",
+    "data-dir",
+    "discovery",
+    "discovery-",
+    "enable-v2",
+    "experimental-",
+    "force-new-cluster",
+    "initial-",
+    "key-file",
+    "listen-",
+    "max-learners",
+    "name",
+    "peer-",
+    "proxy",
+    "proxy-",
+    "self-signed-cert-validity",
+    "socket-",
+    "strict-reconfig-check",
+    "tls-",
+    "trusted-ca-file",
+    "unsafe-no-fsync",
+    "v2-deprecation",
+    "wal-dir",
+];
+
+/// Whether a flag is one that Quorate keeps for itself.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|entry| if entry.ends_with('-') { name.starts_with(entry) } else { name == *entry })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flag_is_both_allowed_and_kept_back() {
+        for flag in ALLOWED {
+            assert!(!is_reserved(flag.name), "{}", flag.name);
+            assert!(WITH_FIELD.iter().all(|(name, _)| *name != flag.name), "{}", flag.name);
+        }
+        for (name, _) in WITH_FIELD {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_flag_of_an_identity_is_reserved() {
+        for name in ["name", "initial-cluster-state", "listen-peer-urls", "advertise-client-urls", "peer-cert-file"] {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in ["names", "log-level", "metrics"] {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn flags_are_spelled_as_each_line_of_etcd_does() {
+        let on = |name, minor| Flag::find(name).and_then(|flag| flag.name_on(minor));
+        assert_eq!(on("max-wals", 5).as_deref(), Some("max-wals"));
+        assert_eq!(on("corrupt-check-time", 5).as_deref(), Some("experimental-corrupt-check-time"));
+        assert_eq!(on("corrupt-check-time", 6).as_deref(), Some("corrupt-check-time"));
+        assert_eq!(on("feature-gates", 5), None);
+        assert_eq!(on("feature-gates", 7).as_deref(), Some("feature-gates"));
+        assert_eq!(on("data-dir", 6), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! The names that users, other tools and every part of Quorate rely on. Changing one breaks running clusters.
+
+/// The API group of every kind.
+pub const GROUP: &str = "quorate.dev";
+/// The API version of every kind.
+pub const VERSION: &str = "v1alpha1";
+/// The field manager of every server-side apply.
+pub const FIELD_MANAGER: &str = "quorate";
+/// The finalizer on an EtcdCluster: while it is there, members and volumes are taken away in order and as the retention
+/// policy says.
+pub const FINALIZER: &str = "quorate.dev/cluster";
+
+/// The label that names the cluster on each child.
+pub const LABEL_CLUSTER: &str = "quorate.dev/cluster";
+/// The label of a pod whose member is a voter ([`ROLE_VOTER`]); absent on learners and on pods that wait. The
+/// PodDisruptionBudget counts by it.
+pub const LABEL_ROLE: &str = "quorate.dev/role";
+/// The value of [`LABEL_ROLE`] for a promoted member.
+pub const ROLE_VOTER: &str = "voter";
+/// The recommended label for the application.
+pub const LABEL_NAME: &str = "app.kubernetes.io/name";
+/// The value of [`LABEL_NAME`] on each child.
+pub const APP_NAME: &str = "etcd";
+/// The recommended label for one instance of the application: the cluster's name.
+pub const LABEL_INSTANCE: &str = "app.kubernetes.io/instance";
+/// The recommended label for the tool that manages the object.
+pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The value of [`LABEL_MANAGED_BY`] on each child.
+pub const MANAGED_BY: &str = "quorate";
+
+/// The annotation of a volume claim that carries the UID of the EtcdCluster it belongs to. A claim whose UID differs
+/// belongs to an earlier cluster of the same name and is never adopted.
+pub const ANNOTATION_CLUSTER_UID: &str = "quorate.dev/cluster-uid";
+/// The annotation of a pod that carries its start ticket.
+pub const ANNOTATION_TICKET: &str = "quorate.dev/ticket";
+/// The annotation of a pod that says when its ticket was issued, in milliseconds since 1970.
+pub const ANNOTATION_TICKET_SINCE: &str = "quorate.dev/ticket-since";
+/// The annotation of a pod that carries the hash of the template it was made from.
+pub const ANNOTATION_TEMPLATE: &str = "quorate.dev/template";
+
+/// The longest name of an EtcdCluster. A member's name is also its pod's host name (63 bytes at most) and adds a dash
+/// and up to ten digits; the rest is left for what a member's own children may add.
+pub const CLUSTER_NAME_MAX: usize = 40;
+
+/// The client Service of a cluster.
+pub fn client_service(cluster: &str) -> String {
+    format!("{cluster}-client")
+}
+
+/// The name that a member, its pod and its volume claim share.
+pub fn member(cluster: &str, serial: u32) -> String {
+    format!("{cluster}-{serial}")
+}
+
+/// The serial in a member's name, if the name is one of this cluster's.
+pub fn serial(cluster: &str, member: &str) -> Option<u32> {
+    let digits = member.strip_prefix(cluster)?.strip_prefix('-')?;
+    let canonical = digits == "0" || !digits.starts_with('0');
+    (canonical && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_members_serial_is_read_back(cluster in "[a-z][a-z0-9-]{0,38}[a-z0-9]", number in any::<u32>()) {
+            prop_assert_eq!(serial(&cluster, &member(&cluster, number)), Some(number));
+        }
+
+        #[test]
+        fn any_text_is_read_without_a_panic(cluster in ".{0,12}", name in ".{0,20}") {
+            if let Some(number) = serial(&cluster, &name) {
+                prop_assert_eq!(member(&cluster, number), name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_cluster_name_leaves_valid_children() {
+        let cluster = "c".repeat(CLUSTER_NAME_MAX);
+        assert!(member(&cluster, u32::MAX).len() <= 63);
+        assert!(client_service(&cluster).len() <= 63);
+    }
+
+    #[test]
+    fn names_of_other_clusters_have_no_serial() {
+        for name in ["db", "db-", "db-x", "db-01", "db-1-2", "other-1", "db-99999999999", "db-+1"] {
+            assert_eq!(serial("db", name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The closed set of reasons in conditions, events and member statuses. What each means is written here and nowhere else.
+
+/// Declares the reasons once: the enum, its words, and the text that the API reference shows for each.
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Why a condition is as it is, or what an event tells.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Reason {
+            /// Every reason, in the order of the reference.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// The reason as it is written.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),+ }
+            }
+
+            /// What it means and what the user does, as the reference shows it.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+)),+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The cluster is as asked for. Nothing to do.
+    ClusterReady,
+    /// Quorate is working towards the spec. Nothing to do.
+    Progressing,
+    /// The first member is being started. Nothing to do.
+    Seeding,
+    /// The members of a new cluster are joining. Nothing to do.
+    Growing,
+    /// Members are being added or removed after a change of `spec.replicas`. Nothing to do.
+    Scaling,
+    /// A change of `spec.replicas` waits, because another member is down or being replaced. Nothing to do, unless a
+    /// further condition or event says so.
+    ScalingHeld,
+    /// A member is being brought back or replaced. Nothing to do.
+    Healing,
+    /// Members are being restarted one by one with changed settings. Nothing to do.
+    Rolling,
+    /// Members are being moved to another version one by one. Nothing to do.
+    Upgrading,
+    /// A change of `spec.version` can't be made from the version that runs. Set a version that the message names.
+    VersionHeld,
+    /// `spec.paused` is set: nothing is changed or healed. Set it to false to go on.
+    Paused,
+    /// `spec.replicas` is 0: no pods, every volume kept. Raise it to wake the cluster.
+    Hibernated,
+    /// The cluster is coming back from hibernation on its volumes. Nothing to do.
+    Waking,
+    /// The cluster can't serve: a majority of its members is down. If their volumes are there, Quorate brings them back.
+    /// If a majority of volumes is lost, it stops and keeps what is left: restore a backup into a new EtcdCluster, or
+    /// recover the data from the volumes that the message names.
+    QuorumLost,
+    /// The cluster was seeded once and its data is gone; Quorate does not start an empty one under the same object.
+    /// Restore a backup into a new EtcdCluster, or delete this one and create it again empty.
+    SeedRefused,
+    /// The first member was told to create the cluster. Nothing to do.
+    Seeded,
+    /// A member was told to start. Nothing to do.
+    TicketIssued,
+    /// A member was added as a learner. Nothing to do.
+    MemberAdded,
+    /// A learner became a voter. Nothing to do.
+    MemberPromoted,
+    /// A member was removed from the cluster. Nothing to do.
+    MemberRemoved,
+    /// A member was removed and another takes its place under a new name. Nothing to do.
+    MemberReplaced,
+    /// The leadership was moved to another member before a change. Nothing to do.
+    LeaderMoved,
+    /// A member runs and is not healthy. Look at its log if this lasts.
+    MemberUnhealthy,
+    /// A learner has not caught up yet. Nothing to do; look at the disk and the network if this lasts.
+    LearnerBehind,
+    /// A pod is being started, or waits for its turn. Nothing to do.
+    PodStarting,
+    /// A pod was created. Nothing to do.
+    PodCreated,
+    /// A pod was deleted. Nothing to do.
+    PodDeleted,
+    /// A member's pod is gone; it is created again on the same volume. Nothing to do.
+    PodMissing,
+    /// A pod is being deleted and its process may still run. Nothing to do.
+    PodGoing,
+    /// The scheduler finds no node for a pod. Add a node, or loosen `spec.scheduling` or `spec.resources`.
+    Unschedulable,
+    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available.
+    ImageMissing,
+    /// A container fails again and again. Read its log and the message.
+    ContainerFailing,
+    /// A volume claim was created. Nothing to do.
+    VolumeCreated,
+    /// A volume claim was deleted, as `spec.storage.retention` says. Nothing to do.
+    VolumeDeleted,
+    /// A volume claim waits for its volume. Look at the claim's events; the StorageClass's provisioner may be missing.
+    VolumePending,
+    /// A member's volume is gone. With a majority of members up it is replaced; nothing to do.
+    VolumeLost,
+    /// A member's volume claim is being deleted. With a majority of members up the member is replaced; nothing to do.
+    VolumeGoing,
+    /// A launcher found that the volume is not the member's own, and did not start. With a majority of members up the
+    /// member is replaced. If the volume was exchanged by hand, put the right one back.
+    VolumeRefused,
+    /// A volume can't grow: its StorageClass does not allow it. Replace the members one by one, or use another class in
+    /// a new cluster.
+    VolumeNotResizable,
+    /// The StorageClass that `spec.storage.storageClassName` names does not exist, or there is no default class. Create
+    /// it, or name one that exists.
+    StorageClassMissing,
+    /// A member's node is not Ready. Its process may still run there, so nothing is started elsewhere under its name.
+    /// Bring the node back; or delete it, or taint it `node.kubernetes.io/out-of-service`, when it is off for good.
+    NodeUnreachable,
+    /// A member's node is gone for good. With a majority of members up the member is replaced; nothing to do.
+    NodeGone,
+    /// There are volumes or members of this cluster, and no ledger in its status, as after a restore of the object
+    /// without its status. Nothing is seeded. Restore the status too, or delete the object and its claims, or use
+    /// another name.
+    LedgerMissing,
+    /// The ledger in the status can't be read or contradicts itself. Restore the status from before it was edited.
+    LedgerUnreadable,
+    /// There are volume claims of an earlier cluster of this name. They are not used and not deleted. Delete them when
+    /// their data is no longer needed, or use another name.
+    ForeignVolumes,
+    /// An object of a name that this cluster needs belongs to somebody else. Delete or rename it, or use another name
+    /// for the cluster.
+    ForeignObject,
+    /// Members can't be asked, so nothing is known of etcd. Quorate tries again; look at the network if this lasts.
+    EtcdUnknown,
+    /// etcd lists a member that Quorate did not add. Quorate changes no membership until it is gone: remove it with
+    /// `etcdctl member remove`.
+    MembershipForeign,
+    /// etcd has raised an alarm. For NOSPACE: compact and defragment, or raise `spec.etcd.quota`, then disarm the alarm.
+    /// For CORRUPT: replace the member that the message names.
+    AlarmRaised,
+    /// etcd refused a change of membership. The message has its answer; Quorate tries again.
+    MembershipRefused,
+    /// The spec can't be carried out as it is. Correct the field that the message names.
+    SpecInvalid,
+    /// Kubernetes refused to create or change an object, for example by a quota or an admission policy. The message has
+    /// its answer; Quorate tries again.
+    ObjectRefused,
+    /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
+    ClusterDeleting,
+    /// The object's deletion is complete. Nothing to do.
+    ClusterDeleted,
+    /// The last round failed; the message says why. Quorate tries again.
+    ReconcileFailed,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_written_as_they_are_spelled() -> Result<(), serde_json::Error> {
+        for reason in Reason::ALL {
+            assert_eq!(serde_json::to_value(reason)?, reason.as_str());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn each_reason_fits_a_condition_and_says_what_it_means() {
+        for reason in Reason::ALL {
+            // The limits of Condition.reason: at most 1024 bytes, CamelCase; of an event's reason: 128 bytes.
+            assert!(reason.as_str().len() <= 128 && reason.as_str().bytes().all(|b| b.is_ascii_alphabetic()));
+            assert!(reason.meaning().trim().ends_with('.'), "{reason}: {}", reason.meaning());
+        }
+    }
+}

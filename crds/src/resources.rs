@@ -1,0 +1,33 @@
+//! Compute resources of the etcd container. The amounts are passed on; what they mean is Kubernetes' business.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schema::rules_at;
+
+/// Compute resources of each member's etcd container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = rules_at("spec.resources"))]
+pub struct Resources {
+    /// What the scheduler sets aside for each member, by resource name (`cpu`, `memory`, ...).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 8))]
+    pub requests: BTreeMap<String, Quantity>,
+    /// What each member may use at most, by resource name. A memory limit must hold the whole database: etcd maps it
+    /// into memory.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 8))]
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+impl From<Resources> for ResourceRequirements {
+    fn from(Resources { requests, limits }: Resources) -> Self {
+        let some = |map: BTreeMap<_, _>| (!map.is_empty()).then_some(map);
+        Self { requests: some(requests), limits: some(limits), claims: None }
+    }
+}

@@ -1,0 +1,212 @@
+//! What Quorate reports about a cluster. Values that change at every look (lag, sizes, times) belong to the metrics.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::schema::Structural;
+use crate::{HexId, Ledger};
+
+/// What Quorate observes, and what it remembers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = Structural)]
+pub struct EtcdClusterStatus {
+    /// The generation of the spec that this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// What Quorate is doing. It sums up the conditions for people; programs should read the conditions.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[schemars(schema_with = "text")]
+    pub phase: Option<Phase>,
+    /// `Ready`: the cluster is as asked for. `Available`: it serves reads and writes. `Reconciling`: Quorate is working
+    /// towards the spec. `Stalled`: Quorate can't go on without help; the message says which.
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// How many members the cluster has.
+    pub replicas: i32,
+    /// How many members are voters and healthy.
+    pub ready_replicas: i32,
+    /// The label selector of the cluster's pods, for the scale subresource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// The lowest version that a member runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// etcd's cluster id, in hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<HexId>,
+    /// The name of the member that leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// The members, and the pods that wait to become one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub members: Vec<MemberStatus>,
+    /// The operator's memory. Never edit it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<Ledger>,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberStatus {
+    /// The name of the member, its pod and its volume claim.
+    #[schemars(required)]
+    pub name: String,
+    /// etcd's id of the member, in hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<HexId>,
+    /// `Voter`, `Learner`, `Waiting` (a pod that has not been told to start), or `Leaving`.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[schemars(schema_with = "text")]
+    pub role: Option<MemberRole>,
+    /// The version that the member runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// `Healthy`, `Unhealthy`, or `Unknown` when it couldn't be asked.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[schemars(schema_with = "text")]
+    pub health: Option<MemberHealth>,
+    /// Why the member is not a healthy voter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A set of words that are written as they are spelled.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$variant_meta])* $variant),+ }
+
+        impl $name {
+            /// Every word.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word as it is written.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// What Quorate is doing with a cluster.
+    Phase {
+        /// Nothing has been created yet.
+        Pending,
+        /// The first member is being started.
+        Seeding,
+        /// The members of a new cluster are joining.
+        Growing,
+        /// The cluster is as asked for.
+        Running,
+        /// Members are being added or removed after a change of `spec.replicas`.
+        Scaling,
+        /// A member is being brought back or replaced.
+        Healing,
+        /// Members are being restarted one by one with changed settings.
+        Restarting,
+        /// Members are being moved to another version.
+        Upgrading,
+        /// Data is being restored.
+        Restoring,
+        /// `spec.replicas` is 0: no pods, volumes kept.
+        Hibernated,
+        /// A majority of members is gone, or can't be reached.
+        QuorumLost,
+        /// `spec.paused` is set.
+        Paused,
+        /// The object is being deleted.
+        Deleting,
+        /// Quorate can't go on without help.
+        Failed,
+    }
+}
+
+words! {
+    /// What a member is to its cluster.
+    MemberRole {
+        /// It votes.
+        Voter,
+        /// It follows, and does not vote yet.
+        Learner,
+        /// Its pod is there and has not been told to start.
+        Waiting,
+        /// It has been removed; its pod or volume is still going.
+        Leaving,
+    }
+}
+
+words! {
+    /// What is known of a member's health.
+    MemberHealth {
+        /// It answers, and follows the leader.
+        Healthy,
+        /// It does not.
+        Unhealthy,
+        /// It could not be asked.
+        Unknown,
+    }
+}
+
+words! {
+    /// The types of a cluster's conditions. All four are always there, from the first status on.
+    ConditionType {
+        /// The cluster is as asked for.
+        Ready,
+        /// The cluster serves reads and writes.
+        Available,
+        /// Quorate is working towards the spec.
+        Reconciling,
+        /// Quorate can't go on without help.
+        Stalled,
+    }
+}
+
+/// A word that this version knows, or none. One object with a word of a later version must not blind the operator's
+/// watch to all the others.
+fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let word = Option::<String>::deserialize(deserializer)?;
+    Ok(word.and_then(|word| serde_json::from_value(serde_json::Value::String(word)).ok()))
+}
+
+/// The schema of a word in the status: any text. An enum in an older CRD would refuse what a newer operator reports.
+fn text(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_later_version_reads_as_unknown() -> Result<(), serde_json::Error> {
+        let status: EtcdClusterStatus = serde_json::from_value(serde_json::json!({
+            "phase": "Dancing",
+            "members": [{ "name": "db-1", "role": "Witness", "health": "Healthy" }],
+        }))?;
+        assert_eq!(status.phase, None);
+        assert_eq!(status.members[0].role, None);
+        assert_eq!(status.members[0].health, Some(MemberHealth::Healthy));
+        Ok(())
+    }
+
+    #[test]
+    fn words_are_written_as_they_are_spelled() -> Result<(), serde_json::Error> {
+        for phase in Phase::ALL {
+            assert_eq!(serde_json::to_value(phase)?, phase.as_str());
+        }
+        Ok(())
+    }
+}
