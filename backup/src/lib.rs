@@ -3,3 +3,4 @@
 
 pub mod launch;
 pub mod ticket;
+pub mod wal;
