@@ -1,0 +1,172 @@
+//! The calls to one member, each with a deadline. One call is one try: repeating is for who observes again first.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::MemberAddOptions;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+
+use crate::{
+    access::Access,
+    error::{Call, CallError},
+    ids::{ClusterId, MemberId},
+    list::{self, MemberList},
+};
+
+/// For calls that only read. With a leader they take milliseconds; without one, etcd would hold them for seven seconds.
+const READ_DEADLINE: Duration = Duration::from_secs(2);
+
+/// For calls that change something. etcd gives up after five seconds and two election timeouts, which makes seven with
+/// its defaults (`Config.ReqTimeout`); one second more lets its own answer arrive, which says more than a timeout.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(8);
+
+/// For moving the leadership. To a voter that has caught up it takes milliseconds; else raft gives the transfer up after
+/// an election timeout (1 s by default), of which etcd takes no notice and waits on for as long as the caller does.
+const MOVE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// One member's client port. Cheap to clone; clones share the connection.
+#[derive(Clone, Debug)]
+pub struct MemberClient {
+    channel: Channel,
+    suspect: Arc<AtomicBool>,
+}
+
+/// What was added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// The id of the new learner.
+    pub id: MemberId,
+    /// The member list with it.
+    pub list: MemberList,
+}
+
+/// What a member says of itself. It need not have a quorum; its client port has to be open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The member that answered.
+    pub member: MemberId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its version, as `3.6.16`.
+    pub version: String,
+    /// Whom it sees leading.
+    pub leader: Option<MemberId>,
+    /// The raft term it is in.
+    pub raft_term: u64,
+    /// The raft index it knows as committed.
+    pub committed: u64,
+    /// The raft index it has applied.
+    pub applied: u64,
+    /// The size of its database file, in bytes.
+    pub db_size: u64,
+    /// What of that is in use, in bytes.
+    pub db_size_in_use: u64,
+    /// It counts itself as a learner.
+    pub learner: bool,
+    /// Its alarms and troubles, in its words.
+    pub errors: Vec<String>,
+}
+
+impl MemberClient {
+    pub(crate) fn new(access: Access, url: &str) -> Result<Self, CallError> {
+        Ok(Self { channel: access.channel(url)?, suspect: Arc::new(AtomicBool::new(false)) })
+    }
+
+    /// Whether a call was left without an answer: the connection may lead to an address where nobody lives any more.
+    pub(crate) fn suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
+    /// The member list after a round of the quorum: the truth of membership. No quorum, no answer.
+    pub async fn member_list(&self) -> Result<MemberList, CallError> {
+        self.within(Call::MemberList, READ_DEADLINE, list::linearizable(self.channel.clone())).await
+    }
+
+    /// Adds a member that listens at `peer_url` as a learner. If the outcome is unknown, look for the URL in the list.
+    pub async fn add_learner(&self, peer_url: &str) -> Result<Added, CallError> {
+        const CALL: Call = Call::AddLearner;
+        let options = MemberAddOptions::new().with_is_learner();
+        let answer = self
+            .client(CALL, CHANGE_DEADLINE, async |mut client| client.member_add([peer_url], Some(options)).await)
+            .await?;
+        let id = answer.member().ok_or(CallError::Answer { call: CALL, missing: "member" })?.id();
+        Ok(Added { id: MemberId(id), list: MemberList::of(CALL, answer.header(), answer.member_list())? })
+    }
+
+    /// Makes a learner a voter. etcd checks no more than that the learner's log came near the leader's *once*: it
+    /// promotes a dead one. Whether it is alive and has caught up is for the caller to know.
+    pub async fn promote(&self, id: MemberId) -> Result<MemberList, CallError> {
+        const CALL: Call = Call::Promote;
+        let answer = self.client(CALL, CHANGE_DEADLINE, async |mut client| client.member_promote(id.0).await).await?;
+        MemberList::of(CALL, answer.header(), answer.members())
+    }
+
+    /// Removes a member, for good: its id never comes back.
+    pub async fn remove(&self, id: MemberId) -> Result<MemberList, CallError> {
+        const CALL: Call = Call::Remove;
+        let answer = self.client(CALL, CHANGE_DEADLINE, async |mut client| client.member_remove(id.0).await).await?;
+        MemberList::of(CALL, answer.header(), answer.members())
+    }
+
+    /// Moves the leadership to a voter. Only the leader does this: call it there.
+    pub async fn move_leader(&self, to: MemberId) -> Result<(), CallError> {
+        self.client(Call::MoveLeader, MOVE_DEADLINE, async |mut client| client.move_leader(to.0).await).await?;
+        Ok(())
+    }
+
+    /// What the member says of itself.
+    pub async fn status(&self) -> Result<Status, CallError> {
+        const CALL: Call = Call::Status;
+        let answer = self.client(CALL, READ_DEADLINE, async |mut client| client.status().await).await?;
+        let header = answer.header().ok_or(CallError::Answer { call: CALL, missing: "header" })?;
+        Ok(Status {
+            member: MemberId(header.member_id()),
+            cluster: ClusterId(header.cluster_id()),
+            version: answer.version().to_owned(),
+            leader: (answer.leader() != 0).then(|| MemberId(answer.leader())),
+            raft_term: answer.raft_term(),
+            committed: answer.raft_index(),
+            applied: answer.raft_applied_index(),
+            db_size: answer.db_size().try_into().unwrap_or(0),
+            db_size_in_use: answer.raft_used_db_size().try_into().unwrap_or(0),
+            learner: answer.is_learner(),
+            errors: answer.errors().to_vec(),
+        })
+    }
+
+    /// One call through etcd-client.
+    async fn client<T>(
+        &self,
+        call: Call,
+        deadline: Duration,
+        work: impl AsyncFnOnce(etcd_client::Client) -> Result<T, etcd_client::Error>,
+    ) -> Result<T, CallError> {
+        let channel = etcd_client::Channel::Tonic(self.channel.clone());
+        // On the heap: etcd-client's calls are futures of some 40 KB.
+        let work = Box::pin(async {
+            let client = etcd_client::Client::from_channel(channel, None).await?;
+            work(client).await
+        });
+        self.within(call, deadline, async { work.await.map_err(|error| CallError::from_client(call, error)) }).await
+    }
+
+    /// Bounds a call and remembers whether it was left without an answer.
+    async fn within<T>(
+        &self,
+        call: Call,
+        deadline: Duration,
+        work: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let result = timeout(deadline, work).await.unwrap_or(Err(CallError::TimedOut { call, deadline }));
+        if result.as_ref().is_err_and(CallError::outcome_unknown) {
+            self.suspect.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
