@@ -3,9 +3,11 @@
 mod cluster;
 pub mod flags;
 mod ledger;
+pub mod manifest;
 pub mod names;
 pub mod quantity;
 mod reason;
+pub mod reference;
 mod resources;
 pub mod rules;
 mod scheduling;

@@ -55,14 +55,23 @@ impl Transform for Structural {
         {
             schema.remove("format");
         }
-        // A bound of an integer comes as a float.
-        for bound in ["minimum", "maximum"] {
-            let whole = schema.get(bound).and_then(Value::as_f64).and_then(|n| format!("{n:.0}").parse::<i64>().ok());
-            if let Some(whole) = whole {
-                schema.insert(bound.to_owned(), json!(whole));
-            }
-        }
     }
+}
+
+/// As [`Structural`], and without defaults: what is not reported must not look as if it were.
+#[derive(Clone, Debug)]
+pub(crate) struct Reported;
+
+impl Transform for Reported {
+    fn transform(&mut self, schema: &mut Schema) {
+        Structural.transform(schema);
+        without_defaults(schema);
+    }
+}
+
+fn without_defaults(schema: &mut Schema) {
+    schema.remove("default");
+    transform_subschemas(&mut without_defaults, schema);
 }
 
 /// Drops `null` from the types and alternatives of one schema.

@@ -5,19 +5,19 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::schema::Structural;
+use crate::schema::Reported;
 use crate::{HexId, Ledger};
 
 /// What Quorate observes, and what it remembers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(transform = Structural)]
+#[schemars(transform = Reported)]
 pub struct EtcdClusterStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// What Quorate is doing. It sums up the conditions for people; programs should read the conditions.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     #[schemars(schema_with = "text")]
     pub phase: Option<Phase>,
     /// `Ready`: the cluster is as asked for. `Available`: it serves reads and writes. `Reconciling`: Quorate is working
@@ -51,23 +51,22 @@ pub struct EtcdClusterStatus {
 
 /// One member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct MemberStatus {
     /// The name of the member, its pod and its volume claim.
-    #[schemars(required)]
     pub name: String,
     /// etcd's id of the member, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<HexId>,
     /// `Voter`, `Learner`, `Waiting` (a pod that has not been told to start), or `Leaving`.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     #[schemars(schema_with = "text")]
     pub role: Option<MemberRole>,
     /// The version that the member runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// `Healthy`, `Unhealthy`, or `Unknown` when it couldn't be asked.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     #[schemars(schema_with = "text")]
     pub health: Option<MemberHealth>,
     /// Why the member is not a healthy voter.

@@ -1,0 +1,165 @@
+//! The API reference as Markdown, written from the schema, the rules, the flags and the reasons. It adds no facts of its own.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::Value;
+
+use crate::flags::{self, Flag, Spelling};
+use crate::{Reason, names, rules};
+
+/// Where the reference is kept, from the root of the repository.
+pub const FILE: &str = "docs/api.md";
+
+/// What stands before the tables.
+const INTRODUCTION: &str = "\
+<!-- Written by `make crds` from the types in crds/. Change them there. -->
+# API reference
+
+`EtcdCluster` (short name `etcd`, category `quorate`) of `quorate.dev/v1alpha1` is one etcd cluster. The smallest one has
+three members of the default version:
+
+```yaml
+apiVersion: quorate.dev/v1alpha1
+kind: EtcdCluster
+metadata:
+  name: db
+spec: {}
+```
+
+`kubectl scale etcd/db --replicas=5` changes its size. Samples are in `deploy/samples`. A spec that breaks a rule is refused
+when it is applied; the message names the field and the remedy. Rules that speak of `metadata.name` are asked only when the
+object is created.
+
+";
+
+/// The reference of EtcdCluster.
+pub fn markdown(definition: &CustomResourceDefinition) -> Result<String, serde_json::Error> {
+    let definition = serde_json::to_value(definition)?;
+    let root = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let mut page = INTRODUCTION.to_owned();
+    names_and_ports(&mut page);
+    for part in ["spec", "status"] {
+        object(&mut page, part, &root["properties"][part]);
+    }
+    root_rules(&mut page, root);
+    flag_table(&mut page);
+    reason_table(&mut page);
+    Ok(page)
+}
+
+/// The section of one object: its fields, then its rules, then the objects in it.
+fn object(page: &mut String, path: &str, schema: &Value) {
+    let Some(properties) = schema["properties"].as_object() else { return };
+    let mut fields: Vec<(&String, &Value)> = properties.iter().collect();
+    fields.sort_by(|a, b| a.0.cmp(b.0));
+    let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|r| r == name));
+    let _ = write!(page, "## {path}\n\n{}\n\n", description(schema));
+    page.push_str("| field | type | default | meaning |\n|---|---|---|---|\n");
+    for (name, field) in &fields {
+        let default = match &field["default"] {
+            Value::Null if required(name) => "required".to_owned(),
+            Value::Null => String::new(),
+            Value::Object(_) => "see below".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let _ = writeln!(page, "| `{name}` | {} | {default} | {} |", type_of(field), description(field));
+    }
+    page.push('\n');
+    let within = |at: &str| {
+        at == path || fields.iter().any(|(name, _)| at == format!("{path}.{name}") && !is_object(&properties[*name]))
+    };
+    let rules: Vec<String> = rules::all().into_iter().filter(|rule| within(rule.at)).map(|rule| rule.message).collect();
+    if !rules.is_empty() {
+        let _ = write!(page, "Refused with:\n\n- {}\n\n", rules.join("\n- "));
+    }
+    for (name, field) in fields {
+        let path = format!("{path}.{name}");
+        object(page, &path, field);
+        object(page, &format!("{path}[]"), &field["items"]);
+        object(page, &format!("{path}.*"), &field["additionalProperties"]);
+    }
+}
+
+fn is_object(schema: &Value) -> bool {
+    schema["properties"].is_object()
+}
+
+fn description(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+fn type_of(schema: &Value) -> String {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return "quantity".to_owned();
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return values.iter().filter_map(Value::as_str).map(|v| format!("`{v}`")).collect::<Vec<_>>().join(" or ");
+    }
+    match schema["type"].as_str().unwrap_or("any") {
+        "array" => format!("list of {}", type_of(&schema["items"])),
+        "object" if schema["additionalProperties"].is_object() => {
+            format!("map of {}", type_of(&schema["additionalProperties"]))
+        }
+        plain => plain.to_owned(),
+    }
+}
+
+/// The rules of the root, which no field of ours carries.
+fn root_rules(page: &mut String, root: &Value) {
+    page.push_str("## metadata.name\n\nAsked when the object is created. Refused with:\n\n");
+    for rule in root["x-kubernetes-validations"].as_array().into_iter().flatten() {
+        let _ = writeln!(page, "- {}", rule["message"].as_str().unwrap_or_default());
+    }
+    page.push('\n');
+}
+
+fn names_and_ports(page: &mut String) {
+    let rows = [
+        ("Service", names::client_service("<name>"), "for clients, port 2379; leads to the members that are ready"),
+        (
+            "Service",
+            "<name>".to_owned(),
+            "headless; gives each member its address, `<name>-<serial>.<name>.<namespace>.svc`",
+        ),
+        ("Pod, PersistentVolumeClaim", "<name>-<serial>".to_owned(), "one member; a serial is never used twice"),
+        ("PodDisruptionBudget", "<name>".to_owned(), "keeps a drain from taking more than one voter at a time"),
+    ];
+    page.push_str("Objects that belong to a cluster:\n\n| kind | name | what for |\n|---|---|---|\n");
+    for (kind, name, purpose) in rows {
+        let _ = writeln!(page, "| {kind} | `{name}` | {purpose} |");
+    }
+    let _ = write!(
+        page,
+        "\nEach carries the labels `{}={}`, `{}=<name>`, `{}={}` and `{}=<name>`; the pod of a voter also `{}={}`.\n\n",
+        names::LABEL_NAME,
+        names::APP_NAME,
+        names::LABEL_INSTANCE,
+        names::LABEL_MANAGED_BY,
+        names::MANAGED_BY,
+        names::LABEL_CLUSTER,
+        names::LABEL_ROLE,
+        names::ROLE_VOTER,
+    );
+}
+
+fn flag_table(page: &mut String) {
+    page.push_str("## Flags for spec.etcd.extraFlags\n\n| flag | on etcd 3.5 | what for |\n|---|---|---|\n");
+    for Flag { name, on_3_5, purpose } in flags::ALLOWED {
+        let on_3_5 = match on_3_5 {
+            Spelling::Same => "the same".to_owned(),
+            Spelling::Experimental => format!("`experimental-{name}`"),
+            Spelling::Absent => "refused".to_owned(),
+        };
+        let _ = writeln!(page, "| `{name}` | {on_3_5} | {purpose} |");
+    }
+    page.push('\n');
+}
+
+fn reason_table(page: &mut String) {
+    page.push_str("## Reasons in conditions and events\n\n| reason | meaning |\n|---|---|\n");
+    for reason in Reason::ALL {
+        let _ = writeln!(page, "| `{reason}` | {} |", reason.meaning().trim());
+    }
+}
