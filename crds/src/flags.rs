@@ -44,7 +44,7 @@ const fn flag(name: &'static str, on_3_5: Spelling, purpose: &'static str) -> Fl
 }
 
 /// Every flag that may be set. Source: the flag sets of etcd's release-3.5, release-3.6 and release-3.7 branches
-/// (`server/etcdmain/config.go`, `server/embed/config.go`), less those that Quorate sets itself, those that only make
+/// (`server/etcdmain/config.go`, `server/embed/config.go`) as of 3.5.35, 3.6.16 and 3.7.3, less those that Quorate sets itself, those that only make
 /// sense for one member, and those that trade durability for speed.
 pub const ALLOWED: &[Flag] = &[
     flag("auth-token", Spelling::Same, "the kind of authentication token"),
@@ -71,7 +71,7 @@ pub const ALLOWED: &[Flag] = &[
     flag("grpc-keepalive-min-time", Spelling::Same, "how often a client may ping"),
     flag("grpc-keepalive-timeout", Spelling::Same, "how long a ping waits for its answer"),
     flag("host-whitelist", Spelling::Same, "the host names that an HTTP request may name"),
-    flag("log-format", Spelling::Same, "json or console"),
+    flag("log-format", Spelling::Absent, "json or console"),
     flag("log-level", Spelling::Same, "debug, info, warn, error, panic or fatal"),
     flag("max-concurrent-streams", Spelling::Same, "how many streams a client connection may open"),
     flag("max-request-bytes", Spelling::Same, "the largest request, in bytes"),
@@ -83,7 +83,7 @@ pub const ALLOWED: &[Flag] = &[
     flag("pre-vote", Spelling::Same, "ask before standing for election"),
     flag("snapshot-catchup-entries", Spelling::Experimental, "how many entries are kept behind a raft snapshot"),
     flag("warning-apply-duration", Spelling::Experimental, "warn of an apply that takes longer"),
-    flag("warning-unary-request-duration", Spelling::Experimental, "warn of a request that takes longer"),
+    flag("warning-unary-request-duration", Spelling::Absent, "warn of a request that takes longer"),
     flag("watch-progress-notify-interval", Spelling::Experimental, "how often an idle watch is told the revision"),
 ];
 

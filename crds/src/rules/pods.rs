@@ -1,0 +1,153 @@
+//! The rules for what Kubernetes is told of pods and Services: image, resources, scheduling, client Service.
+
+use super::{DNS_NAME, LABEL_VALUE, QUALIFIED_NAME, Rule};
+
+pub(super) fn image() -> Vec<Rule> {
+    const AT: &str = "spec.image";
+    vec![
+        Rule::new(
+            AT,
+            Some(".repository"),
+            "!self.repository.contains('@') && !self.repository.matches(':[^/]*$')",
+            "spec.image.repository must not hold a tag or digest; put it into spec.image.tag, or leave the tag out to \
+             follow spec.version",
+        ),
+        Rule::new(
+            AT,
+            Some(".repository"),
+            "self.repository.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(@.*|:[^/]*)?$')",
+            "spec.image.repository must be a name such as quay.io/coreos/etcd, in lower case and without a scheme like \
+             https://; correct it",
+        ),
+        Rule::new(
+            AT,
+            Some(".tag"),
+            "!has(self.tag) || self.tag.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}(@sha256:[a-f0-9]{64})?$')",
+            "spec.image.tag must be a tag such as v3.6.16, which may be followed by @sha256: and a digest; correct it",
+        ),
+        Rule::new(
+            AT,
+            Some(".pullSecrets"),
+            format!("!has(self.pullSecrets) || self.pullSecrets.all(s, s.name.matches('{DNS_NAME}'))"),
+            "spec.image.pullSecrets must hold names of Secrets, in lower case; correct the name",
+        ),
+    ]
+}
+
+pub(super) fn resources() -> Vec<Rule> {
+    const AT: &str = "spec.resources";
+    let amounts = |field: &str| {
+        format!(
+            "!has(self.{field}) || self.{field}.all(k, isQuantity(string(self.{field}[k])) && \
+             quantity(string(self.{field}[k])).sign() >= 0)"
+        )
+    };
+    vec![
+        Rule::new(
+            AT,
+            Some(".requests"),
+            amounts("requests"),
+            "spec.resources.requests must hold quantities; write them as in cpu: 500m, memory: 1Gi",
+        ),
+        Rule::new(
+            AT,
+            Some(".limits"),
+            amounts("limits"),
+            "spec.resources.limits must hold quantities; write them as in cpu: \"2\", memory: 4Gi",
+        ),
+        Rule::new(
+            AT,
+            Some(".requests"),
+            "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || \
+             !isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || \
+             quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
+            "spec.resources.requests must not be above spec.resources.limits; lower the request or raise the limit",
+        ),
+    ]
+}
+
+pub(super) fn scheduling() -> Vec<Rule> {
+    const AT: &str = "spec.scheduling";
+    const TOLERATIONS: Option<&str> = Some(".tolerations");
+    let tolerations = |condition: &str| format!("!has(self.tolerations) || self.tolerations.all(t, {condition})");
+    vec![
+        Rule::new(
+            AT,
+            Some(".nodeSelector"),
+            format!(
+                "!has(self.nodeSelector) || self.nodeSelector.all(k, k.matches('{QUALIFIED_NAME}') && \
+                 self.nodeSelector[k].matches('{LABEL_VALUE}'))"
+            ),
+            "spec.scheduling.nodeSelector must hold labels of nodes; write them as in kubernetes.io/arch: amd64",
+        ),
+        Rule::new(
+            AT,
+            TOLERATIONS,
+            tolerations("!has(t.effect) || t.effect in ['', 'NoSchedule', 'PreferNoSchedule', 'NoExecute']"),
+            "spec.scheduling.tolerations: effect must be NoSchedule, PreferNoSchedule or NoExecute, or left out for all; \
+             correct it",
+        ),
+        Rule::new(
+            AT,
+            TOLERATIONS,
+            tolerations("!has(t.operator) || t.operator in ['', 'Exists', 'Equal']"),
+            "spec.scheduling.tolerations: operator must be Exists or Equal; correct it",
+        ),
+        Rule::new(
+            AT,
+            TOLERATIONS,
+            tolerations(
+                "has(t.operator) && t.operator == 'Exists' ? (!has(t.value) || t.value == '') : (has(t.key) && t.key != '')",
+            ),
+            "spec.scheduling.tolerations: operator Exists takes no value, and operator Equal needs a key; remove the \
+             value, or name the key",
+        ),
+        Rule::new(
+            AT,
+            TOLERATIONS,
+            tolerations("!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')"),
+            "spec.scheduling.tolerations: tolerationSeconds needs effect NoExecute; set the effect or remove the seconds",
+        ),
+        Rule::new(
+            AT,
+            Some(".topologySpreadConstraints"),
+            format!(
+                "!has(self.topologySpreadConstraints) || \
+                 self.topologySpreadConstraints.all(c, c.topologyKey.matches('{QUALIFIED_NAME}'))"
+            ),
+            "spec.scheduling.topologySpreadConstraints: topologyKey must be a label of nodes; write it as in \
+             topology.kubernetes.io/zone",
+        ),
+        Rule::new(
+            AT,
+            Some(".priorityClassName"),
+            format!("!has(self.priorityClassName) || self.priorityClassName.matches('{DNS_NAME}')"),
+            "spec.scheduling.priorityClassName must be the name of a PriorityClass, in lower case; correct it",
+        ),
+    ]
+}
+
+pub(super) fn service() -> Vec<Rule> {
+    const AT: &str = "spec.service";
+    vec![
+        Rule::new(
+            AT,
+            Some(".nodePort"),
+            "!has(self.nodePort) || self.type != 'ClusterIP'",
+            "spec.service.nodePort needs spec.service.type NodePort or LoadBalancer; set the type, or remove the port",
+        ),
+        Rule::new(
+            AT,
+            Some(".nodePort"),
+            "!has(self.nodePort) || (self.nodePort >= 1 && self.nodePort <= 65535)",
+            "spec.service.nodePort must be from 1 to 65535, and in the node port range of the Kubernetes cluster (30000 \
+             to 32767 by default); choose another, or remove it",
+        ),
+        Rule::new(
+            AT,
+            Some(".annotations"),
+            format!("!has(self.annotations) || self.annotations.all(k, k.matches('{QUALIFIED_NAME}'))"),
+            "spec.service.annotations must have keys such as example.com/name; correct the key",
+        ),
+    ]
+}

@@ -1,0 +1,53 @@
+//! The rules for how many members of which version there may be.
+
+use super::Rule;
+
+/// The first patch of each line that Quorate runs. Below 3.5.30 and 3.6.11 etcd refuses a new member while any other is
+/// down (etcd #21667), so nothing heals; 3.5.32 is the floor of the way from 3.5 to 3.6 (etcd's upgrade_3_6 guide).
+const OLDEST: [(&str, u32); 2] = [("3.5", 32), ("3.6", 11)];
+
+pub(super) fn replicas() -> Vec<Rule> {
+    vec![
+        Rule::new(
+            "spec.replicas",
+            None,
+            "self in [0, 1, 3, 5, 7]",
+            "spec.replicas must be 1, 3, 5 or 7, or 0 to hibernate: an even number of members survives no more failures \
+         than one member less; choose an odd number",
+        ),
+        Rule::new(
+            "spec",
+            Some(".replicas"),
+            "self.replicas != 0 || !self.storage.ephemeral",
+            "spec.replicas must not be 0 with spec.storage.ephemeral, because hibernation would lose all data; keep at least \
+         one member, or delete the EtcdCluster",
+        ),
+    ]
+}
+
+pub(super) fn version() -> Vec<Rule> {
+    const FORM: &str = r"self.matches('^3[.][5-7][.](0|[1-9][0-9]{0,2})$')";
+    let floors: Vec<String> = OLDEST
+        .iter()
+        .map(|(line, patch)| format!("(!self.startsWith('{line}.') || int(self.substring(4)) >= {patch})"))
+        .collect();
+    let oldest: Vec<String> = OLDEST.iter().map(|(line, patch)| format!("{line}.{patch}")).collect();
+    vec![
+        Rule::new(
+            "spec.version",
+            None,
+            FORM,
+            "spec.version must be a full version of etcd 3.5, 3.6 or 3.7 without a leading v; write it as in 3.6.16",
+        ),
+        Rule::new(
+            "spec.version",
+            None,
+            format!("!{FORM} || ({})", floors.join(" && ")),
+            format!(
+                "spec.version is too old: the oldest patches that Quorate runs are {}, because earlier ones refuse a \
+                 new member while another is down; choose a later patch",
+                oldest.join(" and ")
+            ),
+        ),
+    ]
+}
