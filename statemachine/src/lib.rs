@@ -3,10 +3,27 @@
 //! Pure and synchronous: no Kubernetes types, no clock, no I/O, no panic. Everything that is not known is a value of
 //! its own ([`Sight::Unknown`], [`Membership::Unknown`]), never a guess.
 
+mod census;
+mod decide;
+mod delete;
+mod draft;
+mod endure;
+mod found;
+mod grow;
+mod keep;
+mod leave;
+mod member;
+mod mirror;
 mod names;
 mod plan;
+mod report;
+mod restart;
+mod shrink;
+mod sleep;
+mod spares;
 mod world;
 
+pub use decide::plan;
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
 pub use plan::{Bind, Finding, LookAgain, Phase, Plan, Step};
 pub use world::{

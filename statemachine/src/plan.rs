@@ -29,11 +29,11 @@ pub enum Phase {
     Pending,
     /// The seed is being started.
     Seeding,
-    /// From the seed to its first full size.
+    /// Becoming larger: from the seed, or because more members are wished for.
     Growing,
     /// As wished.
     Running,
-    /// To another size.
+    /// Becoming smaller.
     Scaling,
     /// A member or its pod is being brought back or replaced.
     Healing,

@@ -1,0 +1,214 @@
+//! The member list joined with what is observed of each member: who is well, who is to leave. Decides no step.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    MemberId, MemberList, Membership, Role, Seeding, Serial, Storage, World,
+    member::{Ground, Member, Volume},
+};
+
+/// How far a learner may lag behind the leader to be promoted, in raft entries. etcd itself asks for 90% of the
+/// leader's index, which at index 10,000,000 lets a learner pass that is a million entries behind; a hundred are
+/// replicated in some milliseconds (etcd server/etcdserver/server.go, isLearnerReady).
+const PROMOTION_LAG: u64 = 100;
+
+/// How long a learner may take from its ticket until it has joined. A start takes 0.3 s; an image may have to be pulled
+/// again, a name to become known to the peers (etcd itself retries that for 30 s).
+const START_PATIENCE_MS: u64 = 60_000;
+
+/// How long a learner that has joined may take to catch up: 8 GiB, the largest database etcd recommends, at 14 MB/s.
+const CATCH_UP_PATIENCE_MS: u64 = 600_000;
+
+/// What was heard from etcd.
+pub enum Heard<'w> {
+    /// No linearizable answer.
+    Nothing,
+    /// This very cluster, with no members but its own.
+    Ours(Census<'w>),
+    /// This very cluster, but some members are not its own.
+    Mixed,
+    /// A cluster that is not this one.
+    Another,
+}
+
+/// The members of this cluster.
+pub struct Census<'w> {
+    pub list: &'w MemberList,
+    /// By serial.
+    pub voters: Vec<Peer<'w>>,
+    /// By serial.
+    pub learners: Vec<Peer<'w>>,
+    /// How many voters are wished for.
+    pub wished: usize,
+}
+
+/// One member of this cluster.
+pub struct Peer<'w> {
+    pub id: MemberId,
+    pub member: Member<'w>,
+    /// A voter whose volume is lost or going, a learner that is given up: another has to take its place.
+    pub leaving: bool,
+}
+
+/// How many of so many voters must agree.
+pub fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+impl<'w> Heard<'w> {
+    /// Joins the answer, if there was one, with the rest of the world.
+    pub fn of(world: &'w World, seeding: Seeding) -> Self {
+        let Membership::Known(list) = &world.membership else { return Self::Nothing };
+        // A cluster without voters can't have answered.
+        if !list.members.values().any(|line| line.role == Role::Voter) {
+            return Self::Nothing;
+        }
+        let serials: BTreeSet<Serial> = list.members.values().filter_map(|line| line.serial).collect();
+        let all_ours = serials.len() == list.members.len();
+        match seeding {
+            Seeding::NotBegun => Self::Another,
+            Seeding::Begun(seed) if serials != BTreeSet::from([seed]) || !all_ours => Self::Another,
+            Seeding::Done(cluster) if cluster != list.cluster => Self::Another,
+            Seeding::Done(_) if !all_ours => Self::Mixed,
+            Seeding::Begun(_) | Seeding::Done(_) => Self::Ours(Census::take(world, list)),
+        }
+    }
+}
+
+impl<'w> Census<'w> {
+    fn take(world: &'w World, list: &'w MemberList) -> Self {
+        let peers = |role: Role| {
+            let mut peers: Vec<_> = list
+                .members
+                .iter()
+                .filter(|(_, line)| line.role == role)
+                .filter_map(|(id, line)| {
+                    let member = Member::of(world, line.serial?);
+                    let has_run = line.started || role == Role::Voter;
+                    Some(Peer { id: *id, member: if has_run { member.having_run() } else { member }, leaving: false })
+                })
+                .collect();
+            peers.sort_by_key(|peer| peer.member.serial);
+            peers
+        };
+        let mut census = Self {
+            list,
+            voters: peers(Role::Voter),
+            learners: peers(Role::Learner),
+            wished: usize::from(world.wish.replicas),
+        };
+        let given_up: Vec<bool> = census.learners.iter().map(|peer| census.gives_up(world, peer)).collect();
+        for (learner, given_up) in census.learners.iter_mut().zip(given_up) {
+            learner.leaving = given_up;
+        }
+        for voter in &mut census.voters {
+            voter.leaving = voter.has_no_future();
+        }
+        census.let_one_outdated_leave(world);
+        census
+    }
+
+    /// An emptyDir can't be carried over to another pod: where all members are on one, an outdated member is replaced.
+    fn let_one_outdated_leave(&mut self, world: &World) {
+        let leader = self.list.leader;
+        let outdated = |peer: &&mut Peer<'_>| peer.member.outdated();
+        match world.wish.storage {
+            Storage::Ephemeral if !self.voters.iter().any(|voter| voter.leaving) => {
+                let last = self
+                    .voters
+                    .iter_mut()
+                    .filter(outdated)
+                    .max_by_key(|voter| (Some(voter.id) != leader, voter.member.serial));
+                if let Some(last) = last {
+                    last.leaving = true;
+                }
+            }
+            Storage::Ephemeral | Storage::Claims { .. } => {}
+        }
+    }
+
+    /// Whether a learner will not make it: removing one costs nothing, and another takes its place.
+    fn gives_up(&self, world: &World, learner: &Peer<'_>) -> bool {
+        let member = &learner.member;
+        let unknown_to_ledger = member.entry.is_none() && !member.started;
+        if unknown_to_ledger || learner.has_no_future() {
+            return true;
+        }
+        let Some(pod) = member.pod else { return member.ground_for_new_pod() != Ground::Sound };
+        let patience = if member.started { CATCH_UP_PATIENCE_MS } else { START_PATIENCE_MS };
+        let its_turn_is_to_come = member.waits() && pod.ticket.is_none();
+        let overdue = world.now.since(pod.created.max(pod.ticket_since)) > patience && !its_turn_is_to_come;
+        member.ground() != Ground::Sound || (overdue && !self.has_caught_up(learner))
+    }
+
+    /// Who leads.
+    pub fn leader(&self) -> Option<&Peer<'w>> {
+        self.voters.iter().find(|voter| Some(voter.id) == self.list.leader)
+    }
+
+    pub fn leads(&self, peer: &Peer<'_>) -> bool {
+        self.list.leader == Some(peer.id)
+    }
+
+    /// The ids of all members: what a change of the list, or a ticket to join it, is bound to.
+    pub fn ids(&self) -> BTreeSet<MemberId> {
+        self.list.members.keys().copied().collect()
+    }
+
+    pub fn peers(&self) -> impl Iterator<Item = &Peer<'w>> {
+        self.voters.iter().chain(&self.learners)
+    }
+
+    pub fn lists(&self, serial: Serial) -> bool {
+        self.peers().any(|peer| peer.member.serial == serial)
+    }
+
+    /// The voters that are to stay.
+    pub fn staying_voters(&self) -> impl Iterator<Item = &Peer<'w>> {
+        self.voters.iter().filter(|voter| !voter.leaving)
+    }
+
+    /// The learners that may make it.
+    pub fn hopeful_learners(&self) -> impl Iterator<Item = &Peer<'w>> {
+        self.learners.iter().filter(|learner| !learner.leaving)
+    }
+
+    pub fn well_voters(&self) -> usize {
+        self.voters.iter().filter(|voter| voter.member.well()).count()
+    }
+
+    pub fn all_voters_well(&self) -> bool {
+        self.well_voters() == self.voters.len()
+    }
+
+    /// How many learners it takes to have as many voters as wished.
+    pub fn wanted_learners(&self) -> usize {
+        self.wished.saturating_sub(self.staying_voters().count())
+    }
+
+    /// How many of them are still to be added.
+    pub fn missing_learners(&self) -> usize {
+        self.wanted_learners().saturating_sub(self.hopeful_learners().count())
+    }
+
+    /// Whether a member has applied nearly all that the leader has committed. Never, if either doesn't answer.
+    pub fn has_caught_up(&self, peer: &Peer<'_>) -> bool {
+        let leader = self.leader().filter(|leader| leader.member.well()).and_then(|leader| leader.member.alive());
+        match (leader, peer.member.alive()) {
+            (Some(leader), Some(alive)) => {
+                alive.live && alive.has_leader && leader.committed.saturating_sub(alive.applied) <= PROMOTION_LAG
+            }
+            (None, _) | (_, None) => false,
+        }
+    }
+}
+
+impl Peer<'_> {
+    /// Its volume is lost, or will be when its pod goes.
+    pub fn has_no_future(&self) -> bool {
+        match self.member.volume() {
+            Volume::Absent | Volume::Blank(_) | Volume::Intact(_) => false,
+            Volume::Unfit | Volume::Going(_) | Volume::Lost(_) => true,
+        }
+    }
+}

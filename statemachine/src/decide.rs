@@ -1,0 +1,107 @@
+//! The driver: which job is due, in which order. Each job is told in a file of its own.
+
+use crate::{
+    Finding, Life, LookAgain, Memory, Phase, Plan, Seeding, Step, World,
+    census::{Census, Heard},
+    delete,
+    draft::Draft,
+    endure, found, grow, keep, leave, mirror, report, restart, shrink, sleep, spares,
+};
+
+/// Decides what to do now. Total: whatever was observed, there is a plan, if only to say what is wrong.
+pub fn plan(world: &World) -> Plan {
+    match (world.wish.life, &world.memory) {
+        (Life::Paused, _) => Draft::new(world).finish(Phase::Paused),
+        (Life::Deleting, _) => delete::tear_down(world),
+        (Life::Wanted, Memory::Unreadable) => fail(Draft::new(world), Finding::LedgerUnreadable),
+        (Life::Wanted, Memory::Blank) => match traces_of_an_earlier_life(world) {
+            Some(trace) => fail(Draft::new(world), trace),
+            None => lead(Draft::new(world)),
+        },
+        (Life::Wanted, Memory::Ledger(_)) => lead(Draft::new(world)),
+    }
+}
+
+/// Without a ledger nothing is seeded next to what may be a cluster's only data.
+fn traces_of_an_earlier_life(world: &World) -> Option<Finding> {
+    let seats = || world.seats.values();
+    if seats().any(|seat| seat.pod.is_some() || seat.claim.as_ref().is_some_and(|claim| claim.ours)) {
+        return Some(Finding::LedgerMissing);
+    }
+    seats().any(|seat| seat.claim.is_some()).then_some(Finding::VolumesOfAnother)
+}
+
+/// It can't go on without the user.
+fn fail(mut draft: Draft<'_>, finding: Finding) -> Plan {
+    draft.tell(finding);
+    draft.finish(Phase::Failed)
+}
+
+/// Leads the cluster on from where it is.
+fn lead(mut draft: Draft<'_>) -> Plan {
+    let world = draft.world;
+    let heard = Heard::of(world, draft.ledger.seeding);
+    if let Heard::Ours(census) = &heard {
+        mirror::record(&mut draft, census);
+    }
+    let phase = match (heard, draft.ledger.seeding) {
+        (Heard::Another, _) => return fail(draft, Finding::MembersOfAnother),
+        _ if world.wish.replicas == 0 => sleep::hibernate(&mut draft),
+        (Heard::Ours(census), _) => tend(&mut draft, &census),
+        (Heard::Mixed, _) => {
+            endure::endure(&mut draft, Finding::MembersOfAnother);
+            Phase::Failed
+        }
+        (Heard::Nothing, Seeding::NotBegun) => found::choose_seed(&mut draft),
+        (Heard::Nothing, Seeding::Begun(seed)) => found::await_seed(&mut draft, seed),
+        (Heard::Nothing, Seeding::Done(_)) => endure::endure(&mut draft, Finding::EtcdUnknown),
+    };
+    draft.finish(phase)
+}
+
+/// Tends a cluster that serves: keeps its pods, changes its member list by at most one member, starts its learners,
+/// clears away what left, makes spares for what is to come; and only when nothing of that is due, restarts.
+fn tend(draft: &mut Draft<'_>, census: &Census<'_>) -> Phase {
+    for peer in census.peers() {
+        if peer.leaving {
+            report::troubles(draft, &peer.member);
+        } else {
+            keep::keep(draft, &peer.member);
+        }
+    }
+    let changes_members = grow::give_up(draft, census)
+        || shrink::bury(draft, census)
+        || grow::promote(draft, census)
+        || grow::add(draft, census)
+        || shrink::shed(draft, census);
+    if !changes_members {
+        grow::start(draft, census);
+    }
+    leave::clear_away(draft, census);
+    spares::dismiss(draft, census.missing_learners());
+    spares::furnish(draft, census.missing_learners());
+    label(draft, census);
+    restart::roll(draft, census);
+    report::phase(draft, census)
+}
+
+/// Lets a drain take as many voters as the cluster can spare: one, or the only one there is.
+fn label(draft: &mut Draft<'_>, census: &Census<'_>) {
+    for peer in census.peers() {
+        let votes = census.voters.iter().any(|voter| voter.id == peer.id);
+        let serial = peer.member.serial;
+        if let Some(pod) = peer.member.pod.filter(|pod| pod.labelled_voter != votes && !pod.terminating) {
+            draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: votes });
+        }
+    }
+    // A voter to be is counted before it votes, one that left for as long as its pod would be.
+    let promoted = usize::from(draft.promotes());
+    let still_labelled = leave::strays(draft, census)
+        .iter()
+        .filter(|stray| stray.pod.is_some_and(|pod| pod.labelled_voter && !pod.terminating))
+        .count();
+    draft.set_budget((census.voters.len() + promoted + still_labelled).saturating_sub(1));
+    if census.peers().any(|peer| peer.member.pod.is_some_and(|pod| pod.terminating)) {
+        draft.look(LookAgain::Soon);
+    }
+}

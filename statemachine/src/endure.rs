@@ -1,0 +1,47 @@
+//! Keeps the members that are known from the ledger running while etcd can't be asked, or can't be trusted to be ours
+//! alone. Changes no membership, deletes no claim, forgets nothing.
+
+use crate::{
+    Finding, LookAgain, Phase, Standing,
+    census::quorum,
+    draft::Draft,
+    keep::keep,
+    member::{Member, Volume},
+    report,
+};
+
+/// Brings back every member on its own volume, all at once: they can't have a quorum one after the other.
+pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
+    draft.tell(why);
+    draft.look(LookAgain::Soon);
+    let members = members(draft);
+    for (member, _) in &members {
+        match member.volume() {
+            Volume::Intact(_) | Volume::Going(_) => keep(draft, member),
+            Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Lost(_) => report::troubles(draft, member),
+        }
+    }
+    let voters: Vec<_> = members.iter().filter(|(_, votes)| *votes).map(|(member, _)| member).collect();
+    let intact = voters.iter().filter(|voter| !matches!(voter.volume(), Volume::Lost(_))).count();
+    if intact < quorum(voters.len()) {
+        draft.tell(Finding::QuorumLost);
+        return Phase::QuorumLost;
+    }
+    let as_wished = voters.len() == usize::from(draft.world.wish.replicas);
+    if as_wished && voters.iter().all(|voter| voter.well()) { Phase::Running } else { Phase::Healing }
+}
+
+/// The members the ledger knows that may have run, and whether they vote. A learner may have been promoted since, so it
+/// is resumed like the others; one that was never told to join has nothing to resume.
+fn members<'w>(draft: &Draft<'w>) -> Vec<(Member<'w>, bool)> {
+    let ledger = draft.ledger.members.iter();
+    ledger
+        .filter_map(|(serial, entry)| match entry.standing {
+            Standing::Voter(_) => Some((Member::of(draft.world, *serial).having_run(), true)),
+            Standing::Learner(_) if entry.create.is_some() => {
+                Some((Member::of(draft.world, *serial).having_run(), false))
+            }
+            Standing::Learner(_) | Standing::Spare => None,
+        })
+        .collect()
+}

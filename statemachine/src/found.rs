@@ -1,0 +1,59 @@
+//! Founds a cluster: chooses the seed and starts it. A cluster is seeded at most once in its life.
+
+use crate::{
+    Finding, LookAgain, Phase, Refusal, Seeding, Serial, Start, Ticket,
+    draft::Draft,
+    keep::keep,
+    member::{Ground, Member, Volume},
+    report, spares,
+};
+
+/// No seed yet: spares for the whole cluster are made, and the first one whose launcher waits becomes the seed, so that
+/// a pod no node takes holds up nobody.
+pub fn choose_seed(draft: &mut Draft<'_>) -> Phase {
+    spares::strike_out_unfit(draft);
+    let wished = usize::from(draft.world.wish.replicas);
+    let Some((seed, volume)) = spares::readiest(draft).and_then(|seed| Some((seed, seed.volume_to_create_on()?)))
+    else {
+        spares::furnish(draft, wished);
+        return Phase::Pending;
+    };
+    draft.ledger.seeding = Seeding::Begun(seed.serial);
+    draft.issue_ticket(&seed, Start::Seed, volume);
+    spares::furnish(draft, wished.saturating_sub(1));
+    Phase::Seeding
+}
+
+/// The seed is chosen and does not serve yet. It is brought to serve on the volume it was given, and on no other: it
+/// may have served, and acknowledged writes, unseen.
+pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
+    let seed = Member::of(draft.world, serial);
+    match seed.volume() {
+        Volume::Intact(_) | Volume::Going(_) => {}
+        Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Lost(_) => {
+            report::troubles(draft, &seed);
+            draft.tell(Finding::QuorumLost);
+            return Phase::QuorumLost;
+        }
+    }
+    keep(draft, &seed);
+    start_seed(draft, &seed);
+    spares::strike_out_unfit(draft);
+    spares::furnish(draft, usize::from(draft.world.wish.replicas).saturating_sub(1));
+    Phase::Seeding
+}
+
+fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {
+    let (Some(pod), Some(volume)) = (seed.pod, seed.volume_to_create_on()) else { return };
+    if seed.refusal() == Some(Refusal::VolumeForeign) {
+        draft.tell_of(seed.serial, Finding::SeedRefused);
+    }
+    let ticket = Ticket { start: Start::Seed, volume: volume.clone() };
+    let is_due = pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && !seed.wants_new_pod();
+    if is_due && pod.node.is_some() && seed.ground() == Ground::Sound {
+        draft.issue_ticket(seed, Start::Seed, volume);
+    }
+    if seed.alive().is_some() {
+        draft.look(LookAgain::Soon);
+    }
+}

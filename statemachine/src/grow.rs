@@ -1,0 +1,119 @@
+//! Grows a cluster by learners: adds them, starts them in turn, promotes them. Never adds a voter, never removes one.
+
+use crate::{
+    Finding, LookAgain, Start, Step, Ticket,
+    census::{Census, Peer, quorum},
+    draft::Draft,
+    member::{Ground, Volume},
+    spares,
+};
+
+/// How old a sight may be to promote by: etcd itself promotes a learner that died since, and stops (seen on 3.5, 3.6
+/// and 3.7).
+const PROMOTION_SIGHT_MS: u64 = 500;
+
+/// How old a spare on its way may be to be waited for before the first learner is started. A spare waits 1 to 3 s
+/// after it was made. Not added before the others start, it is refused until they have been connected for 5 s
+/// (etcd server/etcdserver/server.go, HealthInterval): waiting for it no longer than that never costs much more.
+const JOIN_PATIENCE_MS: u64 = 5_000;
+
+/// Removes a learner that is given up or too many. That costs nothing; another serial takes its place.
+pub fn give_up(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+    for learner in census.learners.iter().filter(|learner| learner.leaving) {
+        draft.tell_of(learner.member.serial, Finding::LearnerGivenUp);
+    }
+    let too_many = census.hopeful_learners().count() > census.wanted_learners();
+    let least_wanted = |learner: &&Peer<'_>| (learner.leaving, learner.member.alive().is_none(), learner.member.serial);
+    let victim = census.learners.iter().filter(|learner| learner.leaving || too_many).max_by_key(least_wanted);
+    let Some(victim) = victim else { return false };
+    draft.step(Step::Remove { serial: Some(victim.member.serial), id: victim.id, expect: census.ids() });
+    true
+}
+
+/// Promotes a learner once all that are wanted now have caught up, so that their promotions come back to back and the
+/// cluster does not stay at an even size.
+pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+    let Some(first) = census.learners.first() else { return false };
+    draft.look(LookAgain::Soon);
+    if !census.learners.iter().all(|learner| may_be_promoted(draft, census, learner)) {
+        return false;
+    }
+    // It counts as a voter at once: with it, and those that are well, there must be a quorum of one more.
+    if census.well_voters() + 1 < quorum(census.voters.len() + 1) {
+        draft.tell(Finding::QuorumTooThin);
+        return false;
+    }
+    draft.step(Step::Promote { serial: first.member.serial, id: first.id, expect: census.ids() });
+    true
+}
+
+fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -> bool {
+    let just_seen = |seen| draft.world.now.since(seen) <= PROMOTION_SIGHT_MS;
+    learner.member.alive().is_some_and(|alive| alive.learner && just_seen(alive.seen))
+        && learner.member.ground() == Ground::Sound
+        && census.has_caught_up(learner)
+}
+
+/// Adds the readiest spare as a learner. Not while one that was told to join has not come up: it compares the member
+/// list with the one on its ticket when it starts.
+pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+    if !may_add(draft, census) || joining(census).is_some() {
+        return false;
+    }
+    let Some(spare) = spares::readiest(draft) else { return false };
+    let voters = census.voters.len();
+    // etcd refuses it otherwise, except to a cluster of one (server/etcdserver/server.go, mayAddMember).
+    if voters > 1 && census.well_voters() < quorum(voters + 1) {
+        draft.tell(Finding::QuorumTooThin);
+        return false;
+    }
+    draft.step(Step::AddLearner { serial: spare.serial, expect: census.ids() });
+    true
+}
+
+fn may_add(draft: &Draft<'_>, census: &Census<'_>) -> bool {
+    census.missing_learners() > 0 && census.learners.len() < usize::from(draft.world.wish.max_learners)
+}
+
+/// Starts the learners that were added, one at a time, in the order in which their pods wait.
+pub fn start(draft: &mut Draft<'_>, census: &Census<'_>) {
+    match joining(census) {
+        Some(learner) => tell_to_join(draft, census, learner),
+        None if may_add(draft, census) && spares::one_comes_soon(draft, JOIN_PATIENCE_MS) => {
+            draft.look(LookAgain::Soon);
+        }
+        None => {
+            if let Some(learner) = census.hopeful_learners().find(|learner| is_startable(learner)) {
+                tell_to_join(draft, census, learner);
+            }
+        }
+    }
+}
+
+/// The learner that was told to join and has not come up.
+fn joining<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
+    census.hopeful_learners().find(|learner| {
+        let told = learner.member.create.is_some() || learner.member.pod.is_some_and(|pod| pod.ticket.is_some());
+        told && !learner.member.started && learner.member.alive().is_none()
+    })
+}
+
+fn is_startable(learner: &Peer<'_>) -> bool {
+    !learner.member.started && learner.member.waits() && !learner.member.wants_new_pod()
+}
+
+/// Puts a ticket on it to join exactly the members there are now, on its own volume.
+fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) {
+    let member = &learner.member;
+    draft.look(LookAgain::Soon);
+    let (Some(pod), Some(volume)) = (member.pod, member.volume_to_create_on()) else { return };
+    let on_sound_node = pod.node.is_some() && member.ground() == Ground::Sound;
+    let may_have_it = on_sound_node && !pod.terminating && !member.wants_new_pod();
+    let ticket = Ticket { start: Start::Join(census.ids()), volume: volume.clone() };
+    match member.volume() {
+        Volume::Blank(_) | Volume::Intact(_) if may_have_it && pod.ticket.as_ref() != Some(&ticket) => {
+            draft.issue_ticket(member, ticket.start, volume);
+        }
+        Volume::Blank(_) | Volume::Intact(_) | Volume::Absent | Volume::Unfit | Volume::Going(_) | Volume::Lost(_) => {}
+    }
+}

@@ -1,0 +1,235 @@
+//! One serial as observed: its pod, its volume, what the ledger remembers of it. Answers questions, decides nothing.
+
+use crate::{
+    Alive, Claim, Entry, Finding, Home, Memory, NodeName, NodeSight, Pod, PodStage, Refusal, Serial, Sight, Start,
+    Storage, Uid, World,
+};
+
+/// One serial as observed.
+#[derive(Clone, Copy)]
+pub struct Member<'w> {
+    world: &'w World,
+    pub serial: Serial,
+    pub entry: Option<&'w Entry>,
+    pub pod: Option<&'w Pod>,
+    pub claim: Option<&'w Claim>,
+    /// The volume a `create` was issued for.
+    pub create: Option<&'w Uid>,
+    /// It has run as a member: it can only ever be resumed.
+    pub started: bool,
+}
+
+/// What has become of a serial's volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Volume<'w> {
+    /// No `create` was issued, and there is none.
+    Absent,
+    /// No `create` was issued; it is there, made for this very object.
+    Blank(&'w Uid),
+    /// No `create` was issued; what is there was made for another object, or is being deleted.
+    Unfit,
+    /// The one a `create` was issued for.
+    Intact(&'w Uid),
+    /// The one a `create` was issued for; it goes when its pod goes.
+    Going(&'w Uid),
+    /// The one a `create` was issued for is no more, for this reason.
+    Lost(Finding),
+}
+
+/// What is known of the ground a pod or a volume is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// A node that is ready, or none at all.
+    Sound,
+    /// A node that isn't ready, or of which nothing is known: what was there may be running unseen.
+    Unreachable,
+    /// A node that is no more: nothing runs there, by declaration.
+    Gone,
+}
+
+impl<'w> Member<'w> {
+    /// What was observed of a serial that is not known to have run.
+    pub fn of(world: &'w World, serial: Serial) -> Self {
+        let seat = world.seats.get(&serial);
+        let entry = match &world.memory {
+            Memory::Blank | Memory::Unreadable => None,
+            Memory::Ledger(ledger) => ledger.members.get(&serial),
+        };
+        Self {
+            world,
+            serial,
+            entry,
+            pod: seat.and_then(|seat| seat.pod.as_ref()),
+            claim: seat.and_then(|seat| seat.claim.as_ref()),
+            create: entry.and_then(|entry| entry.create.as_ref()),
+            started: false,
+        }
+    }
+
+    /// The same for one that has run. Should the ledger not know its volume (it was written back to an older state),
+    /// it is the one that is there: the launcher resumes only on a volume that carries this member's marker.
+    pub fn having_run(mut self) -> Self {
+        self.started = true;
+        self.create = self.create.or_else(|| match self.world.wish.storage {
+            Storage::Claims { .. } => self.claim.map(|claim| &claim.uid),
+            Storage::Ephemeral => self.pod.map(|pod| &pod.uid),
+        });
+        self
+    }
+
+    /// What has become of its volume.
+    pub fn volume(&self) -> Volume<'w> {
+        let Some(create) = self.create else {
+            return if self.started { Volume::Lost(Finding::VolumeLost) } else { self.unspent_volume() };
+        };
+        if let Some(loss) = self.refused_volume() {
+            return Volume::Lost(loss);
+        }
+        match self.world.wish.storage {
+            Storage::Claims { .. } => self.claimed_volume(create),
+            Storage::Ephemeral => self.ephemeral_volume(create),
+        }
+    }
+
+    fn unspent_volume(&self) -> Volume<'w> {
+        match (self.world.wish.storage, self.claim, self.pod) {
+            (Storage::Claims { .. }, Some(claim), _) if claim.ours && !claim.terminating => Volume::Blank(&claim.uid),
+            (Storage::Claims { .. }, Some(_), _) => Volume::Unfit,
+            (Storage::Ephemeral, _, Some(pod)) => Volume::Blank(&pod.uid),
+            (Storage::Claims { .. }, None, _) | (Storage::Ephemeral, _, None) => Volume::Absent,
+        }
+    }
+
+    fn claimed_volume(&self, create: &'w Uid) -> Volume<'w> {
+        match self.claim.filter(|claim| claim.uid == *create) {
+            Some(claim) if self.ground_of_home(claim) == Ground::Gone => Volume::Lost(Finding::NodeGone),
+            Some(claim) if !claim.terminating => Volume::Intact(create),
+            Some(_) if self.pod.is_some() => Volume::Going(create),
+            // The claim was forced away under an etcd that still runs on it.
+            None if self.alive().is_some() && self.pod.is_some_and(|pod| pod.volume == *create) => {
+                Volume::Going(create)
+            }
+            Some(_) | None => Volume::Lost(Finding::VolumeLost),
+        }
+    }
+
+    fn ephemeral_volume(&self, create: &'w Uid) -> Volume<'w> {
+        match self.pod.filter(|pod| pod.uid == *create && pod.stage != PodStage::Finished) {
+            Some(_) if self.ground() == Ground::Gone => Volume::Lost(Finding::NodeGone),
+            Some(pod) if pod.terminating => Volume::Going(create),
+            Some(_) => Volume::Intact(create),
+            None => Volume::Lost(Finding::VolumeLost),
+        }
+    }
+
+    /// What the launcher says against the volume's data. That there is none is a loss only for one that has run: a
+    /// learner killed in its first milliseconds has left nothing, and may be created on that volume again.
+    fn refused_volume(&self) -> Option<Finding> {
+        let ticket = self.pod?.ticket.as_ref()?;
+        match self.refusal()? {
+            Refusal::VolumeLost if self.started && ticket.start == Start::Resume => Some(Finding::VolumeLost),
+            Refusal::VolumeForeign if ticket.start != Start::Seed => Some(Finding::VolumeForeign),
+            Refusal::VolumeLost | Refusal::VolumeForeign | Refusal::Other => None,
+        }
+    }
+
+    /// What its launcher refuses, if it does.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self.pod?.sight {
+            Sight::Refused(refusal) => Some(refusal),
+            Sight::Unknown | Sight::Waiting | Sight::Etcd(_) => None,
+        }
+    }
+
+    /// Its etcd, if it answers and is not being stopped.
+    pub fn alive(&self) -> Option<&'w Alive> {
+        match self.pod.filter(|pod| !pod.terminating).map(|pod| &pod.sight)? {
+            Sight::Etcd(alive) => Some(alive),
+            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+        }
+    }
+
+    /// Its etcd is alive and follows a leader.
+    pub fn well(&self) -> bool {
+        self.alive().is_some_and(|alive| alive.live && alive.has_leader)
+    }
+
+    /// Its launcher waits, and its pod is there to stay.
+    pub fn waits(&self) -> bool {
+        self.pod.is_some_and(|pod| !pod.terminating && pod.node.is_some() && pod.sight == Sight::Waiting)
+            && self.ground() == Ground::Sound
+    }
+
+    /// The volume on which its waiting launcher may be told to create it: none but the pod's own, and none but the one
+    /// that an earlier `create` went to.
+    pub fn volume_to_create_on(&self) -> Option<&'w Uid> {
+        match self.volume() {
+            Volume::Blank(uid) | Volume::Intact(uid) | Volume::Going(uid) => {
+                self.pod.filter(|pod| pod.volume == *uid).map(|_| uid)
+            }
+            Volume::Absent | Volume::Unfit | Volume::Lost(_) => None,
+        }
+    }
+
+    /// It is certain that no etcd of this member runs: it answers otherwise, or was never started, or its node says so.
+    pub fn surely_down(&self) -> bool {
+        let Some(pod) = self.pod else { return self.ground_of_last_node() != Ground::Unreachable };
+        let launcher_answers = match pod.sight {
+            Sight::Waiting | Sight::Refused(_) => true,
+            Sight::Unknown | Sight::Etcd(_) => false,
+        };
+        match self.ground() {
+            Ground::Gone => true,
+            Ground::Unreachable => false,
+            Ground::Sound => launcher_answers || (pod.stage != PodStage::Running && self.alive().is_none()),
+        }
+    }
+
+    /// Its pod was made from another template than the one wished for now.
+    pub fn outdated(&self) -> bool {
+        self.pod.is_some_and(|pod| pod.template != self.world.wish.template)
+    }
+
+    /// Its pod can't become what is needed, and runs no etcd: a new one in its place loses nothing.
+    pub fn wants_new_pod(&self) -> bool {
+        let Some(pod) = self.pod.filter(|_| self.alive().is_none()) else { return false };
+        let (on_its_volume, outlived_by_volume) = match self.world.wish.storage {
+            Storage::Claims { .. } => (self.claim.is_some_and(|claim| claim.uid == pod.volume), true),
+            Storage::Ephemeral => (true, self.create.is_none()),
+        };
+        let hopeless = pod.stage == PodStage::Finished || self.ground() == Ground::Gone || !on_its_volume;
+        let idle = self.surely_down() || pod.trouble.is_some();
+        outlived_by_volume && (hopeless || (idle && self.outdated()))
+    }
+
+    /// The ground its pod is on.
+    pub fn ground(&self) -> Ground {
+        self.ground_of(self.pod.and_then(|pod| pod.node.as_ref()))
+    }
+
+    /// The ground its next pod would find: that of its volume, and, as it may still be running there, of its last.
+    pub fn ground_for_new_pod(&self) -> Ground {
+        let home = self.claim.map_or(Ground::Sound, |claim| self.ground_of_home(claim));
+        if self.ground_of_last_node() == Ground::Unreachable { Ground::Unreachable } else { home }
+    }
+
+    fn ground_of_last_node(&self) -> Ground {
+        self.ground_of(self.entry.and_then(|entry| entry.node.as_ref()))
+    }
+
+    fn ground_of_home(&self, claim: &Claim) -> Ground {
+        match &claim.home {
+            Home::Anywhere => Ground::Sound,
+            Home::Node(node) => self.ground_of(Some(node)),
+        }
+    }
+
+    fn ground_of(&self, node: Option<&NodeName>) -> Ground {
+        let Some(node) = node else { return Ground::Sound };
+        match self.world.nodes.get(node) {
+            Some(NodeSight::Ready) => Ground::Sound,
+            Some(NodeSight::NotReady(_)) | None => Ground::Unreachable,
+            Some(NodeSight::Gone) => Ground::Gone,
+        }
+    }
+}

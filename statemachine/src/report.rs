@@ -1,0 +1,65 @@
+//! What there is to tell: the troubles of a serial, and the phase, both derived from what is there. Plans no step.
+
+use crate::{
+    Finding, Phase, PodStage, Trouble,
+    census::{Census, Peer},
+    draft::Draft,
+    member::{Ground, Member, Volume},
+};
+
+/// Tells what ails a serial's pod and volume.
+pub fn troubles(draft: &mut Draft<'_>, member: &Member<'_>) {
+    for trouble in [trouble_of_volume(member), trouble_of_node(member), trouble_of_pod(member)].into_iter().flatten() {
+        draft.tell_of(member.serial, trouble);
+    }
+}
+
+fn trouble_of_volume(member: &Member<'_>) -> Option<Finding> {
+    match member.volume() {
+        Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Intact(_) => None,
+        Volume::Going(_) => Some(Finding::VolumeGoing),
+        Volume::Lost(loss) => Some(loss),
+    }
+}
+
+fn trouble_of_node(member: &Member<'_>) -> Option<Finding> {
+    let ground = if member.pod.is_some() { member.ground() } else { member.ground_for_new_pod() };
+    match ground {
+        Ground::Sound => None,
+        Ground::Unreachable => Some(Finding::NodeUnreachable),
+        Ground::Gone => Some(Finding::NodeGone),
+    }
+}
+
+fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
+    let Some(pod) = member.pod else { return member.create.is_some().then_some(Finding::PodMissing) };
+    match pod.trouble {
+        _ if pod.stage == PodStage::Finished || pod.terminating => None,
+        Some(Trouble::ImageMissing) => Some(Finding::ImageMissing),
+        Some(Trouble::Unschedulable) => Some(Finding::Unschedulable),
+        Some(Trouble::ContainerFailing) => Some(Finding::ContainerFailing),
+        None => member.refusal().map(|_| Finding::LauncherRefuses).filter(|_| trouble_of_volume(member).is_none()),
+    }
+}
+
+/// What a cluster that serves is going through.
+pub fn phase(draft: &Draft<'_>, census: &Census<'_>) -> Phase {
+    let voters = census.voters.len();
+    let losing = census.voters.iter().any(Peer::has_no_future);
+    let outdated = census.voters.iter().any(|voter| voter.member.outdated());
+    // Only odd sizes are ever wished for. An even one below the wish, with more serials handed out than the first
+    // growth takes, was left behind by the removal of a lost member.
+    let handed_out = usize::try_from(draft.ledger.next_serial.0).unwrap_or(usize::MAX);
+    let replacing = voters.is_multiple_of(2) && handed_out > census.wished;
+    if losing || (!census.all_voters_well() && !outdated) || (voters < census.wished && replacing) {
+        Phase::Healing
+    } else if voters < census.wished {
+        Phase::Growing
+    } else if outdated {
+        Phase::Restarting
+    } else if voters > census.wished || !census.learners.is_empty() {
+        Phase::Scaling
+    } else {
+        Phase::Running
+    }
+}

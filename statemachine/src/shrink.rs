@@ -1,0 +1,68 @@
+//! Removes voters: those whose volume is lost, those replaced, those too many. Never so that healthy voters fall below
+//! a quorum, never a live one while another is down.
+
+use crate::{
+    Finding, LookAgain, Step,
+    census::{Census, Peer, quorum},
+    draft::Draft,
+};
+
+/// Removes a voter that is down and can't come back. This comes before its successor is added: of three voters with
+/// one down, etcd refuses even a learner.
+pub fn bury(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+    let dead: Vec<_> = census.voters.iter().filter(|voter| voter.leaving && !voter.member.well()).collect();
+    let Some(last) = dead.last() else { return false };
+    match dead.iter().find(|voter| may_go(census, voter)) {
+        Some(voter) => remove(draft, census, voter),
+        None => draft.tell_of(last.member.serial, Finding::QuorumTooThin),
+    }
+    draft.changes_members()
+}
+
+/// Removes a voter too many, once no learner is in the way: one that was replaced, else one that is ill, else the one
+/// with the highest serial. The leader hands over first: removed directly, it cost up to 2 s of writes.
+pub fn shed(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+    if !census.learners.is_empty() {
+        return false;
+    }
+    let Some(victim) = victim(census) else { return false };
+    if !may_go(census, victim) {
+        draft.tell_of(victim.member.serial, Finding::QuorumTooThin);
+    } else if census.leads(victim) {
+        hand_over(draft, census, victim);
+    } else if census.leader().is_some() {
+        remove(draft, census, victim);
+    } else {
+        draft.look(LookAgain::Soon);
+    }
+    draft.changes_members()
+}
+
+fn victim<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
+    let too_many = census.staying_voters().count() > census.wished;
+    let replaced = census.staying_voters().count() >= census.wished;
+    let candidates = census.voters.iter().filter(|voter| if voter.leaving { replaced } else { too_many });
+    candidates.max_by_key(|voter| (voter.leaving, !voter.member.well(), voter.member.serial))
+}
+
+/// Moves the leadership to the well voter with the lowest serial that stays: the last one ever to be removed.
+pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) {
+    let heir = census.staying_voters().find(|voter| voter.id != from.id && voter.member.well());
+    match heir {
+        Some(heir) => draft.step(Step::MoveLeader { from: from.id, to: heir.id }),
+        None => draft.tell(Finding::QuorumTooThin),
+    }
+}
+
+/// Whether a voter may be removed. One that may still be alive goes only if all others are well. One that is surely
+/// down, and leads nobody, goes if those that are well are a quorum of those that remain.
+fn may_go(census: &Census<'_>, victim: &Peer<'_>) -> bool {
+    let others = census.voters.len().saturating_sub(1);
+    let well = census.voters.iter().filter(|voter| voter.id != victim.id && voter.member.well()).count();
+    let down = victim.member.surely_down() && !census.leads(victim);
+    if down { well >= quorum(others) } else { others > 0 && well == others }
+}
+
+fn remove(draft: &mut Draft<'_>, census: &Census<'_>, victim: &Peer<'_>) {
+    draft.step(Step::Remove { serial: Some(victim.member.serial), id: victim.id, expect: census.ids() });
+}

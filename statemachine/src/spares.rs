@@ -1,0 +1,127 @@
+//! Spares: serials with a volume and a waiting launcher, ready to become members. Never touches a member.
+
+use crate::{
+    Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
+    draft::Draft,
+    keep::keep,
+    member::{Ground, Member, Volume},
+};
+
+/// The spares, the readiest first.
+pub fn muster<'w>(draft: &Draft<'w>) -> Vec<Member<'w>> {
+    let is_seed = |serial: Serial| draft.ledger.seeding == Seeding::Begun(serial);
+    let mut spares: Vec<_> = draft
+        .ledger
+        .members
+        .iter()
+        .filter(|(serial, entry)| entry.create.is_none() && entry.standing == Standing::Spare && !is_seed(**serial))
+        .map(|(serial, _)| Member::of(draft.world, *serial))
+        .collect();
+    spares.sort_by_key(|spare| (!spare.waits(), spare.serial));
+    spares
+}
+
+/// Strikes out the spares that can never become members: their claim was made for another object, or their pod got a
+/// ticket of which the ledger knows nothing.
+pub fn strike_out_unfit(draft: &mut Draft<'_>) {
+    for spare in muster(draft) {
+        let claimed_by_another = spare.claim.is_some_and(|claim| !claim.ours);
+        let has_ticket = spare.pod.is_some_and(|pod| pod.ticket.is_some());
+        if claimed_by_another || has_ticket {
+            strike_out(draft, spare.serial);
+        }
+    }
+}
+
+/// Strikes a serial out of the ledger; it is never handed out again.
+pub fn strike_out(draft: &mut Draft<'_>, serial: Serial) {
+    draft.ledger.members.remove(&serial);
+    draft.ledger.next_serial = draft.ledger.next_serial.max(serial.next());
+}
+
+/// Has so many spares, all at once: only the starts of etcd are ordered, and a claim and a waiting launcher cost next
+/// to nothing. One that sits where it can't be started doesn't count, one that no node takes yet does.
+pub fn furnish(draft: &mut Draft<'_>, wanted: usize) {
+    let spares = muster(draft);
+    let fit: Vec<_> = spares.iter().filter(|spare| is_fit(spare)).take(wanted).collect();
+    for spare in &fit {
+        keep(draft, spare);
+    }
+    for _ in fit.len()..wanted {
+        hand_out_serial(draft);
+    }
+}
+
+/// Lets go the spares that nobody wants: pod, then claim, then entry. Retention speaks of data, and there is none.
+pub fn dismiss(draft: &mut Draft<'_>, wanted: usize) {
+    let mut kept = 0;
+    for spare in &muster(draft) {
+        if is_fit(spare) && kept < wanted {
+            kept += 1;
+        } else if spare.pod.is_some() {
+            draft.delete_pod(spare);
+        } else if let Some(claim) = spare.claim {
+            delete_claim(draft, spare.serial, claim);
+        } else {
+            strike_out(draft, spare.serial);
+        }
+    }
+}
+
+/// Deletes a claim, once.
+pub fn delete_claim(draft: &mut Draft<'_>, serial: Serial, claim: &Claim) {
+    if claim.terminating {
+        draft.look(LookAgain::Soon);
+    } else {
+        draft.step(Step::DeleteClaim { serial, claim: claim.uid.clone() });
+    }
+}
+
+/// The first spare that can be started now.
+pub fn readiest<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
+    muster(draft).into_iter().find(is_ready)
+}
+
+/// Whether it can be started now.
+fn is_ready(spare: &Member<'_>) -> bool {
+    spare.waits() && !spare.outdated() && spare.volume_to_create_on().is_some()
+}
+
+/// Whether it is where it can be started, or will be.
+fn is_fit(spare: &Member<'_>) -> bool {
+    spare.ground() == Ground::Sound && spare.ground_for_new_pod() == Ground::Sound
+}
+
+/// Hands out a serial above every one there is a trace of, and makes its claim and its pod.
+fn hand_out_serial(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let listed = match &world.membership {
+        Membership::Unknown => None,
+        Membership::Known(list) => list.members.values().filter_map(|line| line.serial).max(),
+    };
+    let highest = [world.seats.keys().next_back().copied(), draft.ledger.members.keys().next_back().copied(), listed]
+        .into_iter()
+        .flatten()
+        .map(Serial::next)
+        .fold(draft.ledger.next_serial, Serial::max);
+    // The last serial of all is never handed out, as there would be none to hand out after it.
+    if highest == highest.next() {
+        return;
+    }
+    draft.ledger.next_serial = highest.next();
+    draft.ledger.members.insert(highest, Entry::default());
+    draft.create_seat(highest);
+}
+
+/// Whether a spare will be ready in a moment: it is on its way on a sound node, and was made a moment ago.
+pub fn one_comes_soon(draft: &Draft<'_>, within: u64) -> bool {
+    muster(draft).iter().any(|spare| {
+        let Some(pod) = spare.pod.filter(|pod| pod.node.is_some() && pod.trouble.is_none() && !pod.terminating) else {
+            return false;
+        };
+        match spare.volume() {
+            Volume::Blank(_) => is_fit(spare) && draft.world.now.since(pod.created) < within,
+            Volume::Absent | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) | Volume::Lost(_) => false,
+        }
+    })
+}
