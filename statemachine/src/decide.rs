@@ -69,39 +69,47 @@ fn tend(draft: &mut Draft<'_>, census: &Census<'_>) -> Phase {
             keep::keep(draft, &peer.member);
         }
     }
-    let changes_members = grow::give_up(draft, census)
+    let list_changes = grow::give_up(draft, census)
         || shrink::bury(draft, census)
         || grow::promote(draft, census)
         || grow::add(draft, census)
         || shrink::shed(draft, census);
-    if !changes_members {
+    if !list_changes {
         grow::start(draft, census);
     }
     leave::clear_away(draft, census);
     spares::dismiss(draft, census.missing_learners());
     spares::furnish(draft, census.missing_learners());
-    label(draft, census);
+    settle(draft, census);
     restart::roll(draft, census);
-    report::phase(draft, census)
+    match report::phase(draft, census) {
+        Phase::Running => Phase::Running,
+        in_between => {
+            draft.look(LookAgain::Later);
+            in_between
+        }
+    }
 }
 
-/// Lets a drain take as many voters as the cluster can spare: one, or the only one there is.
-fn label(draft: &mut Draft<'_>, census: &Census<'_>) {
+/// What follows from the member list: the ticket a member carries, the label of a voter, and the disruption budget,
+/// which lets a drain take as many voters as the cluster can spare: one, or the only one there is.
+fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
     for peer in census.peers() {
         let votes = census.voters.iter().any(|voter| voter.id == peer.id);
         let serial = peer.member.serial;
-        if let Some(pod) = peer.member.pod.filter(|pod| pod.labelled_voter != votes && !pod.terminating) {
+        let Some(pod) = peer.member.pod.filter(|pod| !pod.terminating && !draft.deletes_pod(serial)) else { continue };
+        if !peer.leaving && !draft.changes_members() {
+            keep::take_back_create(draft, &peer.member);
+        }
+        if pod.labelled_voter != votes {
             draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: votes });
         }
     }
-    // A voter to be is counted before it votes, one that left for as long as its pod would be.
+    // One that is being promoted counts before it votes, one that left as long as its pod would be counted.
     let promoted = usize::from(draft.promotes());
     let still_labelled = leave::strays(draft, census)
         .iter()
         .filter(|stray| stray.pod.is_some_and(|pod| pod.labelled_voter && !pod.terminating))
         .count();
     draft.set_budget((census.voters.len() + promoted + still_labelled).saturating_sub(1));
-    if census.peers().any(|peer| peer.member.pod.is_some_and(|pod| pod.terminating)) {
-        draft.look(LookAgain::Soon);
-    }
 }

@@ -68,6 +68,11 @@ impl<'w> Draft<'w> {
         self.steps.iter().any(Step::changes_members)
     }
 
+    /// Whether the pod of a serial is to be deleted.
+    pub fn deletes_pod(&self, of: Serial) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::DeletePod { serial, .. } if *serial == of))
+    }
+
     /// Whether a learner is to become a voter.
     pub fn promotes(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Promote { .. }))

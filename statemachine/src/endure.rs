@@ -13,8 +13,11 @@ use crate::{
 /// Brings back every member on its own volume, all at once: they can't have a quorum one after the other.
 pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
     draft.tell(why);
-    draft.look(LookAgain::Soon);
     let members = members(draft);
+    // Until it answers after a start; after that, what changes in Kubernetes wakes us.
+    if members.iter().any(|(member, _)| member.is_settling()) {
+        draft.look(LookAgain::Soon);
+    }
     for (member, _) in &members {
         match member.volume() {
             Volume::Intact(_) | Volume::Going(_) => keep(draft, member),

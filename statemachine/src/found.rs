@@ -1,7 +1,7 @@
 //! Founds a cluster: chooses the seed and starts it. A cluster is seeded at most once in its life.
 
 use crate::{
-    Finding, LookAgain, Phase, Refusal, Seeding, Serial, Start, Ticket,
+    Finding, Phase, Seeding, Serial, Start, Ticket,
     draft::Draft,
     keep::keep,
     member::{Ground, Member, Volume},
@@ -45,15 +45,9 @@ pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
 
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {
     let (Some(pod), Some(volume)) = (seed.pod, seed.volume_to_create_on()) else { return };
-    if seed.refusal() == Some(Refusal::VolumeForeign) {
-        draft.tell_of(seed.serial, Finding::SeedRefused);
-    }
     let ticket = Ticket { start: Start::Seed, volume: volume.clone() };
     let is_due = pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && !seed.wants_new_pod();
     if is_due && pod.node.is_some() && seed.ground() == Ground::Sound {
         draft.issue_ticket(seed, Start::Seed, volume);
-    }
-    if seed.alive().is_some() {
-        draft.look(LookAgain::Soon);
     }
 }

@@ -7,15 +7,12 @@ use crate::{
     report,
 };
 
-/// How long a pod may take to come up before it is only looked at every few seconds: its own changes wake us anyway.
-const SETTLING_MS: u64 = 60_000;
-
 /// Sees to it that a serial has a pod on its volume, with a ticket to resume if it has run.
 pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
     report::troubles(draft, member);
     draft.remember_node(member);
     let Some(pod) = member.pod else { return revive(draft, member) };
-    if member.alive().is_none() && draft.world.now.since(pod.created.max(pod.ticket_since)) < SETTLING_MS {
+    if !member.well() && member.is_settling() {
         draft.look(LookAgain::Soon);
     }
     // On a node that is away it may be running: nothing is to be done but to wait until the node is back, or gone.
@@ -48,9 +45,22 @@ fn revive(draft: &mut Draft<'_>, member: &Member<'_>) {
     }
 }
 
-/// A member that has run gets a ticket to resume, also in place of the one it was created with: should its container
-/// come back to an emptied volume, a ticket to create would let it start there with nothing.
+/// A member that has run and whose etcd does not gets a ticket to resume.
 fn let_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
+    if member.alive().is_none() {
+        issue_resume(draft, member);
+    }
+}
+
+/// Takes a ticket to create back, once it was used, and puts one to resume in its place. Should the container come back
+/// to an emptied volume, it would start there with nothing otherwise.
+pub fn take_back_create(draft: &mut Draft<'_>, member: &Member<'_>) {
+    if member.alive().is_some() {
+        issue_resume(draft, member);
+    }
+}
+
+fn issue_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
     if let (true, Volume::Intact(volume), Some(pod)) = (member.started, member.volume(), member.pod) {
         let ticket = Ticket { start: Start::Resume, volume: volume.clone() };
         if pod.ticket.as_ref() != Some(&ticket) {

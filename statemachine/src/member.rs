@@ -5,6 +5,10 @@ use crate::{
     Storage, Uid, World,
 };
 
+/// How long something new may take to come up before it is only looked at every few seconds: an image is pulled, a
+/// volume attached. What changes in Kubernetes wakes us anyway.
+const SETTLING_MS: u64 = 60_000;
+
 /// One serial as observed.
 #[derive(Clone, Copy)]
 pub struct Member<'w> {
@@ -174,15 +178,20 @@ impl<'w> Member<'w> {
     /// It is certain that no etcd of this member runs: it answers otherwise, or was never started, or its node says so.
     pub fn surely_down(&self) -> bool {
         let Some(pod) = self.pod else { return self.ground_of_last_node() != Ground::Unreachable };
-        let launcher_answers = match pod.sight {
-            Sight::Waiting | Sight::Refused(_) => true,
-            Sight::Unknown | Sight::Etcd(_) => false,
-        };
-        match self.ground() {
-            Ground::Gone => true,
-            Ground::Unreachable => false,
-            Ground::Sound => launcher_answers || (pod.stage != PodStage::Running && self.alive().is_none()),
+        match (self.ground(), &pod.sight) {
+            (Ground::Gone, _) | (Ground::Sound, Sight::Waiting | Sight::Refused(_)) => true,
+            (Ground::Unreachable, _) | (Ground::Sound, Sight::Etcd(_)) => false,
+            (Ground::Sound, Sight::Unknown) => pod.stage != PodStage::Running,
         }
+    }
+
+    /// Its pod, its ticket or its etcd is so new that more is to be expected of it in a moment.
+    pub fn is_settling(&self) -> bool {
+        let newest = self.pod.map(|pod| match &pod.sight {
+            Sight::Etcd(alive) => alive.process.max(pod.created).max(pod.ticket_since),
+            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => pod.created.max(pod.ticket_since),
+        });
+        newest.is_some_and(|newest| self.world.now.since(newest) < SETTLING_MS)
     }
 
     /// Its pod was made from another template than the one wished for now.

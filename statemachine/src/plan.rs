@@ -205,9 +205,23 @@ pub enum LookAgain {
 }
 
 impl Plan {
-    /// Whether this may be done only after a look by quorum reads, because acting on an old picture could do harm.
+    /// Whether this may be done or told only after a look by quorum reads: acting on an old picture could do harm, and
+    /// a volume that was not heard of yet is not lost.
     pub fn needs_fresh_look(&self) -> bool {
-        self.ledger.is_some() || self.steps.iter().any(Step::is_weighty)
+        let alarming = match self.phase {
+            Phase::QuorumLost | Phase::Failed => true,
+            Phase::Pending
+            | Phase::Seeding
+            | Phase::Growing
+            | Phase::Running
+            | Phase::Scaling
+            | Phase::Healing
+            | Phase::Restarting
+            | Phase::Hibernated
+            | Phase::Paused
+            | Phase::Deleting => false,
+        };
+        alarming || self.ledger.is_some() || self.steps.iter().any(Step::is_weighty)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What there is to tell: the troubles of a serial, and the phase, both derived from what is there. Plans no step.
 
 use crate::{
-    Finding, Phase, PodStage, Trouble,
+    Finding, Phase, PodStage, Refusal, Trouble,
     census::{Census, Peer},
     draft::Draft,
     member::{Ground, Member, Volume},
@@ -38,7 +38,12 @@ fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
         Some(Trouble::ImageMissing) => Some(Finding::ImageMissing),
         Some(Trouble::Unschedulable) => Some(Finding::Unschedulable),
         Some(Trouble::ContainerFailing) => Some(Finding::ContainerFailing),
-        None => member.refusal().map(|_| Finding::LauncherRefuses).filter(|_| trouble_of_volume(member).is_none()),
+        None if trouble_of_volume(member).is_some() => None,
+        None => member.refusal().map(|refusal| match refusal {
+            // Only on the ticket of a seed: on any other it was told as a trouble of the volume.
+            Refusal::VolumeForeign => Finding::SeedRefused,
+            Refusal::VolumeLost | Refusal::Other => Finding::LauncherRefuses,
+        }),
     }
 }
 

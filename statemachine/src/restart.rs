@@ -1,7 +1,7 @@
 //! Brings outdated pods up to date by restarting them, one at a time. Never while anything else is going on.
 
 use crate::{
-    Finding, LookAgain, Storage,
+    Finding, Storage,
     census::{Census, Peer},
     draft::Draft,
     shrink,
@@ -17,7 +17,6 @@ pub fn roll(draft: &mut Draft<'_>, census: &Census<'_>) {
     let Some(next) = census.voters.iter().filter(|voter| voter.member.outdated()).max_by_key(last_in_turn) else {
         return;
     };
-    draft.look(LookAgain::Soon);
     if !draft.is_idle() || !is_calm(draft, census) {
         return;
     }
