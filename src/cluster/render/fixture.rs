@@ -1,0 +1,17 @@
+//! The cluster that the tests of rendering speak of.
+
+use quorate_crds::EtcdClusterSpec;
+
+use super::Cluster;
+
+/// `db` in `prod`.
+pub(super) fn cluster(spec: &EtcdClusterSpec) -> Cluster<'_> {
+    Cluster { name: "db", namespace: "prod", uid: "0b54c1d2", spec }
+}
+
+/// A spec in which the given change was made to the default.
+pub(super) fn spec(change: impl FnOnce(&mut EtcdClusterSpec)) -> EtcdClusterSpec {
+    let mut spec = EtcdClusterSpec::default();
+    change(&mut spec);
+    spec
+}

@@ -1,0 +1,245 @@
+//! A member's pod: the official image, unchanged, started by the launcher. The same for every version of etcd and every
+//! start; what differs is in the ticket.
+
+use k8s_openapi::{
+    api::core::v1::{
+        Capabilities, Container, ContainerPort, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
+        EnvVar, EnvVarSource, HTTPGetAction, LocalObjectReference, ObjectFieldSelector,
+        PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
+        Volume as PodVolume, VolumeMount,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+use quorate_crds::{Image, Scheduling, names};
+use quorate_statemachine::{Serial, Uid};
+
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template};
+
+/// Where the member's volume is mounted.
+pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
+/// Where the agent is put, by itself, for etcd's container.
+const AGENT_FOLDER: &str = "/quorate";
+/// The agent on that volume.
+const AGENT: &str = "/quorate/quorate-agent";
+/// The agent in its own image.
+const AGENT_IN_IMAGE: &str = "/quorate-agent";
+/// Where the launcher finds its ticket.
+const POD_INFO_FOLDER: &str = "/etc/quorate";
+/// The most that the agent's volume may hold. The agent is one static binary of some 10 MB.
+const AGENT_ROOM: &str = "128Mi";
+/// Neither root nor any user of the node: the one that distroless images call `nonroot`.
+const USER: i64 = 65_532;
+/// How long etcd gets to end. On SIGTERM a leader first hands over, for which etcd allows itself seven seconds (five
+/// and two election timeouts); a large database takes some more to close.
+const GRACE_SECONDS: i64 = 30;
+
+/// The volume that a pod is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Volume<'a> {
+    /// The claim that shares the pod's name and has this UID.
+    Claim(&'a Uid),
+    /// An emptyDir, which has the pod's own UID.
+    Ephemeral,
+}
+
+/// The pod of a member. Without a ticket its launcher waits for one. `agent` is the agent's image: it is the operator's
+/// and not the spec's, so a pod with another one is not out of date.
+pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &str, volume: Volume<'_>, ticket: Option<&Sealed>) -> Pod {
+    let Image { repository: _, tag: _, pull_policy: _, pull_secrets } = &cluster.spec.image;
+    let Scheduling {
+        node_selector,
+        priority_class_name,
+        tolerations: _,
+        anti_affinity: _,
+        topology_spread_constraints: _,
+    } = &cluster.spec.scheduling;
+    let name = cluster.member(serial);
+    Pod {
+        metadata: metadata(cluster, serial, ticket),
+        spec: Some(PodSpec {
+            hostname: Some(name.clone()),
+            subdomain: Some(cluster.name.to_owned()),
+            init_containers: Some(vec![agent_container(cluster, agent)]),
+            containers: vec![etcd_container(cluster, &name, volume)],
+            volumes: Some(volumes(cluster, name, volume)),
+            image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
+                pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
+            }),
+            security_context: Some(pod_security()),
+            // A member needs nothing of Kubernetes; and the environment variables of a namespace's Services could be
+            // taken for etcd's own (a Service `etcd` makes `ETCD_PORT`, on which etcd fails).
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            restart_policy: Some("Always".into()),
+            termination_grace_period_seconds: Some(GRACE_SECONDS),
+            affinity: scheduling::affinity(cluster),
+            tolerations: Some(scheduling::tolerations(cluster)),
+            topology_spread_constraints: scheduling::spread(cluster),
+            node_selector: (!node_selector.is_empty()).then(|| node_selector.clone()),
+            priority_class_name: priority_class_name.clone(),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn metadata(cluster: &Cluster<'_>, serial: Serial, ticket: Option<&Sealed>) -> ObjectMeta {
+    let mut metadata = cluster.owned(cluster.member(serial));
+    let mut annotations = ticket.map(Sealed::annotations).unwrap_or_default();
+    annotations.insert(names::ANNOTATION_TEMPLATE.to_owned(), template::write_hash(template::hash(cluster.spec)));
+    // Members speak to each other by their own addresses; a proxy in between answers for members that are not there.
+    annotations.insert("sidecar.istio.io/inject".to_owned(), "false".to_owned());
+    metadata.annotations = Some(annotations);
+    metadata
+}
+
+/// Brings the agent. It asks for the same resources as etcd's container: a pod is counted at the larger of the two, and
+/// without them a pod could not be Guaranteed, nor live in a namespace whose quota demands them.
+fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
+    Container {
+        name: "agent".into(),
+        image: Some(image.to_owned()),
+        image_pull_policy: Some("IfNotPresent".into()),
+        command: Some(vec![AGENT_IN_IMAGE.into(), "install".into(), AGENT.into()]),
+        volume_mounts: Some(vec![mount("quorate", AGENT_FOLDER, false)]),
+        resources: Some(cluster.spec.resources.clone().into()),
+        security_context: Some(container_security()),
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        ..Container::default()
+    }
+}
+
+fn etcd_container(cluster: &Cluster<'_>, name: &str, volume: Volume<'_>) -> Container {
+    Container {
+        name: "etcd".into(),
+        image: Some(cluster.spec.image_reference()),
+        image_pull_policy: Some(cluster.spec.image.pull_policy.as_str().to_owned()),
+        command: Some(vec![AGENT.into(), "launch".into()]),
+        env: Some(vec![
+            value("QUORATE_MEMBER", name),
+            match volume {
+                Volume::Claim(uid) => value("QUORATE_VOLUME", uid.as_str()),
+                Volume::Ephemeral => field("QUORATE_VOLUME", "metadata.uid"),
+            },
+            field("QUORATE_POD_UID", "metadata.uid"),
+        ]),
+        ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
+        volume_mounts: Some(vec![
+            mount("data", VOLUME_PATH, false),
+            mount("quorate", AGENT_FOLDER, true),
+            // Without a subPath: the kubelet never brings a mounted subPath up to date.
+            mount("pod", POD_INFO_FOLDER, true),
+        ]),
+        resources: Some(cluster.spec.resources.clone().into()),
+        readiness_probe: Some(readiness()),
+        security_context: Some(container_security()),
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        ..Container::default()
+    }
+}
+
+/// On the metrics port, since the client port answers only with a quorum. There is no other probe: none may kill a
+/// launcher that waits, or a member because the quorum is lost or it defragments.
+fn readiness() -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some("/readyz".into()),
+            port: IntOrString::String("metrics".into()),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(1),
+        // `/readyz` holds a linearizable read, which takes as long as an election does.
+        timeout_seconds: Some(2),
+        success_threshold: Some(1),
+        failure_threshold: Some(3),
+        ..Probe::default()
+    }
+}
+
+fn volumes(cluster: &Cluster<'_>, name: String, volume: Volume<'_>) -> Vec<PodVolume> {
+    let data = PodVolume { name: "data".into(), ..PodVolume::default() };
+    let data = match volume {
+        Volume::Claim(_) => PodVolume {
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: name, read_only: None }),
+            ..data
+        },
+        Volume::Ephemeral => PodVolume { empty_dir: Some(empty_dir(cluster.spec.storage.size.clone().into())), ..data },
+    };
+    let agent = PodVolume {
+        name: "quorate".into(),
+        empty_dir: Some(empty_dir(Quantity(AGENT_ROOM.into()))),
+        ..PodVolume::default()
+    };
+    let ticket = DownwardAPIVolumeFile {
+        path: "ticket".into(),
+        field_ref: Some(field_of(&format!("metadata.annotations['{}']", names::ANNOTATION_TICKET))),
+        ..DownwardAPIVolumeFile::default()
+    };
+    let pod = PodVolume {
+        name: "pod".into(),
+        downward_api: Some(DownwardAPIVolumeSource { items: Some(vec![ticket]), default_mode: None }),
+        ..PodVolume::default()
+    };
+    vec![data, agent, pod]
+}
+
+fn pod_security() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(USER),
+        run_as_group: Some(USER),
+        fs_group: Some(USER),
+        // Else the kubelet walks through all files of the volume before each start.
+        fs_group_change_policy: Some("OnRootMismatch".into()),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
+        ..PodSecurityContext::default()
+    }
+}
+
+fn container_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+        read_only_root_filesystem: Some(true),
+        ..SecurityContext::default()
+    }
+}
+
+fn empty_dir(limit: Quantity) -> EmptyDirVolumeSource {
+    EmptyDirVolumeSource { size_limit: Some(limit), medium: None }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
+}
+
+fn port(name: &str, number: u16) -> ContainerPort {
+    ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: i32::from(number),
+        protocol: Some("TCP".into()),
+        ..ContainerPort::default()
+    }
+}
+
+fn value(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
+}
+
+fn field(name: &str, path: &str) -> EnvVar {
+    let source = EnvVarSource { field_ref: Some(field_of(path)), ..EnvVarSource::default() };
+    EnvVar { name: name.to_owned(), value: None, value_from: Some(source) }
+}
+
+fn field_of(path: &str) -> ObjectFieldSelector {
+    ObjectFieldSelector { api_version: Some("v1".into()), field_path: path.to_owned() }
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

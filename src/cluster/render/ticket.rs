@@ -1,0 +1,429 @@
+//! The start ticket: everything that etcd gets on its command line, in the words of its version, and what a pod's
+//! ticket lets happen. When one is issued is the plan's business; whether the volume fits is the launcher's.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+};
+
+use quorate_backup::ticket::{DATA_FOLDER, Start, Ticket, TicketError};
+use quorate_crds::{AutoCompaction, EtcdSettings, QuantityError, flags::Flag, names};
+use quorate_statemachine::{Millis, Serial, Uid};
+
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, pod::VOLUME_PATH};
+
+/// How many learners etcd admits at a time from 3.6 on, where `--max-learners` is a flag: two, so that a cluster of one
+/// grows to three in one go (both are added first, then started one after the other).
+const MAX_LEARNERS: u8 = 2;
+
+/// How many learners etcd 3.5 admits: it has no flag for it, and exits with code 2 if it is given one
+/// (`server/etcdserver/api/membership/cluster.go`: `maxLearners = 1`).
+const MAX_LEARNERS_3_5: u8 = 1;
+
+/// The address all listeners bind to. Go's `net.Listen` takes either wildcard for both address families where the
+/// kernel has both (`favoriteAddrFamily` in `net/ipsock_posix.go`), but `[::]` fails on a kernel without IPv6.
+const EVERY_ADDRESS: &str = "0.0.0.0";
+
+/// The flags that tell as what a member begins.
+const INITIAL_CLUSTER: &str = "initial-cluster";
+const INITIAL_CLUSTER_STATE: &str = "initial-cluster-state";
+/// The values of `--initial-cluster-state`.
+const NEW: &str = "new";
+const EXISTING: &str = "existing";
+
+/// Why no ticket can be rendered. The API server refuses such a spec; an object from before a rule was there may hold one.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// `spec.version` is no version of etcd 3.
+    #[error("failed to read spec.version {0:?}: write it as in 3.6.16")]
+    Version(String),
+    /// The quota can't be told.
+    #[error("failed to find etcd's quota: correct spec.etcd.quota or spec.storage.size")]
+    Quota(#[from] QuantityError),
+    /// A flag that may not be set, or that this version does not have.
+    #[error("failed to set --{name} on etcd {version}: remove it from spec.etcd.extraFlags")]
+    Flag {
+        /// The flag.
+        name: String,
+        /// The version.
+        version: String,
+    },
+    /// The ticket is too long for its annotation.
+    #[error("failed to write the ticket: shorten spec.etcd.extraFlags")]
+    Ticket(#[from] TicketError),
+}
+
+/// As what a member is to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// The first member of a new cluster.
+    Seed,
+    /// A new member of a cluster with exactly these members, itself among them.
+    Join(BTreeSet<Serial>),
+    /// A member that is on its volume already.
+    Resume,
+}
+
+/// A ticket in the form of a pod's annotations, with the time at which it was issued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    text: String,
+    since: Millis,
+}
+
+impl Sealed {
+    /// Writes a ticket that is issued now.
+    pub fn new(ticket: &Ticket, now: Millis) -> Result<Self, RenderError> {
+        Ok(Self { text: ticket.render()?, since: now })
+    }
+
+    /// The annotations: for a pod's birth, or for a patch.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            (names::ANNOTATION_TICKET.to_owned(), self.text.clone()),
+            (names::ANNOTATION_TICKET_SINCE.to_owned(), self.since.0.to_string()),
+        ])
+    }
+}
+
+/// The ticket of a member, for this volume and no other.
+pub fn ticket(cluster: &Cluster<'_>, serial: Serial, volume: &Uid, begin: &Begin) -> Result<Ticket, RenderError> {
+    let minor = minor(&cluster.spec.version)?;
+    let mut flags = identity(cluster, serial);
+    flags.extend(bootstrap(cluster, serial, begin));
+    if minor >= 6 {
+        flags.push(flag("max-learners", MAX_LEARNERS));
+    }
+    flags.extend(settings(cluster)?);
+    flags.extend(extra(cluster, minor)?);
+    Ok(Ticket {
+        start: match begin {
+            Begin::Seed | Begin::Join(_) => Start::Create,
+            Begin::Resume => Start::Resume,
+        },
+        member: cluster.member(serial).into(),
+        volume: volume.as_str().into(),
+        version: cluster.spec.version.as_str().into(),
+        flags,
+    })
+}
+
+/// How many learners members of this version admit at a time.
+pub fn max_learners(version: &str) -> u8 {
+    match minor(version) {
+        Ok(minor) if minor >= 6 => MAX_LEARNERS,
+        Ok(_) | Err(_) => MAX_LEARNERS_3_5,
+    }
+}
+
+/// Who the member is and where it listens. Every listener is in plain text.
+fn identity(cluster: &Cluster<'_>, serial: Serial) -> Vec<String> {
+    let listen = |port: u16| format!("http://{EVERY_ADDRESS}:{port}");
+    vec![
+        flag("name", cluster.member(serial)),
+        flag("data-dir", format!("{VOLUME_PATH}/{DATA_FOLDER}")),
+        flag("listen-peer-urls", listen(PEER_PORT)),
+        flag("listen-client-urls", listen(CLIENT_PORT)),
+        flag("listen-metrics-urls", listen(METRICS_PORT)),
+        flag("initial-advertise-peer-urls", cluster.peer_url(serial)),
+        flag("advertise-client-urls", cluster.client_url(serial)),
+        // The default, said aloud: without it a change of members that costs the quorum is not refused.
+        flag("strict-reconfig-check", true),
+        flag("logger", "zap"),
+        flag("log-outputs", "stderr"),
+    ]
+}
+
+/// What etcd reads once in a member's life, while its log is empty. A member that resumes gets none of it: were its log
+/// empty all the same, it should fail and not begin anew. The token is the object's UID, so that no member of an earlier
+/// cluster of that name is ever taken for one of this (etcd makes the cluster's id of token and URLs).
+fn bootstrap(cluster: &Cluster<'_>, serial: Serial, begin: &Begin) -> Vec<String> {
+    let (members, state) = match begin {
+        Begin::Seed => (&BTreeSet::from([serial]), NEW),
+        Begin::Join(members) => (members, EXISTING),
+        Begin::Resume => return Vec::new(),
+    };
+    let listed = members.iter().map(|serial| format!("{}={}", cluster.member(*serial), cluster.peer_url(*serial)));
+    vec![
+        flag(INITIAL_CLUSTER, listed.collect::<Vec<_>>().join(",")),
+        flag(INITIAL_CLUSTER_STATE, state),
+        flag("initial-cluster-token", cluster.uid),
+    ]
+}
+
+/// The user's settings that have a field of their own. The snapshot count is always said, because etcd's default is
+/// 100,000 on 3.5 and 10,000 from 3.6 on.
+fn settings(cluster: &Cluster<'_>) -> Result<Vec<String>, RenderError> {
+    let settings = &cluster.spec.etcd;
+    let EtcdSettings {
+        quota: _,
+        auto_compaction: AutoCompaction { mode, retention },
+        heartbeat_interval_millis,
+        election_timeout_millis,
+        snapshot_count,
+        extra_flags: _,
+    } = settings;
+    Ok(vec![
+        flag("quota-backend-bytes", settings.quota_bytes(&cluster.spec.storage)?),
+        flag("auto-compaction-mode", mode.as_flag()),
+        flag("auto-compaction-retention", retention),
+        flag("heartbeat-interval", heartbeat_interval_millis),
+        flag("election-timeout", election_timeout_millis),
+        flag("snapshot-count", snapshot_count),
+    ])
+}
+
+/// The user's further flags, in the words of the version.
+fn extra(cluster: &Cluster<'_>, minor: u32) -> Result<Vec<String>, RenderError> {
+    let spelled = |(name, value): (&String, &String)| match Flag::find(name).and_then(|found| found.name_on(minor)) {
+        Some(spelled) => Ok(flag(&spelled, value)),
+        None => Err(RenderError::Flag { name: name.clone(), version: cluster.spec.version.clone() }),
+    };
+    cluster.spec.etcd.extra_flags.iter().map(spelled).collect()
+}
+
+/// The minor version of an etcd 3.
+fn minor(version: &str) -> Result<u32, RenderError> {
+    let parsed = || {
+        let (minor, patch) = version.strip_prefix("3.")?.split_once('.')?;
+        patch.parse::<u32>().ok()?;
+        minor.parse().ok()
+    };
+    parsed().ok_or_else(|| RenderError::Version(version.to_owned()))
+}
+
+fn flag(name: &str, value: impl Display) -> String {
+    format!("--{name}={value}")
+}
+
+impl Begin {
+    /// What a ticket of this cluster lets its member start as; `None` if it is not one that [`ticket`] writes.
+    pub fn of(cluster: &Cluster<'_>, ticket: &Ticket) -> Option<Self> {
+        let value = |name: &str| {
+            ticket.flags.iter().find_map(|flag| flag.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='))
+        };
+        match (ticket.start, value(INITIAL_CLUSTER_STATE)) {
+            (Start::Resume, None) => Some(Self::Resume),
+            (Start::Create, Some(NEW)) => Some(Self::Seed),
+            (Start::Create, Some(EXISTING)) => {
+                let listed = value(INITIAL_CLUSTER)?.split(',');
+                listed
+                    .map(|line| cluster.serial_of_peer_url(line.split_once('=')?.1))
+                    .collect::<Option<_>>()
+                    .map(Self::Join)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use quorate_crds::{CompactionMode, EtcdClusterSpec, Quantity};
+
+    use super::super::fixture;
+    use super::*;
+
+    const DATA_DIR: &str = "/var/lib/etcd/data";
+
+    fn volume() -> Uid {
+        Uid::new("7d1e")
+    }
+
+    fn render(spec: &EtcdClusterSpec, begin: &Begin) -> Ticket {
+        let ticket = ticket(&fixture::cluster(spec), Serial(3), &volume(), begin).unwrap();
+        ticket.check_flags(DATA_DIR).unwrap();
+        ticket
+    }
+
+    /// The flags that one change of the spec brings and takes away.
+    fn effect(change: impl FnOnce(&mut EtcdClusterSpec)) -> (Vec<String>, Vec<String>) {
+        let before = render(&EtcdClusterSpec::default(), &Begin::Resume).flags;
+        let after = render(&fixture::spec(change), &Begin::Resume).flags;
+        let only = |some: &[String], others: &[String]| some.iter().filter(|f| !others.contains(f)).cloned().collect();
+        (only(&after, &before), only(&before, &after))
+    }
+
+    #[test]
+    fn a_seed_begins_a_cluster_of_its_own() {
+        let ticket = render(&EtcdClusterSpec::default(), &Begin::Seed);
+        assert_eq!(
+            ticket.flags,
+            [
+                "--name=db-3",
+                "--data-dir=/var/lib/etcd/data",
+                "--listen-peer-urls=http://0.0.0.0:2380",
+                "--listen-client-urls=http://0.0.0.0:2379",
+                "--listen-metrics-urls=http://0.0.0.0:2381",
+                "--initial-advertise-peer-urls=http://db-3.db.prod.svc:2380",
+                "--advertise-client-urls=http://db-3.db.prod.svc:2379",
+                "--strict-reconfig-check=true",
+                "--logger=zap",
+                "--log-outputs=stderr",
+                "--initial-cluster=db-3=http://db-3.db.prod.svc:2380",
+                "--initial-cluster-state=new",
+                "--initial-cluster-token=0b54c1d2",
+                "--max-learners=2",
+                "--quota-backend-bytes=2147483648",
+                "--auto-compaction-mode=periodic",
+                "--auto-compaction-retention=1h",
+                "--heartbeat-interval=100",
+                "--election-timeout=1000",
+                "--snapshot-count=10000",
+            ]
+        );
+        assert_eq!(ticket.start, Start::Create);
+        assert_eq!((ticket.member.as_str(), ticket.volume.as_str()), ("db-3", "7d1e"));
+        assert_eq!(ticket.version.as_str(), "3.6.16");
+    }
+
+    #[test]
+    fn a_joiner_is_told_of_all_members() {
+        let members = BTreeSet::from([Serial(0), Serial(3)]);
+        let ticket = render(&EtcdClusterSpec::default(), &Begin::Join(members));
+        assert_eq!(ticket.start, Start::Create);
+        let listed = "--initial-cluster=db-0=http://db-0.db.prod.svc:2380,db-3=http://db-3.db.prod.svc:2380";
+        for flag in [listed, "--initial-cluster-state=existing", "--initial-cluster-token=0b54c1d2"] {
+            assert!(ticket.flags.iter().any(|own| own == flag), "{flag}: {:?}", ticket.flags);
+        }
+    }
+
+    #[test]
+    fn one_that_resumes_is_told_of_none() {
+        let ticket = render(&EtcdClusterSpec::default(), &Begin::Resume);
+        assert_eq!(ticket.start, Start::Resume);
+        assert!(!ticket.flags.iter().any(|flag| flag.starts_with("--initial-cluster")), "{:?}", ticket.flags);
+    }
+
+    #[test]
+    fn etcd_3_5_has_no_flag_for_learners_and_others_have() {
+        for (version, learners) in [("3.5.35", 1), ("3.6.16", 2), ("3.7.3", 2)] {
+            let ticket = render(&fixture::spec(|s| s.version = version.into()), &Begin::Seed);
+            assert_eq!(ticket.version.as_str(), version);
+            assert_eq!(max_learners(version), learners);
+            assert_eq!(ticket.flags.contains(&"--max-learners=2".to_owned()), learners == 2, "{version}");
+        }
+        assert_eq!(max_learners("next"), 1);
+    }
+
+    #[test]
+    fn each_setting_becomes_its_flag() {
+        type Change = fn(&mut EtcdClusterSpec);
+        let changes: [(Change, &str); 7] = [
+            (|s| s.etcd.quota = Some(Quantity::new("1Gi")), "--quota-backend-bytes=1073741824"),
+            (|s| s.storage.size = Quantity::new("1Gi"), "--quota-backend-bytes=268435456"),
+            (|s| s.etcd.auto_compaction.mode = CompactionMode::Revision, "--auto-compaction-mode=revision"),
+            (|s| s.etcd.auto_compaction.retention = "0".into(), "--auto-compaction-retention=0"),
+            (|s| s.etcd.heartbeat_interval_millis = 50, "--heartbeat-interval=50"),
+            (|s| s.etcd.election_timeout_millis = 5000, "--election-timeout=5000"),
+            (|s| s.etcd.snapshot_count = 500, "--snapshot-count=500"),
+        ];
+        for (change, flag) in changes {
+            let (comes, goes) = effect(change);
+            assert_eq!(comes, [flag]);
+            let name = flag.split_once('=').unwrap().0;
+            assert!(matches!(goes.as_slice(), [one] if one.starts_with(name)), "{goes:?}");
+        }
+    }
+
+    #[test]
+    fn further_flags_are_spelled_as_the_version_does() {
+        let with = |version: &str| {
+            render(
+                &fixture::spec(|s| {
+                    s.version = version.into();
+                    s.etcd.extra_flags = [("log-level", "debug"), ("corrupt-check-time", "1h")]
+                        .map(|(n, v)| (n.into(), v.into()))
+                        .into();
+                }),
+                &Begin::Resume,
+            )
+            .flags
+        };
+        for (version, spelled) in [
+            ("3.5.35", "--experimental-corrupt-check-time=1h"),
+            ("3.6.16", "--corrupt-check-time=1h"),
+            ("3.7.3", "--corrupt-check-time=1h"),
+        ] {
+            let flags = with(version);
+            assert!(
+                flags.contains(&spelled.to_owned()) && flags.contains(&"--log-level=debug".to_owned()),
+                "{flags:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_would_have_refused_is_named() {
+        type Change = fn(&mut EtcdClusterSpec);
+        let faults: [(Change, &str); 6] = [
+            (|s| s.version = "v3.6.16".into(), "spec.version \"v3.6.16\""),
+            (|s| s.version = "3.6".into(), "spec.version"),
+            (|s| s.etcd.quota = Some(Quantity::new("much")), "spec.etcd.quota"),
+            (|s| s.etcd.extra_flags = [("wal-dir".into(), "/tmp".into())].into(), "--wal-dir on etcd 3.6.16"),
+            (|s| s.etcd.extra_flags = [("cors".into(), "x".repeat(70_000))].into(), "spec.etcd.extraFlags"),
+            (
+                |s| {
+                    s.version = "3.5.35".into();
+                    s.etcd.extra_flags = [("feature-gates".into(), "X=true".into())].into();
+                },
+                "--feature-gates on etcd 3.5.35",
+            ),
+        ];
+        for (fault, named) in faults {
+            let spec = fixture::spec(fault);
+            let error = ticket(&fixture::cluster(&spec), Serial(3), &volume(), &Begin::Resume)
+                .and_then(|ticket| Sealed::new(&ticket, Millis(0)))
+                .unwrap_err();
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_ticket_is_two_annotations() {
+        let ticket = render(&EtcdClusterSpec::default(), &Begin::Seed);
+        let annotations = Sealed::new(&ticket, Millis(1_700_000_000_123)).unwrap().annotations();
+        assert_eq!(Ticket::parse(&annotations["quorate.dev/ticket"]).unwrap(), ticket);
+        assert_eq!(annotations["quorate.dev/ticket-since"], "1700000000123");
+        assert_eq!(annotations.len(), 2);
+        assert_eq!(names::ANNOTATION_TICKET, quorate_backup::ticket::ANNOTATION);
+    }
+
+    #[test]
+    fn a_ticket_of_another_hand_begins_nothing() {
+        let spec = EtcdClusterSpec::default();
+        let good = render(&spec, &Begin::Join(BTreeSet::from([Serial(0), Serial(3)])));
+        let changed = |change: fn(&mut Ticket)| {
+            let mut ticket = good.clone();
+            change(&mut ticket);
+            Begin::of(&fixture::cluster(&spec), &ticket)
+        };
+        assert!(changed(|_| ()).is_some());
+        assert_eq!(changed(|ticket| ticket.start = Start::Resume), None);
+        assert_eq!(changed(|ticket| ticket.flags.clear()), None);
+        assert_eq!(changed(|ticket| ticket.flags.retain(|flag| !flag.starts_with("--initial-cluster="))), None);
+        assert_eq!(changed(|ticket| ticket.flags.iter_mut().for_each(|f| *f = f.replace("prod", "test"))), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_ticket_says_what_it_was_written_for(
+            begin in prop_oneof![
+                Just(Begin::Seed),
+                Just(Begin::Resume),
+                prop::collection::btree_set(any::<u32>().prop_map(Serial), 1..8).prop_map(Begin::Join),
+            ],
+            version in prop::sample::select(vec!["3.5.35", "3.6.16", "3.7.3"]),
+        ) {
+            let spec = fixture::spec(|s| s.version = version.into());
+            let text = render(&spec, &begin).render().unwrap();
+            prop_assert_eq!(Begin::of(&fixture::cluster(&spec), &Ticket::parse(&text).unwrap()), Some(begin));
+        }
+
+        #[test]
+        fn any_version_is_read_without_panic(version in "(3.)?[0-9.x+-]{0,12}") {
+            let _ = minor(&version);
+        }
+    }
+}
