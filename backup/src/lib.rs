@@ -1,6 +1,7 @@
 //! What runs beside each etcd member: the launcher that decides whether etcd may start on this volume, and the types by
 //! which the operator speaks with it. It never talks to Kubernetes and never decides membership.
 
+pub mod install;
 pub mod launch;
 pub mod ticket;
 pub mod wal;

@@ -1,6 +1,94 @@
 //! The launcher: waits for a ticket, holds the volume against it, and becomes etcd. It never exits while it waits, and
 //! never starts etcd on a volume that is not the ticket's.
 
+mod binary;
+mod board;
+mod http;
 mod report;
+mod ticket_file;
+mod volume;
+mod wait;
 
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::ticket::{MemberName, VolumeUid};
+use board::Board;
 pub use report::{PATH, PORT, Reason, Report, State};
+
+/// Who this pod is and where its things are.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The file that shows the pod's ticket.
+    pub ticket: PathBuf,
+    /// The root of the member's volume.
+    pub volume: PathBuf,
+    /// Where to serve the report until etcd starts.
+    pub listen: SocketAddr,
+    /// The etcd binary: a path, or a name to be found on `PATH`.
+    pub etcd: PathBuf,
+    /// The member that this pod is.
+    pub identity: Identity,
+}
+
+/// What a ticket and a volume must name to be this pod's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The member's name.
+    pub member: MemberName,
+    /// The UID of the claim, or of the pod if the storage is ephemeral.
+    pub volume: VolumeUid,
+}
+
+/// Why etcd is not started now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    reason: Reason,
+    message: String,
+}
+
+impl Refusal {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// The launcher could not even begin to wait.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The runtime could not be built.
+    #[error("failed to start the launcher's runtime")]
+    Runtime(#[source] io::Error),
+    /// The handlers of SIGTERM and SIGINT could not be installed.
+    #[error("failed to install the signal handlers")]
+    Signals(#[source] io::Error),
+}
+
+/// Waits and becomes etcd; returns only when it is asked to stop before that.
+pub fn run(settings: Settings) -> Result<ExitCode, LaunchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LaunchError::Runtime)?;
+    let code = runtime.block_on(wait_or_stop(settings));
+    // A volume that doesn't answer holds its thread for ever; don't wait for it.
+    runtime.shutdown_background();
+    code
+}
+
+async fn wait_or_stop(settings: Settings) -> Result<ExitCode, LaunchError> {
+    // The first process of a container ignores every signal that it has no handler for.
+    let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
+    let board = Board::new(&settings.ticket);
+    let listener = tokio::spawn(http::serve(settings.listen, board.clone()));
+    let stopped_by = tokio::select! {
+        never = wait::until_etcd(&settings, &board) => match never {},
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    };
+    listener.abort();
+    tracing::info!("stopped by {stopped_by}; etcd was not started");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,188 @@
+//! The etcd binary of the image: where it is, which version it has, and the last step, becoming it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Reason, Refusal};
+use crate::ticket::EtcdVersion;
+
+/// Where the official image has it.
+const USUAL_PLACE: &str = "/usr/local/bin/etcd";
+/// `etcd --version` takes 20 to 60 ms; on a machine that is slower by 100 something is broken.
+const VERSION_DEADLINE: Duration = Duration::from_secs(10);
+/// What etcd calls its version in the output of `--version`.
+const VERSION_LABEL: &str = "etcd Version:";
+/// Variables that etcd would take as flags, against the ticket, and those that speak to the launcher.
+const PRIVATE_PREFIXES: [&str; 2] = ["ETCD_", "QUORATE_"];
+
+/// The binary, and its version as soon as it is known. It can't change while this container lives.
+#[derive(Debug)]
+pub struct Binary {
+    wanted: PathBuf,
+    asking: Option<JoinHandle<Result<Known, Refusal>>>,
+    known: Option<Known>,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    path: PathBuf,
+    version: EtcdVersion,
+}
+
+impl Binary {
+    /// Begins to ask for the version, while the ticket is still under way.
+    pub fn ask(wanted: PathBuf) -> Self {
+        let asking = Some(tokio::spawn(ask(wanted.clone())));
+        Self { wanted, asking, known: None }
+    }
+
+    /// The binary's path, if it has this version.
+    pub async fn demand(&mut self, version: &EtcdVersion) -> Result<PathBuf, Refusal> {
+        let known = self.known().await?;
+        if known.version != *version {
+            let message = format!(
+                "the ticket is for etcd {version}, {} is {}: the image has another version than the spec",
+                known.path.display(),
+                known.version
+            );
+            return Err(Refusal::new(Reason::WrongVersion, message));
+        }
+        Ok(known.path)
+    }
+
+    async fn known(&mut self) -> Result<Known, Refusal> {
+        if let Some(known) = &self.known {
+            return Ok(known.clone());
+        }
+        let asked = match self.asking.take() {
+            Some(asking) => asking.await.unwrap_or_else(|fault| {
+                Err(Refusal::new(Reason::BinaryMissing, format!("failed to ask etcd: {fault}")))
+            }),
+            None => ask(self.wanted.clone()).await,
+        };
+        let known = asked?;
+        self.known = Some(known.clone());
+        Ok(known)
+    }
+}
+
+/// Becomes etcd; returns only if that fails.
+pub fn become_etcd(path: &Path, flags: &[String]) -> Refusal {
+    let mut command = Command::new(path);
+    without_private_variables(&mut command).args(flags);
+    let fault = command.exec();
+    Refusal::new(Reason::BinaryMissing, format!("failed to become {}: {fault}", path.display()))
+}
+
+async fn ask(wanted: PathBuf) -> Result<Known, Refusal> {
+    let path = find(&wanted, std::env::var_os("PATH").as_deref()).ok_or_else(|| {
+        let message = format!("no executable {} on PATH, nor {USUAL_PLACE}", wanted.display());
+        Refusal::new(Reason::BinaryMissing, message)
+    })?;
+    let mut command = Command::new(&path);
+    without_private_variables(&mut command).arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
+    let mut command = tokio::process::Command::from(command);
+    let output = match timeout(VERSION_DEADLINE, command.kill_on_drop(true).output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(fault)) => return Err(not_runnable(&path, &fault)),
+        Err(_) => {
+            let message = format!("{} did not say its version within {VERSION_DEADLINE:?}", path.display());
+            return Err(Refusal::new(Reason::WrongVersion, message));
+        }
+    };
+    let version = version_in(&output).ok_or_else(|| {
+        let message = format!("{} --version ended with {} and named no version", path.display(), output.status);
+        Refusal::new(Reason::WrongVersion, message)
+    })?;
+    Ok(Known { path, version })
+}
+
+fn not_runnable(path: &Path, fault: &io::Error) -> Refusal {
+    Refusal::new(Reason::BinaryMissing, format!("failed to run {}: {fault}", path.display()))
+}
+
+fn version_in(output: &Output) -> Option<EtcdVersion> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.lines().find_map(|line| line.strip_prefix(VERSION_LABEL))?.trim();
+    (output.status.success() && !version.is_empty()).then(|| EtcdVersion::new(version))
+}
+
+/// A path as it is; a bare name where `PATH` has it, else etcd's usual place.
+fn find(wanted: &Path, search: Option<&OsStr>) -> Option<PathBuf> {
+    if wanted.components().count() > 1 {
+        return is_executable(wanted).then(|| wanted.to_owned());
+    }
+    let folders = search.map(std::env::split_paths).into_iter().flatten();
+    folders
+        .map(|folder| folder.join(wanted))
+        .chain([PathBuf::from(USUAL_PLACE)])
+        .find(|path| path.is_absolute() && is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn without_private_variables(command: &mut Command) -> &mut Command {
+    for name in private(std::env::vars_os().map(|(name, _)| name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn private(names: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    names.filter(|name| PRIVATE_PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn output(code: i32, stdout: &str) -> Output {
+        Output { status: ExitStatus::from_raw(code << 8), stdout: stdout.into(), stderr: Vec::new() }
+    }
+
+    #[test]
+    fn the_version_is_read_from_what_etcd_prints() {
+        let printed = "etcd Version: 3.6.16\nGit SHA: abc\nGo Version: go1.24\nGo OS/Arch: linux/amd64\n";
+        assert_eq!(version_in(&output(0, printed)), Some("3.6.16".into()));
+        assert_eq!(version_in(&output(1, printed)), None);
+        assert_eq!(version_in(&output(0, "etcd Version: \n")), None);
+        assert_eq!(version_in(&output(0, "3.6.16\n")), None);
+    }
+
+    #[test]
+    fn the_first_executable_on_the_path_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+        for (place, mode) in [(&one, 0o644), (&two, 0o755)] {
+            fs::create_dir(place).unwrap();
+            fs::write(place.join("etcd-of-a-test"), "").unwrap();
+            fs::set_permissions(place.join("etcd-of-a-test"), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let search = std::env::join_paths([&one, &two]).unwrap();
+        let name = Path::new("etcd-of-a-test");
+        assert_eq!(find(name, Some(&search)), Some(two.join(name)));
+        assert_eq!(find(&one.join(name), Some(&search)), None);
+        assert_eq!(find(&two.join(name), None), Some(two.join(name)));
+    }
+
+    #[test]
+    fn variables_that_etcd_would_obey_are_private() {
+        let names = ["ETCD_NAME", "QUORATE_MEMBER", "PATH", "GOMEMLIMIT", "ETCDCTL_API"].map(OsString::from);
+        let found: Vec<_> = private(names.into_iter()).collect();
+        assert_eq!(found, ["ETCD_NAME", "QUORATE_MEMBER"]);
+    }
+}

@@ -1,0 +1,73 @@
+//! The notice board: the launcher's current report, written by the one who waits and read by HTTP. It logs each change
+//! once.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+
+use super::{Reason, Refusal, Report, State};
+
+/// The current report, shared.
+#[derive(Debug, Clone)]
+pub struct Board(watch::Sender<Report>);
+
+impl Board {
+    /// A board that says that no ticket has arrived in this file.
+    pub fn new(ticket: &Path) -> Self {
+        let Refusal { reason, message } = no_ticket(ticket);
+        let report = Report { state: reason.state(), reason, message, since: now() };
+        tracing::info!("{}: {}", report.reason, report.message);
+        Self(watch::Sender::new(report))
+    }
+
+    /// What holds at this moment.
+    pub fn read(&self) -> Report {
+        self.0.borrow().clone()
+    }
+
+    /// Says why etcd is not started now.
+    pub fn post(&self, Refusal { reason, message }: Refusal) {
+        self.0.send_if_modified(|report| {
+            if report.reason == reason && report.message == message {
+                return false;
+            }
+            let since = if report.reason == reason { report.since } else { now() };
+            *report = Report { state: reason.state(), reason, message, since };
+            match report.state {
+                State::Waiting => tracing::info!("{}: {}", report.reason, report.message),
+                State::Refused => tracing::warn!("{}: {}", report.reason, report.message),
+            }
+            true
+        });
+    }
+}
+
+/// The state before any ticket.
+pub fn no_ticket(file: &Path) -> Refusal {
+    Refusal::new(Reason::NoTicket, format!("waiting for the operator's ticket in {}", file.display()))
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_changes_with_the_message_and_its_time_with_the_reason() {
+        let board = Board::new(Path::new("/t"));
+        assert_eq!((board.read().reason, board.read().state), (Reason::NoTicket, State::Waiting));
+        board.0.send_modify(|report| report.since = 5);
+        board.post(Refusal::new(Reason::NoTicket, "again"));
+        assert_eq!((board.read().message.as_str(), board.read().since), ("again", 5));
+        board.post(Refusal::new(Reason::BadTicket, "bad"));
+        let report = board.read();
+        assert_eq!((report.reason, report.state), (Reason::BadTicket, State::Refused));
+        assert!(report.since > 5);
+    }
+}

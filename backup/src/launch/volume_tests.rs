@@ -1,0 +1,157 @@
+//! Volumes of all kinds against both kinds of tickets: the whole table, on real folders.
+
+use super::*;
+
+const OWN: &str = r#"{"format":1,"member":"blue-0","volume":"v-1"}"#;
+const FIRST_SEGMENT: &str = "data/member/wal/0000000000000000-0000000000000000.wal";
+/// Not provably empty, and so taken for entries.
+const SOMETHING: &[u8] = &[1; 64];
+
+fn identity() -> Identity {
+    Identity { member: "blue-0".into(), volume: "v-1".into() }
+}
+
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn with(files: &[(&str, &[u8])]) -> Self {
+        let disk = Self(tempfile::tempdir().unwrap());
+        for (name, bytes) in files {
+            let path = disk.0.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        disk
+    }
+
+    fn admit(&self, start: Start) -> Result<(), Reason> {
+        let volume = Volume::new(self.0.path().to_owned(), identity());
+        volume.admit(start).map(drop).map_err(|refusal| refusal.reason)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> = walk(self.0.path())
+            .iter()
+            .map(|path| path.strip_prefix(self.0.path()).unwrap().to_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn marker(&self) -> String {
+        fs::read_to_string(self.0.path().join(MARKER)).unwrap()
+    }
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(walk(&path));
+        }
+        found.push(path);
+    }
+    found
+}
+
+/// Refused for this reason, and nothing on the volume has been touched.
+fn refused(files: &[(&str, &[u8])], start: Start, reason: Reason) {
+    let disk = Disk::with(files);
+    let before = disk.files();
+    assert_eq!(disk.admit(start), Err(reason), "{start} on {before:?}");
+    assert_eq!(disk.files(), before);
+}
+
+#[test]
+fn a_create_marks_a_new_volume() {
+    let new: [&[(&str, &[u8])]; 3] = [&[], &[("lost+found/x", b"")], &[(MARKER_UNFINISHED, b"{")]];
+    for files in new {
+        let disk = Disk::with(files);
+        disk.admit(Start::Create).unwrap();
+        assert_eq!(disk.marker(), OWN);
+        assert!(disk.files().contains(&DATA_FOLDER.to_owned()));
+        assert!(!disk.files().contains(&MARKER_UNFINISHED.to_owned()));
+        // The same ticket again, after a crash before etcd wrote anything.
+        disk.admit(Start::Create).unwrap();
+        assert_eq!(disk.admit(Start::Resume), Err(Reason::VolumeIsEmpty));
+    }
+    let disk = Disk::with(&[]);
+    fs::create_dir(disk.0.path().join(DATA_FOLDER)).unwrap();
+    disk.admit(Start::Create).unwrap();
+    assert_eq!(disk.marker(), OWN);
+}
+
+#[test]
+fn a_create_deletes_only_a_log_without_an_entry() {
+    for log in [&b""[..], &[0; 4096]] {
+        let disk = Disk::with(&[(MARKER, OWN.as_bytes()), (FIRST_SEGMENT, log), ("data/member/snap/db", b"x")]);
+        assert_eq!(disk.admit(Start::Resume), Err(Reason::VolumeHasNoEntry));
+        assert_eq!(disk.files().len(), 7, "{:?}", disk.files());
+        disk.admit(Start::Create).unwrap();
+        assert_eq!(disk.files(), [DATA_FOLDER, MARKER]);
+    }
+    let unfinished = Disk::with(&[(MARKER, OWN.as_bytes()), ("data/member/snap/db", b"x"), ("data.discarded/x", b"x")]);
+    unfinished.admit(Start::Create).unwrap();
+    assert_eq!(unfinished.files(), [DATA_FOLDER, MARKER]);
+    for start in [Start::Create, Start::Resume] {
+        let disk = Disk::with(&[(MARKER, OWN.as_bytes()), (FIRST_SEGMENT, SOMETHING)]);
+        let before = disk.files();
+        disk.admit(start).unwrap();
+        assert_eq!(disk.files(), before);
+    }
+}
+
+#[test]
+fn what_is_not_this_members_is_refused_and_untouched() {
+    let other_member = OWN.replace("blue-0", "blue-1");
+    let other_volume = OWN.replace("v-1", "v-2");
+    for start in [Start::Create, Start::Resume] {
+        refused(&[("data/x", b"")], start, Reason::VolumeHasOtherData);
+        refused(&[("photo.jpg", b"")], start, Reason::VolumeHasOtherData);
+        refused(&[("data", b"a file")], start, Reason::VolumeHasOtherData);
+        for foreign in [&other_member, &other_volume] {
+            refused(&[(MARKER, foreign.as_bytes())], start, Reason::VolumeHasOtherData);
+            // Also a log without an entry, which under the own marker would be deleted.
+            refused(&[(MARKER, foreign.as_bytes()), (FIRST_SEGMENT, b"")], start, Reason::VolumeHasOtherData);
+        }
+    }
+    refused(&[], Start::Resume, Reason::VolumeIsEmpty);
+    refused(&[("lost+found/x", b"")], Start::Resume, Reason::VolumeIsEmpty);
+}
+
+#[test]
+fn what_cannot_be_understood_is_refused_and_untouched() {
+    let newer = OWN.replace(r#""format":1"#, r#""format":2"#);
+    let long = format!("{OWN}{}", " ".repeat(5000));
+    let snapshot = "data/member/snap/0000000000000002-0000000000000064.snap";
+    for start in [Start::Create, Start::Resume] {
+        for marker in ["", "{}", newer.as_str(), long.as_str()] {
+            refused(&[(MARKER, marker.as_bytes())], start, Reason::VolumeUnreadable);
+        }
+        refused(&[("quorate.json/x", b"")], start, Reason::VolumeUnreadable);
+        refused(&[(MARKER, OWN.as_bytes()), (snapshot, b"")], start, Reason::VolumeUnreadable);
+        refused(&[(MARKER, OWN.as_bytes()), ("data", b"a file")], start, Reason::VolumeUnreadable);
+    }
+    let nowhere = Volume::new("/nonexistent".into(), identity()).admit(Start::Create).unwrap_err();
+    assert_eq!(nowhere.reason, Reason::VolumeUnreadable);
+}
+
+#[test]
+fn a_volume_in_use_is_refused_until_it_is_let_go() {
+    let disk = Disk::with(&[]);
+    let volume = Volume::new(disk.0.path().to_owned(), identity());
+    let held = volume.admit(Start::Create).unwrap();
+    assert_eq!(disk.admit(Start::Create), Err(Reason::VolumeInUse));
+    drop(held);
+    disk.admit(Start::Create).unwrap();
+}
+
+#[test]
+fn a_symbolic_link_is_never_followed_to_delete() {
+    let elsewhere = Disk::with(&[("member/snap/db", b"x")]);
+    let disk = Disk::with(&[(MARKER, OWN.as_bytes())]);
+    std::os::unix::fs::symlink(elsewhere.0.path(), disk.0.path().join(DATA_FOLDER)).unwrap();
+    assert_eq!(disk.admit(Start::Create), Err(Reason::VolumeUnreadable));
+    assert_eq!(elsewhere.files().len(), 3);
+}

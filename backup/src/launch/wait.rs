@@ -1,0 +1,128 @@
+//! The wait: looks for a ticket, holds everything against it, and becomes etcd, or says why not and looks again.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use super::binary::{self, Binary};
+use super::board::{self, Board};
+use super::volume::{Held, Volume};
+use super::{Identity, Reason, Refusal, Settings, ticket_file};
+use crate::ticket::{Start, Ticket};
+
+/// How often the ticket's file is looked at: a read of a small file in memory, on the way of every start.
+const TICKET_PERIOD: Duration = Duration::from_millis(20);
+/// How often a refused ticket is held against the volume again, which may have been mended meanwhile.
+const RECHECK_PERIOD: Duration = Duration::from_secs(1);
+/// How often a volume is tried whose last user has not ended yet: it ends within moments, and the member is down till then.
+const IN_USE_PERIOD: Duration = Duration::from_millis(100);
+/// A volume that has not answered by then is reported; it is still waited for.
+const VOLUME_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Everything that is needed to become etcd.
+struct Cleared {
+    ticket: Ticket,
+    binary: PathBuf,
+    held: Held,
+}
+
+/// The last ticket that was refused: not to be tried again before that time unless it changes.
+struct Refused {
+    text: String,
+    again: Instant,
+}
+
+/// Waits until it can become etcd.
+pub async fn until_etcd(settings: &Settings, board: &Board) -> Infallible {
+    let mut binary = Binary::ask(settings.etcd.clone());
+    let volume = Volume::new(settings.volume.clone(), settings.identity.clone());
+    let mut refused: Option<Refused> = None;
+    loop {
+        match ticket_file::read(&settings.ticket) {
+            Ok(Some(text)) if !is_still_refused(refused.as_ref(), &text) => {
+                let refusal = match check(&text, &settings.identity, &mut binary, &volume, board).await {
+                    // Checking may have taken seconds: don't follow a ticket that has been taken back meanwhile.
+                    Ok(_) if ticket_file::read(&settings.ticket) != Ok(Some(text.clone())) => continue,
+                    Ok(cleared) => start(&cleared),
+                    Err(refusal) => refusal,
+                };
+                let period = if refusal.reason == Reason::VolumeInUse { IN_USE_PERIOD } else { RECHECK_PERIOD };
+                refused = Some(Refused { text, again: Instant::now() + period });
+                board.post(refusal);
+            }
+            Ok(Some(_)) => (),
+            Ok(None) => {
+                refused = None;
+                board.post(board::no_ticket(&settings.ticket));
+            }
+            Err(refusal) => {
+                refused = None;
+                board.post(refusal);
+            }
+        }
+        sleep(TICKET_PERIOD).await;
+    }
+}
+
+fn is_still_refused(refused: Option<&Refused>, text: &str) -> bool {
+    refused.is_some_and(|refused| refused.text == text && Instant::now() < refused.again)
+}
+
+/// Holds a ticket against everything that it names, in the order from what costs nothing to what changes the volume.
+async fn check(
+    text: &str,
+    identity: &Identity,
+    binary: &mut Binary,
+    volume: &Volume,
+    board: &Board,
+) -> Result<Cleared, Refusal> {
+    let bad = |fault: crate::ticket::TicketError| Refusal::new(Reason::BadTicket, fault.to_string());
+    let ticket = Ticket::parse(text).map_err(bad)?;
+    is_for(&ticket, identity)?;
+    ticket.check_flags(&volume.data_dir().to_string_lossy()).map_err(bad)?;
+    let binary = binary.demand(&ticket.version).await?;
+    let held = admit(volume.clone(), ticket.start, board).await?;
+    Ok(Cleared { ticket, binary, held })
+}
+
+/// Demands that the ticket is for this pod.
+fn is_for(ticket: &Ticket, Identity { member, volume }: &Identity) -> Result<(), Refusal> {
+    if ticket.member != *member {
+        let message = format!("the ticket is for member {}, this pod is {member}", ticket.member);
+        return Err(Refusal::new(Reason::OtherMember, message));
+    }
+    if ticket.volume != *volume {
+        let message = format!("the ticket is for volume {}, this pod has {volume}", ticket.volume);
+        return Err(Refusal::new(Reason::OtherVolume, message));
+    }
+    Ok(())
+}
+
+/// Asks the volume, on a thread of its own: one that hangs must stop neither the report nor SIGTERM.
+async fn admit(volume: Volume, start: Start, board: &Board) -> Result<Held, Refusal> {
+    let mut asking = spawn_blocking(move || volume.admit(start));
+    let asked = if let Ok(asked) = timeout(VOLUME_DEADLINE, &mut asking).await {
+        asked
+    } else {
+        let message = format!("the volume has not answered for {VOLUME_DEADLINE:?}");
+        board.post(Refusal::new(Reason::VolumeUnreadable, message));
+        asking.await
+    };
+    asked.unwrap_or_else(|fault| {
+        Err(Refusal::new(Reason::VolumeUnreadable, format!("failed to look at the volume: {fault}")))
+    })
+}
+
+/// The last step: returns only if it fails.
+fn start(Cleared { ticket, binary, held }: &Cleared) -> Refusal {
+    if let Err(fault) = held.keep_across_exec() {
+        return Refusal::new(Reason::VolumeUnreadable, format!("failed to keep the volume's lock: {fault}"));
+    }
+    let Ticket { start, member, volume, version, flags } = ticket;
+    tracing::info!(%member, %volume, %version, binary = %binary.display(), "{start}: becoming etcd");
+    // Every other descriptor closes at that moment, the listener too: etcd takes over its port.
+    binary::become_etcd(binary, flags)
+}

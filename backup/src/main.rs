@@ -1,0 +1,93 @@
+//! `quorate-agent`: the command line of what runs beside etcd. It only reads arguments and hands over.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use quorate_backup::launch::{self, Identity, Settings};
+use quorate_backup::{install, ticket};
+
+/// What runs beside each etcd member of a Quorate cluster.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Copy this program to PATH
+    ///
+    /// An init container does this, onto a volume that it shares with etcd's container. The copy appears whole or not at
+    /// all, with mode 0755, also over an older one.
+    Install {
+        /// Where to put the copy: a file in a folder that exists
+        path: PathBuf,
+    },
+    /// Wait for the start ticket, check the volume, become etcd
+    ///
+    /// The command of etcd's container. It waits until the operator has written a ticket on the pod, then holds it
+    /// against this pod, the etcd binary and the volume:
+    ///
+    ///   create  the volume is new, or an earlier create on it left a log with neither an entry nor a vote; such data
+    ///           is deleted
+    ///   resume  the volume carries this member's marker (quorate.json) and a log with an entry
+    ///
+    /// If all fits, this process becomes etcd, with the ticket's flags and no others. If not, it changes nothing, says
+    /// why, and waits for another ticket or a mended volume: it never exits by itself, because Kubernetes would start it
+    /// again ever more slowly. SIGTERM and SIGINT end it at once.
+    ///
+    /// Until then it answers on the metrics port:
+    ///
+    ///   /quorate  state, reason and message as JSON
+    ///   /livez    200
+    ///   /readyz   503
+    ///
+    /// Reasons: NoTicket, OtherMember, OtherVolume, VolumeIsEmpty, VolumeHasOtherData, VolumeHasNoEntry, VolumeInUse,
+    /// VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
+    #[command(verbatim_doc_comment)]
+    Launch(Launch),
+}
+
+#[derive(Debug, clap::Args)]
+struct Launch {
+    /// The file in which the kubelet shows the pod's ticket annotation
+    #[arg(long, value_name = "FILE", default_value = "/etc/quorate/ticket")]
+    ticket: PathBuf,
+    /// Where the member's volume is mounted; etcd's data directory is the folder "data" in it
+    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/etcd")]
+    volume: PathBuf,
+    /// Where to answer until etcd starts; [::] also serves IPv4, and falls back to 0.0.0.0
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([0_u16; 8], launch::PORT)))]
+    listen: SocketAddr,
+    /// The etcd binary: a path, or a name on PATH (else /usr/local/bin/etcd)
+    #[arg(long, value_name = "PROGRAM", default_value = "etcd")]
+    etcd: PathBuf,
+    /// The member that this pod is: its name
+    #[arg(long, value_name = "NAME", env = "QUORATE_MEMBER")]
+    member: String,
+    /// The UID of the member's claim; for ephemeral storage the pod's
+    #[arg(long, value_name = "UID", env = "QUORATE_VOLUME")]
+    volume_uid: String,
+}
+
+impl From<Launch> for Settings {
+    fn from(Launch { ticket, volume, listen, etcd, member, volume_uid }: Launch) -> Self {
+        let identity = Identity { member: ticket::MemberName::new(member), volume: ticket::VolumeUid::new(volume_uid) };
+        Self { ticket, volume, listen, etcd, identity }
+    }
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
+    match Command::parse().action {
+        Action::Install { path } => {
+            install::install(&path).with_context(|| format!("no copy at {}", path.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Launch(launch) => Ok(launch::run(launch.into())?),
+    }
+}

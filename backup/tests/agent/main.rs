@@ -1,0 +1,8 @@
+//! The agent as users meet it: the real binary, as a process, and what real etcd leaves on a volume.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
+
+mod launch;
+mod logs;
+mod process;
+mod real_etcd;
