@@ -194,6 +194,7 @@ mod tests {
     }
 
     /// A page with the given numbers among lines of no interest.
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus writes floats, and the indices fit")]
     fn page(has_leader: bool, index: u64, id: u64, noise: &str) -> String {
         let has_leader = u8::from(has_leader);
         format!(
