@@ -106,6 +106,9 @@ reasons! {
     /// A launcher found that the volume is not the member's own, and did not start. With a majority of members up the
     /// member is replaced. If the volume was exchanged by hand, put the right one back.
     VolumeRefused,
+    /// A launcher does not start etcd, for a reason that is not the volume's data. The message has it: for example another
+    /// version in the image than `spec.version` says.
+    LauncherRefuses,
     /// A volume can't grow: its StorageClass does not allow it. Replace the members one by one, or use another class in
     /// a new cluster.
     VolumeNotResizable,

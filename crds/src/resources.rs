@@ -16,12 +16,12 @@ use crate::schema::rules_at;
 pub struct Resources {
     /// What the scheduler sets aside for each member, by resource name (`cpu`, `memory`, ...).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 8))]
+    #[schemars(extend("maxProperties" = 4))]
     pub requests: BTreeMap<String, Quantity>,
     /// What each member may use at most, by resource name. A memory limit must hold the whole database: etcd maps it
     /// into memory.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 8))]
+    #[schemars(extend("maxProperties" = 4))]
     pub limits: BTreeMap<String, Quantity>,
 }
 

@@ -57,65 +57,50 @@ pub(super) fn settings() -> Vec<Rule> {
     ]
 }
 
-/// What a flag is called in the conditions below.
-const FLAG: &str = "f";
-
 pub(super) fn extra_flags() -> Vec<Rule> {
-    let dashed = format!("{FLAG}.startsWith('-')");
-    let with_field = one_of(flags::WITH_FIELD.iter().map(|(name, _)| *name));
-    let reserved = reserved();
-    let allowed = one_of(flags::ALLOWED.iter().map(|flag| flag.name));
-    let unknown = format!("!({allowed}) && !({dashed}) && !({with_field}) && !({reserved})");
+    let with_field = list(flags::WITH_FIELD.iter().map(|(name, _)| *name));
+    let reserved = list(flags::RESERVED.iter().copied());
+    let allowed = list(flags::ALLOWED.iter().map(|flag| flag.name));
     let fields: Vec<String> = flags::WITH_FIELD.iter().map(|(name, field)| format!("{field} for {name}")).collect();
+    let names: Vec<&str> = flags::ALLOWED.iter().map(|flag| flag.name).collect();
     vec![
-        no_flag(
-            &dashed,
+        flag_rule(
+            "!self.extraFlags.exists(f, f.startsWith('-'))",
             "spec.etcd.extraFlags must hold names of flags without dashes in front; write log-level, not --log-level",
         ),
-        no_flag(
-            &with_field,
+        flag_rule(
+            &format!("!self.extraFlags.exists(f, f in {with_field})"),
             format!("spec.etcd.extraFlags must not hold a flag that has a field of its own; use {}", fields.join(", ")),
         ),
-        no_flag(
-            &reserved,
+        flag_rule(
+            &format!("!self.extraFlags.exists(f, f in {reserved})"),
             "spec.etcd.extraFlags must not hold a flag that Quorate sets itself or that endangers the data (names, \
              addresses, membership, directories, TLS, unsafe modes); remove it",
-        )
-        .telling(format!(
-            "'spec.etcd.extraFlags must not hold ' + {} + ': Quorate sets it itself, or it endangers the data; remove it'",
-            those(&reserved)
-        )),
-        no_flag(
-            &unknown,
-            "spec.etcd.extraFlags holds a flag that is not on the list of the API reference (in the names of etcd 3.6); \
-             correct or remove it",
-        )
-        .telling(format!(
-            "'spec.etcd.extraFlags holds ' + {} + ', which is not on the list of the API reference (in the names of etcd \
-             3.6); correct or remove it'",
-            those(&unknown)
-        )),
+        ),
+        flag_rule(
+            &format!(
+                "!self.extraFlags.exists(f, !(f in {allowed}) && !(f in {with_field}) && !(f in {reserved}) && !f.startsWith('-'))"
+            ),
+            format!(
+                "spec.etcd.extraFlags holds a flag that may not be set; correct or remove it. In the names of etcd 3.6 \
+                 these may be set: {}",
+                names.join(", ")
+            ),
+        ),
         absent_on_3_5(),
     ]
 }
 
-/// No flag may be so.
-fn no_flag(bad: &str, message: impl Into<String>) -> Rule {
-    let condition = format!("!has(self.extraFlags) || !self.extraFlags.exists({FLAG}, {bad})");
-    Rule::new("spec.etcd", Some(".extraFlags"), condition, message)
-}
-
-/// The names of the flags that are so, as an expression.
-fn those(bad: &str) -> String {
-    format!("self.extraFlags.filter({FLAG}, {bad}).join(', ')")
+fn flag_rule(condition: &str, message: impl Into<String>) -> Rule {
+    Rule::new("spec.etcd", Some(".extraFlags"), format!("!has(self.extraFlags) || {condition}"), message)
 }
 
 fn absent_on_3_5() -> Rule {
     let absent: Vec<&str> =
         flags::ALLOWED.iter().filter(|flag| flag.on_3_5 == Spelling::Absent).map(|flag| flag.name).collect();
     let condition = format!(
-        "!self.version.startsWith('3.5.') || !has(self.etcd.extraFlags) || !self.etcd.extraFlags.exists({FLAG}, {})",
-        one_of(absent.iter().copied())
+        "!self.version.startsWith('3.5.') || !has(self.etcd.extraFlags) || !self.etcd.extraFlags.exists(f, f in {})",
+        list(absent.iter().copied())
     );
     let message = format!(
         "spec.etcd.extraFlags holds a flag that etcd 3.5 does not have ({}); remove it, or raise spec.version to 3.6",
@@ -124,13 +109,8 @@ fn absent_on_3_5() -> Rule {
     Rule::new("spec", Some(".etcd.extraFlags"), condition, message)
 }
 
-/// The condition under which the flag is one that Quorate keeps for itself.
-fn reserved() -> String {
-    let (prefixes, names): (Vec<&str>, Vec<&str>) = flags::RESERVED.iter().partition(|entry| entry.ends_with('-'));
-    format!("{} || {FLAG}.matches('^({})')", one_of(names.into_iter()), prefixes.join("|"))
-}
-
-fn one_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let quoted: Vec<String> = names.map(|name| format!("'{name}'")).collect();
-    format!("{FLAG} in [{}]", quoted.join(", "))
+/// A list of words in CEL.
+fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = words.map(|word| format!("'{word}'")).collect();
+    format!("[{}]", quoted.join(", "))
 }

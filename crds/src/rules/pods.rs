@@ -39,7 +39,7 @@ pub(super) fn resources() -> Vec<Rule> {
     let amounts = |field: &str| {
         format!(
             "!has(self.{field}) || self.{field}.all(k, isQuantity(string(self.{field}[k])) && \
-             quantity(string(self.{field}[k])).sign() >= 0)"
+             !quantity(string(self.{field}[k])).isLessThan(quantity('0')))"
         )
     };
     vec![
@@ -58,8 +58,9 @@ pub(super) fn resources() -> Vec<Rule> {
         Rule::new(
             AT,
             Some(".requests"),
-            "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || \
-             !isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || \
+            "!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(k, \
+             !(k in self.requests) || !(k in self.limits) || !isQuantity(string(self.requests[k])) || \
+             !isQuantity(string(self.limits[k])) || \
              quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
             "spec.resources.requests must not be above spec.resources.limits; lower the request or raise the limit",
         ),
