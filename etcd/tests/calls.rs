@@ -165,6 +165,20 @@ async fn etcd_client_itself_asks_for_a_list_that_may_be_stale() {
     assert_eq!(*served.asked.lock().unwrap(), ["list linearizable false"]);
 }
 
+/// The operator runs many clusters on several threads.
+#[tokio::test]
+async fn calls_may_move_between_threads() {
+    fn assert_send(_: &impl Send) {}
+    let member = Pool::new(Access::plaintext()).member("http://127.0.0.1:1").unwrap();
+    assert_send(&member.member_list());
+    assert_send(&member.add_learner("http://b:2380"));
+    assert_send(&member.promote(MemberId(1)));
+    assert_send(&member.remove(MemberId(1)));
+    assert_send(&member.move_leader(MemberId(1)));
+    assert_send(&member.status());
+    assert_send(&quorate_etcd::look(([127, 0, 0, 1], 1).into()));
+}
+
 #[tokio::test]
 async fn each_change_is_sent_as_asked() {
     let served = Served::start(Mood::Willing);

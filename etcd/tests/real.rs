@@ -1,0 +1,235 @@
+//! The same calls against real etcd: from one member to two and back, with the refusals that come on the way. It runs for
+//! each folder in QUORATE_ETCD_BIN (separated by `:`) that holds an `etcd`, and for none if that is not set.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use quorate_etcd::{
+    Access, CallError, MemberClient, MemberId, MemberList, Pool, Refusal, Role, Sight, Vitals, look, peer,
+};
+use tempfile::TempDir;
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep},
+};
+
+/// How long a condition may take to come about. The slowest is etcd's own: five seconds of being connected.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a condition is looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// One member: its folder, its addresses, and its process if it runs.
+struct Member {
+    name: &'static str,
+    etcd: PathBuf,
+    data: TempDir,
+    client: SocketAddr,
+    peer: SocketAddr,
+    metrics: SocketAddr,
+    /// From 3.6 on, and for 3.5 not even known.
+    max_learners: Option<&'static str>,
+    process: Option<Child>,
+}
+
+impl Member {
+    fn new(name: &'static str, etcd: &Path) -> Self {
+        // Held together, so that the three differ.
+        let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let [client, peer, metrics] = sockets.map(|socket| socket.local_addr().unwrap());
+        let data = tempfile::tempdir().unwrap();
+        let usage = std::process::Command::new(etcd).arg("--help").output().unwrap();
+        let known =
+            [usage.stdout, usage.stderr].iter().any(|text| String::from_utf8_lossy(text).contains("max-learners"));
+        let max_learners = known.then_some("--max-learners=2");
+        Self { name, etcd: etcd.to_owned(), data, client, peer, metrics, max_learners, process: None }
+    }
+
+    fn peer_url(&self) -> String {
+        format!("http://{}", self.peer)
+    }
+
+    fn listed(&self) -> String {
+        format!("{}={}", self.name, self.peer_url())
+    }
+
+    /// Starts it; `bootstrap` is the initial cluster and its state, or nothing for one that resumes.
+    fn start(&mut self, bootstrap: Option<(&[&Self], &str)>) {
+        let client = format!("http://{}", self.client);
+        let mut command = Command::new(&self.etcd);
+        command
+            .arg(format!("--name={}", self.name))
+            .arg(format!("--data-dir={}", self.data.path().join("data").display()))
+            .args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")])
+            .arg(format!("--listen-peer-urls={}", self.peer_url()))
+            .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()))
+            .arg(format!("--listen-metrics-urls=http://{}", self.metrics))
+            .args(self.max_learners)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        if let Some((members, state)) = bootstrap {
+            let own = self.listed();
+            let others = members.iter().map(|member| member.listed());
+            let listed: Vec<_> = std::iter::once(own).chain(others).collect();
+            command.arg(format!("--initial-cluster={}", listed.join(",")));
+            command.arg(format!("--initial-cluster-state={state}"));
+        }
+        self.process = Some(command.spawn().unwrap());
+    }
+
+    async fn kill(&mut self) {
+        self.process.take().unwrap().kill().await.unwrap();
+    }
+
+    fn calls(&self, pool: &Pool) -> MemberClient {
+        pool.member(&format!("http://{}", self.client)).unwrap()
+    }
+
+    /// Looks until what is seen is as wanted.
+    async fn until(&self, wanted: &str, holds: impl Fn(&Vitals) -> bool) -> Vitals {
+        let begun = Instant::now();
+        loop {
+            let sight = look(self.metrics).await;
+            match sight {
+                Sight::Etcd(vitals) if holds(&vitals) => return vitals,
+                other if begun.elapsed() > PATIENCE => panic!("{} is not {wanted}: {other:?}", self.name),
+                _ => sleep(PERIOD).await,
+            }
+        }
+    }
+}
+
+/// Repeats a call while etcd refuses it for this reason, which time mends.
+async fn patiently<T>(reason: Refusal, call: impl AsyncFn() -> Result<T, CallError>) -> T {
+    let begun = Instant::now();
+    loop {
+        match call().await {
+            Ok(value) => return value,
+            Err(error) if error.refusal() == Some(reason) && begun.elapsed() < PATIENCE => sleep(PERIOD).await,
+            Err(error) => panic!("{error}: {:?}", error.refusal()),
+        }
+    }
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
+    result.unwrap_err().refusal().unwrap()
+}
+
+fn voters(list: &MemberList) -> BTreeSet<MemberId> {
+    list.members.iter().filter(|member| !member.learner).map(|member| member.id).collect()
+}
+
+/// Members are added as learners, refused where etcd refuses, and taken out again.
+async fn learners_come_and_go(seed: &MemberClient, first: &Member) -> MemberId {
+    let url = "http://127.0.0.1:2";
+    let learner = seed.add_learner(url).await.unwrap();
+    assert!(learner.list.get(learner.id).unwrap().learner);
+    // Within the same second the id is the same too, since etcd makes it of the URL and the second.
+    let twice = refusal(seed.add_learner(url).await);
+    assert!([Refusal::PeerUrlExists, Refusal::MemberExists].contains(&twice), "{twice:?}");
+    fill(seed).await;
+    assert_eq!(refusal(seed.add_learner("http://127.0.0.1:1").await), Refusal::TooManyLearners);
+    assert_eq!(refusal(seed.promote(learner.id).await), Refusal::LearnerNotReady);
+    assert_eq!(refusal(seed.promote(MemberId(7)).await), Refusal::NotFound);
+    assert_eq!(refusal(seed.remove(MemberId(7)).await), Refusal::NotFound);
+    assert_eq!(refusal(seed.move_leader(learner.id).await), Refusal::BadTransferee);
+    for member in seed.member_list().await.unwrap().members.iter().filter(|member| member.learner) {
+        seed.remove(member.id).await.unwrap();
+    }
+    let again = seed.add_learner(&first.peer_url()).await.unwrap();
+    let list = seed.member_list().await.unwrap();
+    assert_eq!((list.ids(), list.members.len()), (again.list.ids(), 2));
+    assert_eq!(list.by_peer_url(&first.peer_url()).unwrap().id, again.id);
+    again.id
+}
+
+/// Takes the other place for a learner, where there are two: from 3.6 on.
+async fn fill(seed: &MemberClient) {
+    if !seed.status().await.unwrap().version.starts_with("3.5.") {
+        seed.add_learner("http://127.0.0.1:3").await.unwrap();
+    }
+}
+
+/// Without a quorum the client port does not answer; the other two ports do.
+async fn a_lost_quorum_is_seen(pool: &Pool, left: &Member, cluster: quorate_etcd::ClusterId) {
+    let vitals = left.until("without a leader", |vitals| !vitals.has_leader).await;
+    assert!(vitals.live, "a serializable read needs no quorum");
+    let error = left.calls(pool).member_list().await.unwrap_err();
+    assert!(error.outcome_unknown() && error.refusal().is_none(), "{error}");
+    let hearsay = peer::members(left.peer).await.unwrap();
+    assert_eq!((hearsay.cluster, hearsay.members.len()), (Some(cluster), 2));
+    assert_eq!(Some(peer::version(left.peer).await.unwrap().server), vitals.version);
+}
+
+/// A whole life of a small cluster.
+async fn live(etcd: PathBuf) {
+    let pool = Pool::new(Access::plaintext());
+    let (mut a, mut b) = (Member::new("a", &etcd), Member::new("b", &etcd));
+    a.start(Some((&[], "new")));
+    let seen = a.until("leading", |vitals| vitals.role == Role::Leader && vitals.live).await;
+    let calls = a.calls(&pool);
+    // The client port opens a little later than the member leads.
+    let list = loop {
+        match a.calls(&pool).member_list().await {
+            Ok(list) => break list,
+            Err(error) => assert!(error.outcome_unknown(), "{error}"),
+        }
+    };
+    assert_eq!((list.members.len(), seen.member), (1, Some(list.answered_by)));
+
+    let learner = learners_come_and_go(&calls, &b).await;
+    b.start(Some((&[&a], "existing")));
+    b.until("a learner that lives", |vitals| vitals.role == Role::Learner && vitals.live).await;
+    let list = patiently(Refusal::LearnerNotReady, async || calls.promote(learner).await).await;
+    assert_eq!(voters(&list), BTreeSet::from([list.answered_by, learner]));
+    assert_eq!(refusal(calls.promote(learner).await), Refusal::NotALearner);
+
+    calls.move_leader(learner).await.unwrap();
+    b.until("leading", |vitals| vitals.role == Role::Leader).await;
+    a.until("following", |vitals| vitals.role == Role::Follower && vitals.has_leader).await;
+    assert_eq!(refusal(calls.move_leader(learner).await), Refusal::NotLeader);
+    let status = a.calls(&pool).status().await.unwrap();
+    assert_eq!((status.leader, status.member), (Some(learner), list.answered_by));
+    assert_eq!((Some(status.version), status.learner), (seen.version.clone(), false));
+
+    a.kill().await;
+    a_lost_quorum_is_seen(&pool, &b, list.cluster).await;
+    a.start(None);
+    let back = a.until("back", |vitals| vitals.has_leader && vitals.live).await;
+    assert_eq!(back.member, seen.member);
+    assert!(back.process_start > seen.process_start);
+
+    let survivor = if back.role == Role::Leader { &a } else { &b };
+    let leaver = if back.role == Role::Leader { learner } else { list.answered_by };
+    patiently(Refusal::UnhealthyCluster, async || survivor.calls(&pool).remove(leaver).await).await;
+    let left = survivor.calls(&pool).member_list().await.unwrap();
+    assert_eq!((left.members.len(), left.get(leaver)), (1, None));
+}
+
+#[tokio::test]
+async fn a_small_cluster_lives_on_each_line_of_etcd() {
+    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
+        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
+        return;
+    };
+    let mut lives = tokio::task::JoinSet::new();
+    let here = tokio::task::LocalSet::new();
+    for folder in std::env::split_paths(&folders) {
+        let etcd = folder.join("etcd");
+        assert!(etcd.is_file(), "QUORATE_ETCD_BIN: there is no {}", etcd.display());
+        lives.spawn_local_on(live(etcd), &here);
+    }
+    here.run_until(async {
+        while let Some(life) = lives.join_next().await {
+            life.unwrap();
+        }
+    })
+    .await;
+}
