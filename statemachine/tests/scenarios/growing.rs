@@ -1,0 +1,187 @@
+//! Learners: added, started in turn, given up.
+
+use quorate_statemachine::{Finding, LookAgain, Millis, Phase, Refusal, Role, Serial, Standing, Start};
+
+use crate::scene::{NOW, Scene, claim_uid, cluster, id, ids};
+
+const MINUTE: u64 = 60_000;
+
+fn seed_with_two_spares() -> Scene {
+    cluster(1).wish(3).spare(1).spare(2)
+}
+
+#[test]
+fn both_learners_are_added_before_the_first_is_started() {
+    let first = seed_with_two_spares().plan().does(["add 1"]).phase(Phase::Growing).looks(LookAgain::AtOnce);
+    first.keeps_ledger();
+    let second = cluster(1).wish(3).added(1).entry(1, |entry| entry.standing = Standing::Spare).spare(2).plan();
+    let second = second.does(["add 2"]);
+    assert_eq!(second.entry(1).map(|entry| entry.standing), Some(Standing::Learner(id(1))));
+    let third = cluster(1).wish(3).added(1).added(2).plan().does(["ticket 1: join [0, 1, 2] on claim-1"]);
+    assert_eq!(third.entry(1).and_then(|entry| entry.create.clone()), Some(claim_uid(1)));
+}
+
+#[test]
+fn the_next_is_started_when_the_last_is_alive() {
+    let waiting = cluster(1).wish(3).added(1).added(2).joining(1);
+    waiting.plan().does([]).looks(LookAgain::Soon);
+    let up = cluster(1).wish(3).added(1).added(2).learner(1).ticket(1, Start::Resume);
+    up.plan().does(["ticket 2: join [0, 1, 2] on claim-2"]);
+}
+
+#[test]
+fn a_learner_whose_pod_waits_is_started_before_one_whose_pod_does_not() {
+    cluster(1).wish(3).added(1).added(2).pod_pending(1, 1_000).plan().does(["ticket 2: join [0, 1, 2] on claim-2"]);
+}
+
+#[test]
+fn etcd_3_5_takes_one_learner_at_a_time() {
+    seed_with_two_spares().one_learner_at_a_time().plan().does(["add 1"]);
+    let added = cluster(1).wish(3).one_learner_at_a_time().added(1).spare(2);
+    added.plan().does(["ticket 1: join [0, 1] on claim-1"]);
+    let second = cluster(2).wish(3).one_learner_at_a_time().spare(2);
+    second.plan().does(["add 2"]);
+}
+
+#[test]
+fn a_spare_on_its_way_is_waited_for_but_not_for_long() {
+    let one_added = |age| cluster(1).wish(3).added(1).spare(2).pod_pending(2, age);
+    one_added(1_000).plan().does([]).looks(LookAgain::Soon);
+    one_added(5_000).plan().does(["ticket 1: join [0, 1] on claim-1"]);
+}
+
+#[test]
+fn a_spare_that_no_node_takes_holds_up_nobody() {
+    let told = cluster(1).wish(3).added(1).spare(2).unschedulable(2).plan();
+    told.does(["ticket 1: join [0, 1] on claim-1"]).tells(2, Finding::Unschedulable);
+    cluster(1).wish(3).spare(1).unschedulable(1).spare(2).plan().does(["add 2"]);
+}
+
+#[test]
+fn nobody_is_added_while_one_told_to_join_has_not_come_up() {
+    cluster(1).wish(3).joining(1).spare(2).plan().never("add");
+    cluster(1).wish(3).learner(1).etcd(1, |alive| alive.applied = 0).spare(2).plan().also_does("add 2");
+}
+
+#[test]
+fn a_ticket_to_join_follows_the_list() {
+    // Learner 2 was removed since.
+    let told = cluster(1).wish(3).joining(1).ticket(1, Start::Join(ids([0, 1, 2]))).plan();
+    told.also_does("ticket 1: join [0, 1] on claim-1").never("add");
+    // It is up already: the ticket was used.
+    let up = cluster(1).wish(3).learner(1).line(1, |line| line.started = false).ticket(1, Start::Join(ids([0, 1, 2])));
+    up.plan().never("ticket");
+}
+
+#[test]
+fn a_learner_is_created_again_only_on_its_own_volume() {
+    let fresh_pod = |scene: Scene| scene.waiting(1).pod(1, |pod| pod.ticket = None);
+    fresh_pod(cluster(1).wish(3).joining(1)).plan().also_does("ticket 1: join [0, 1] on claim-1");
+    cluster(1).wish(3).joining(1).pod_gone(1).plan().also_does("pod 1 on claim-1");
+    let swapped = fresh_pod(cluster(1).wish(3).joining(1)).claim_swapped(1).plan();
+    swapped.never("ticket").also_does("remove 1").tells(1, Finding::LearnerGivenUp);
+}
+
+#[test]
+fn an_unstarted_learner_that_was_told_to_resume_is_told_to_join_again() {
+    // Quorum was lost for a moment, and nobody could know whether it had run.
+    let told = cluster(1).wish(3).joining(1).ticket(1, Start::Resume).refused(1, Refusal::VolumeLost).plan();
+    told.also_does("ticket 1: join [0, 1] on claim-1").never("remove");
+}
+
+#[test]
+fn a_started_learner_is_resumed() {
+    cluster(1).wish(3).learner(1).pod_gone(1).plan().also_does("resume 1 on claim-1");
+}
+
+#[test]
+fn an_unstarted_learner_gets_a_pod_to_wait_in() {
+    cluster(1).wish(3).added(1).pod_gone(1).plan().also_does("pod 1 on claim-1");
+    cluster(1).wish(3).added(1).seat_gone(1).plan().also_does("claim 1").also_does("pod 1 on new claim");
+    cluster(1).wish(3).added(1).claim_gone(1).plan().also_does("delete pod 1");
+}
+
+#[test]
+fn a_learner_is_given_up_in_time() {
+    let late = |age| cluster(1).wish(3).joining(1).ticket_age(1, age);
+    late(MINUTE).plan().never("remove");
+    let told = late(MINUTE + 1).plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
+    // Its place is taken by other serials at once.
+    told.also_does("pod 2 on new claim").also_does("pod 3 on new claim").looks(LookAgain::AtOnce);
+}
+
+#[test]
+fn a_learner_that_waits_for_its_turn_is_not_late() {
+    cluster(1).wish(3).added(1).added(2).joining(1).plan().never("remove");
+}
+
+#[test]
+fn a_learner_that_does_not_catch_up_is_given_up() {
+    let behind = |age| cluster(1).wish(3).learner(1).etcd(1, |alive| alive.applied = 1).ticket_age(1, age);
+    behind(10 * MINUTE).plan().never("remove");
+    behind(10 * MINUTE + 1).plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
+    // One that has caught up only waits for the others.
+    cluster(1).wish(3).learner(1).added(2).ticket_age(1, 11 * MINUTE).plan().never("remove");
+}
+
+#[test]
+fn a_learner_without_a_future_is_given_up() {
+    for hopeless in [
+        cluster(1).wish(3).added(1).node_not_ready(1),
+        cluster(1).wish(3).added(1).node_gone(1),
+        cluster(1).wish(3).joining(1).claim_gone(1),
+        cluster(1).wish(3).joining(1).claim_terminating(1),
+        cluster(1).wish(3).joining(1).refused(1, Refusal::VolumeForeign),
+        cluster(1).wish(3).learner(1).pod_gone(1).node_not_ready(1),
+        cluster(1).wish(3).learner(1).ticket(1, Start::Resume).refused(1, Refusal::VolumeLost),
+        cluster(1).wish(3).added(1).not_in_ledger(1),
+    ] {
+        hopeless.plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
+    }
+}
+
+#[test]
+fn a_given_up_learner_is_never_tried_again() {
+    let told = cluster(1).wish(3).added(1).not_listed(1).plan().also_does("delete pod 1").never("add");
+    assert_eq!(told.entry(1), None);
+    assert_eq!(told.ledger().next_serial, Serial(4));
+}
+
+#[test]
+fn nobody_is_added_to_a_cluster_that_could_not_take_it() {
+    // Three voters with one down: etcd refuses even a learner.
+    let told = cluster(3).wish(5).unheard(1).spare(3).spare(4).plan();
+    told.never("add").tells_all(Finding::QuorumTooThin).looks(LookAgain::Later);
+    // Five with one down may take one.
+    cluster(5).wish(7).unheard(1).spare(5).spare(6).plan().also_does("add 5");
+}
+
+#[test]
+fn a_smaller_wish_lets_learners_go_first() {
+    let told = cluster(3).learner(3).added(4).plan();
+    told.also_does("remove 4").phase(Phase::Scaling).never("promote").never("ticket 4");
+    cluster(3).learner(3).plan().also_does("remove 3");
+}
+
+#[test]
+fn serials_are_above_every_trace() {
+    let told = cluster(3).wish(5).claim_of_another(8).plan();
+    told.does(["claim 9", "pod 9 on new claim", "claim 10", "pod 10 on new claim"]).phase(Phase::Growing);
+    let listed_only = cluster(1).wish(3).learner(6).seat_gone(6).plan().also_does("claim 7");
+    assert_eq!(listed_only.also_does("claim 8").ledger().next_serial, Serial(9));
+    // There is no serial after the last one.
+    cluster(1).wish(3).ledger(|ledger| ledger.next_serial = Serial(u32::MAX)).plan().does([]).keeps_ledger();
+}
+
+#[test]
+fn a_used_ticket_to_create_is_taken_back() {
+    let joined = cluster(3).ticket(1, Start::Join(ids([0, 1]))).plan();
+    joined.does(["ticket 1: resume on claim-1"]).keeps_ledger();
+}
+
+#[test]
+fn a_promoted_member_is_labelled() {
+    cluster(3).pod(2, |pod| pod.labelled_voter = false).plan().does(["label 2"]).budget(2);
+    let demoted = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
+    demoted.pod(2, |pod| pod.created = Millis(NOW.0)).plan().also_does("unlabel 2");
+}

@@ -1,0 +1,90 @@
+//! When a learner becomes a voter: etcd itself checks nothing but 90% of the leader's index.
+
+use quorate_statemachine::{Finding, LookAgain, Millis, NodeSight, PodStage, Sight};
+
+use crate::scene::{COMMITTED, NOW, Scene, cluster, node};
+
+fn two_learners() -> Scene {
+    cluster(1).wish(3).learner(1).learner(2)
+}
+
+fn one_learner() -> Scene {
+    cluster(2).wish(3).learner(2)
+}
+
+#[test]
+fn learners_that_have_caught_up_are_promoted_one_a_plan() {
+    two_learners().plan().does(["promote 1"]).looks(LookAgain::AtOnce);
+    one_learner().plan().does(["promote 2"]);
+}
+
+#[test]
+fn the_budget_is_raised_before_the_promotion() {
+    one_learner().plan().budget(2);
+    two_learners().plan().budget(1);
+}
+
+#[test]
+fn none_is_promoted_before_all_have_caught_up() {
+    two_learners().etcd(2, |alive| alive.applied = 0).plan().never("promote").looks(LookAgain::Soon);
+    cluster(1).wish(3).learner(1).joining(2).plan().never("promote");
+}
+
+#[test]
+fn a_learner_that_is_given_up_is_not_waited_for() {
+    let told = two_learners().node_not_ready(2).plan();
+    told.also_does("remove 2").never("promote").tells(2, Finding::LearnerGivenUp);
+    cluster(1).wish(3).learner(1).spare(3).unschedulable(3).plan().also_does("promote 1");
+}
+
+#[test]
+fn only_one_within_a_hundred_entries() {
+    one_learner().etcd(2, |alive| alive.applied = COMMITTED - 100).plan().also_does("promote 2");
+    one_learner().etcd(2, |alive| alive.applied = COMMITTED - 101).plan().never("promote");
+}
+
+#[test]
+fn only_one_that_was_just_seen_alive() {
+    one_learner().etcd(2, |alive| alive.seen = Millis(NOW.0 - 500)).plan().also_does("promote 2");
+    one_learner().etcd(2, |alive| alive.seen = Millis(NOW.0 - 501)).plan().never("promote");
+    one_learner().etcd(2, |alive| alive.live = false).plan().never("promote");
+    one_learner().etcd(2, |alive| alive.has_leader = false).plan().never("promote");
+    one_learner().etcd(2, |alive| alive.learner = false).plan().never("promote");
+    one_learner().unheard(2).plan().never("promote");
+    one_learner().pod_terminating(2).plan().never("promote");
+    one_learner().pod_gone(2).plan().never("promote");
+    one_learner().pod_finished(2).plan().never("promote");
+}
+
+#[test]
+fn a_restarted_learner_is_measured_anew() {
+    let restarted = one_learner().etcd(2, |alive| {
+        alive.process = NOW;
+        alive.applied = 12;
+    });
+    restarted.plan().never("promote").looks(LookAgain::Soon);
+    one_learner().sees(2, Sight::Waiting).pod(2, |pod| pod.stage = PodStage::Running).plan().never("promote");
+}
+
+#[test]
+fn none_without_a_leader_to_measure_by() {
+    one_learner().unheard(0).plan().never("promote");
+    one_learner().list(|list| list.leader = None).plan().never("promote");
+}
+
+#[test]
+fn none_that_would_cost_the_quorum() {
+    // Two of four voters are well. With the learner there would be three of five: enough, but it takes three of four
+    // to agree on that now.
+    let thin = cluster(4).wish(5).unheard(2).unheard(3).learner(4);
+    thin.plan().also_does("promote 4");
+    let thinner = cluster(3).wish(5).unheard(1).unheard(2).learner(3);
+    thinner.plan().never("promote").tells_all(Finding::QuorumTooThin);
+}
+
+#[test]
+fn none_on_a_node_that_is_away() {
+    let mut scene = one_learner();
+    scene.world.nodes.insert(node(2), NodeSight::NotReady(NOW));
+    scene.plan().never("promote").also_does("remove 2");
+}
