@@ -1,0 +1,107 @@
+//! How fast Quorate is, each time as a ratio to a floor: what the same takes with hand-written pods on the same cluster,
+//! measured in the same minutes, one after the other in turn. It measures and reports; it demands nothing.
+
+mod raw;
+mod report;
+mod rows;
+mod stopwatch;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+
+use crate::scene::Scene;
+use crate::workspace;
+use report::{Measured, Report};
+
+/// How often each row is measured when nothing else is asked for: enough for a median that one slow run does not move.
+pub const RUNS: u32 = 5;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Row {
+    /// From the creation of a cluster of three to three healthy voters in Ready pods.
+    #[value(name = "bootstrap-3")]
+    Bootstrap,
+    /// From the forced deletion of a pod to the member's return.
+    #[value(name = "pod-deleted")]
+    PodDeleted,
+    /// From `kill -9` of a member's etcd to the member's return.
+    #[value(name = "process-killed")]
+    ProcessKilled,
+    /// From the loss of a volume to three healthy voters.
+    #[value(name = "volume-lost")]
+    VolumeLost,
+    /// From the forced deletion of all pods to three healthy voters.
+    #[value(name = "all-pods-deleted")]
+    AllPodsDeleted,
+    /// From three to five voters.
+    #[value(name = "scale-3-5")]
+    ScaleUp,
+    /// From five to three voters, pods and volumes gone.
+    #[value(name = "scale-5-3")]
+    ScaleDown,
+    /// As bootstrap-3, with the leading operator's pod deleted once the seed runs.
+    #[value(name = "operator-restart")]
+    OperatorRestart,
+    /// The leading operator's resident memory with one cluster at rest.
+    #[value(name = "operator-rss-mib")]
+    Memory,
+    /// The operator's writes within a minute with one cluster at rest, without its Lease.
+    #[value(name = "idle-writes-per-minute")]
+    IdleWrites,
+}
+
+impl Row {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Bootstrap
+            | Self::PodDeleted
+            | Self::ProcessKilled
+            | Self::VolumeLost
+            | Self::AllPodsDeleted
+            | Self::ScaleUp
+            | Self::ScaleDown
+            | Self::OperatorRestart => "s",
+            Self::Memory => "MiB",
+            Self::IdleWrites => "writes",
+        }
+    }
+
+    async fn measure(self, scene: &Scene, runs: u32) -> Result<Measured> {
+        match self {
+            Self::Bootstrap => rows::bootstrap(scene, runs, false).await,
+            Self::PodDeleted => rows::pod_deleted(scene, runs).await,
+            Self::ProcessKilled => rows::process_killed(scene, runs).await,
+            Self::VolumeLost => rows::volume_lost(scene, runs).await,
+            Self::AllPodsDeleted => rows::all_pods_deleted(scene, runs).await,
+            Self::ScaleUp => rows::scale_up(scene, runs).await,
+            Self::ScaleDown => rows::scale_down(scene, runs).await,
+            Self::OperatorRestart => rows::bootstrap(scene, runs, true).await,
+            Self::Memory => rows::memory(scene, runs).await,
+            Self::IdleWrites => rows::idle_writes(scene, runs).await,
+        }
+    }
+}
+
+/// Measures the rows asked for (all, if none are) on a cluster that has the operator, prints them as a table and writes
+/// them to `target/bench/cluster.json`. Has to run where pods can be reached.
+pub async fn run(only: &[Row], runs: u32) -> Result<()> {
+    let rows = if only.is_empty() { Row::value_variants() } else { only };
+    let mut report = Report::default();
+    for row in rows {
+        let name = row.name();
+        eprintln!("{name}: {runs} runs");
+        let scene = Scene::open(&format!("bench-{name}")).await?;
+        let measured = row.measure(&scene, runs).await.with_context(|| format!("failed to measure {name}"))?;
+        scene.close().await?;
+        report.add(name, row.unit(), &measured);
+        // A later row that fails shall not cost the earlier ones.
+        report.write(&workspace::root().join("target/bench/cluster.json"))?;
+    }
+    println!("{report}");
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! What is done for each row, by hand for the floor and with Quorate for the value. Times come from the stopwatch.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use kube::api::PostParams;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::raw::Raw;
+use super::report::Measured;
+use super::stopwatch::{Up, are_up, in_turn, pods, uids, until};
+use crate::faults::operator::Operator;
+use crate::faults::{pods as pod_faults, processes};
+use crate::lab::Lab;
+use crate::scene::{Cluster, Scene, Wish, etcd_processes};
+
+/// The label of Quorate's pods of a cluster.
+fn label(db: &Cluster) -> String {
+    format!("quorate.dev/cluster={}", db.name())
+}
+
+async fn is_up(db: &Cluster, started: Instant, count: usize, old: &BTreeSet<String>, up: Up) -> Result<f64> {
+    until("Quorate's members", started, async || are_up(db.scene(), &label(db), count, old, up).await).await
+}
+
+/// Creates the object directly, as the floor creates its objects: kubectl's own start is nobody's time.
+async fn create(scene: &Scene, name: &str) -> Result<Cluster> {
+    let db = scene.cluster(name);
+    let object = serde_json::from_value(Wish::new(name, 3).object())?;
+    db.objects().create(&PostParams::default(), &object).await.context("failed to create the cluster")?;
+    Ok(db)
+}
+
+/// A hand-written cluster and one of Quorate's, both of three and at rest.
+async fn both(scene: &Scene) -> Result<(Raw, Cluster)> {
+    let raw = Raw::new(scene, "raw", 3);
+    raw.create().await?;
+    let db = create(scene, "db").await?;
+    db.settles(3).await?;
+    Ok((raw, db))
+}
+
+/// The name of a member that does not lead, another one each run.
+async fn follower(db: &Cluster, run: u32) -> Result<String> {
+    let members = db.answers().await?;
+    let leader = members.leader()?.to_owned();
+    let followers: Vec<_> = members.members.into_keys().filter(|name| *name != leader).collect();
+    let number = usize::try_from(run)? % followers.len().max(1);
+    followers.get(number).cloned().context("there is no follower")
+}
+
+/// From nothing to three; with `restart` the leading operator loses its pod once the seed runs.
+pub async fn bootstrap(scene: &Scene, runs: u32, restart: bool) -> Result<Measured> {
+    let operator = Operator::new(scene.client());
+    let floor = async |run: u32| {
+        let raw = Raw::new(scene, &format!("raw{run}"), 3);
+        let took = raw.create().await?;
+        raw.delete().await?;
+        Ok(took)
+    };
+    let value = async |run: u32| {
+        let leader = operator.leader().await?.metadata.name.context("a pod without a name")?;
+        let started = Instant::now();
+        let db = create(scene, &format!("db{run}")).await?;
+        if restart {
+            until("the seed's process", started, async || {
+                ensure!(!etcd_processes(scene.namespace()).is_empty(), "no etcd runs");
+                Ok(())
+            })
+            .await?;
+            operator.delete_pod(&leader).await?;
+        }
+        let took = is_up(&db, started, 3, &BTreeSet::new(), Up::Ready).await?;
+        operator.is_ready().await?;
+        db.settles(3).await?;
+        db.delete().await?;
+        gone(&db).await?;
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+/// Waits until nothing of the cluster is left that would take time from the next run.
+async fn gone(db: &Cluster) -> Result<()> {
+    until("pods and claims to be gone", Instant::now(), async || {
+        let all = kube::api::ListParams::default().labels(&label(db));
+        let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());
+        ensure!(left == (0, 0), "{left:?} pods and claims are there");
+        Ok(())
+    })
+    .await
+    .map(drop)
+}
+
+pub async fn pod_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
+    let (raw, db) = both(scene).await?;
+    let floor = async |run: u32| {
+        let names = raw.names();
+        raw.renew(&names[usize::try_from(run)? % names.len()..][..1]).await
+    };
+    let value = async |run: u32| {
+        let name = follower(&db, run).await?;
+        let old = uids(&pods(scene, &label(&db)).await?);
+        let started = Instant::now();
+        pod_faults::delete_by_force(&db, &[&name]).await?;
+        let took = is_up(&db, started, 1, &old, Up::Ready).await?;
+        db.settles(3).await?;
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+/// A fresh pod each run: the kubelet delays the second restart of a container.
+pub async fn process_killed(scene: &Scene, runs: u32) -> Result<Measured> {
+    let (raw, db) = both(scene).await?;
+    let floor = async |run: u32| {
+        let name = raw.names()[usize::try_from(run)? % 3].clone();
+        raw.renew(std::slice::from_ref(&name)).await?;
+        killed(scene, &name, &raw.label()).await
+    };
+    let value = async |run: u32| {
+        let name = follower(&db, run).await?;
+        pod_faults::delete_by_force(&db, &[&name]).await?;
+        db.settles(3).await?;
+        let took = killed(scene, &name, &label(&db)).await?;
+        db.settles(3).await?;
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+/// Kills a member's etcd; the seconds until another process of it is a healthy voter.
+async fn killed(scene: &Scene, name: &str, label: &str) -> Result<f64> {
+    let process = processes::member(scene, name).await?;
+    let started = Instant::now();
+    processes::signal(process.pid, Signal::KILL)?;
+    until("the member's next process", started, async || {
+        let now = etcd_processes(scene.namespace()).into_iter().find(|process| process.member() == name);
+        ensure!(now.is_some_and(|now| now.pid != process.pid), "it does not run");
+        are_up(scene, label, 3, &BTreeSet::new(), Up::Voting).await
+    })
+    .await
+}
+
+pub async fn volume_lost(scene: &Scene, runs: u32) -> Result<Measured> {
+    let db = create(scene, "db").await?;
+    db.settles(3).await?;
+    let floor = async |run: u32| {
+        let raw = Raw::new(scene, &format!("raw{run}"), 1);
+        let took = raw.create().await?;
+        raw.delete().await?;
+        Ok(took)
+    };
+    let value = async |run: u32| {
+        let name = follower(&db, run).await?;
+        let view = db.view().await?;
+        let lost = view.pods.get(&name).and_then(|pod| pod.metadata.uid.clone());
+        let started = Instant::now();
+        let (claims, params) = (db.claims(), kube::api::DeleteParams::default());
+        let names = [name.as_str()];
+        let (claim, pod) = tokio::join!(claims.delete(&name, &params), pod_faults::delete_by_force(&db, &names));
+        claim.context("failed to delete the claim")?;
+        pod?;
+        let took = is_up(&db, started, 3, &lost.into_iter().collect(), Up::Voting).await?;
+        let members = db.settles(3).await?;
+        ensure!(!members.members.contains_key(&name), "{name} was not replaced");
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+pub async fn all_pods_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
+    let (raw, db) = both(scene).await?;
+    let floor = async |_| raw.renew(&raw.names()).await;
+    let value = async |_| {
+        let view = db.view().await?;
+        let names: Vec<&str> = view.pods.keys().map(String::as_str).collect();
+        let old = view.pods.values().filter_map(|pod| pod.metadata.uid.clone()).collect();
+        let started = Instant::now();
+        pod_faults::delete_by_force(&db, &names).await?;
+        let took = is_up(&db, started, 3, &old, Up::Ready).await?;
+        db.settles(3).await?;
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+/// The floor of both: two hand-written pods with their volumes, which come and go.
+pub async fn scale_up(scene: &Scene, runs: u32) -> Result<Measured> {
+    let db = create(scene, "db").await?;
+    db.settles(3).await?;
+    let floor = async |run: u32| {
+        let raw = Raw::new(scene, &format!("raw{run}"), 2);
+        let took = raw.create().await?;
+        raw.delete().await?;
+        Ok(took)
+    };
+    let value = async |_| {
+        let started = Instant::now();
+        db.scale(5).await?;
+        let took = is_up(&db, started, 5, &BTreeSet::new(), Up::Ready).await?;
+        db.settles(5).await?;
+        db.scale(3).await?;
+        db.settles(3).await?;
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+pub async fn scale_down(scene: &Scene, runs: u32) -> Result<Measured> {
+    let db = create(scene, "db").await?;
+    db.settles(3).await?;
+    let floor = async |run: u32| {
+        let raw = Raw::new(scene, &format!("raw{run}"), 2);
+        raw.create().await?;
+        raw.delete().await
+    };
+    let value = async |_| {
+        db.scale(5).await?;
+        db.settles(5).await?;
+        let started = Instant::now();
+        db.scale(3).await?;
+        let all = kube::api::ListParams::default().labels(&label(&db));
+        let took = until("two members to be gone", started, async || {
+            let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());
+            ensure!(left == (3, 3), "{left:?} pods and claims are there");
+            are_up(scene, &label(&db), 3, &BTreeSet::new(), Up::Voting).await
+        })
+        .await?;
+        db.settles(3).await?;
+        Ok(took)
+    };
+    in_turn(runs, floor, value).await
+}
+
+pub async fn memory(scene: &Scene, runs: u32) -> Result<Measured> {
+    let db = create(scene, "db").await?;
+    db.settles(3).await?;
+    let process = Operator::new(scene.client()).leading_process().await?;
+    let mut measured = Measured::default();
+    for _ in 0..runs {
+        tokio::time::sleep(MEMORY_INTERVAL).await;
+        measured.value.push(processes::resident_mib(process)?);
+    }
+    Ok(measured)
+}
+
+pub async fn idle_writes(scene: &Scene, runs: u32) -> Result<Measured> {
+    let db = create(scene, "db").await?;
+    db.settles(3).await?;
+    // The last events of its creation are still being written.
+    tokio::time::sleep(MEMORY_INTERVAL).await;
+    let log = Lab::from_env().context("the audit log is the local cluster's")?.audit_log();
+    let mut measured = Measured::default();
+    for _ in 0..runs {
+        let before = writes(&std::fs::read_to_string(&log).context("failed to read the audit log")?);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let after = writes(&std::fs::read_to_string(&log).context("failed to read the audit log")?);
+        measured.value.push(f64::from(after.saturating_sub(before)));
+    }
+    Ok(measured)
+}
+
+/// How far apart samples of a thing at rest are.
+const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The operator's writes in an audit log, without its Lease.
+fn writes(log: &str) -> u32 {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ours = lines.filter(|line| {
+        line["user"]["username"] == "system:serviceaccount:quorate-system:quorate"
+            && line["objectRef"]["resource"] != "leases"
+    });
+    u32::try_from(ours.count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_operators_writes_count_and_not_its_lease() {
+        let line = |user: &str, resource: &str| {
+            serde_json::json!({ "user": { "username": user }, "objectRef": { "resource": resource } }).to_string()
+        };
+        let operator = "system:serviceaccount:quorate-system:quorate";
+        let log = [line(operator, "pods"), line(operator, "leases"), line("other", "pods"), "half a li".into()];
+        assert_eq!(writes(&log.join("\n")), 1);
+    }
+}

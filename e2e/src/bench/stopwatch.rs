@@ -1,0 +1,83 @@
+//! Measures how long it takes until members are up, seen as finely as the API server allows. What "up" means is the same
+//! for the floor and for Quorate.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+
+use crate::scene::{Scene, metrics};
+
+/// How often it is looked: fine against the seconds that are measured.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// After this a run counts as hung.
+const LIMIT: Duration = Duration::from_mins(3);
+
+/// What is demanded of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Up {
+    /// Their members are healthy voters, and the kubelet calls the pods Ready.
+    Ready,
+    /// Their members are healthy voters.
+    Voting,
+}
+
+/// Looks until `look` succeeds; the time since `started`.
+pub async fn until(what: &str, started: Instant, mut look: impl AsyncFnMut() -> Result<()>) -> Result<f64> {
+    loop {
+        match look().await {
+            Ok(()) => return Ok(started.elapsed().as_secs_f64()),
+            Err(last) if started.elapsed() > LIMIT => {
+                bail!("waited {} s for {what}; last seen: {last:#}", LIMIT.as_secs())
+            }
+            Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
+        }
+    }
+}
+
+/// The pods with this label that are not on their way out.
+pub async fn pods(scene: &Scene, label: &str) -> Result<Vec<Pod>> {
+    let pods = scene.api::<Pod>().list(&ListParams::default().labels(label)).await?.items;
+    Ok(pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
+}
+
+/// The UIDs of pods.
+pub fn uids(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect()
+}
+
+/// Demands that exactly `count` pods with this label are up, none of them one of `old`.
+pub async fn are_up(scene: &Scene, label: &str, count: usize, old: &BTreeSet<String>, up: Up) -> Result<()> {
+    let pods = pods(scene, label).await?;
+    let new: Vec<_> =
+        pods.iter().filter(|pod| pod.metadata.uid.as_ref().is_some_and(|uid| !old.contains(uid))).collect();
+    ensure!(new.len() == count, "{} pods, not {count}", new.len());
+    for pod in new {
+        let status = pod.status.as_ref().context("a pod without a status")?;
+        if up == Up::Ready {
+            let conditions = status.conditions.as_deref().unwrap_or_default();
+            let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            ensure!(ready, "a pod is not Ready");
+        }
+        metrics::is_healthy_voter(status.pod_ip.as_deref().context("a pod without an address")?).await?;
+    }
+    Ok(())
+}
+
+/// Measures the floor and the value in turn, so that a slow minute of the machine meets both.
+pub async fn in_turn(
+    runs: u32,
+    mut floor: impl AsyncFnMut(u32) -> Result<f64>,
+    mut value: impl AsyncFnMut(u32) -> Result<f64>,
+) -> Result<super::Measured> {
+    let mut measured = super::Measured::default();
+    for run in 0..runs {
+        let (floor, value) = (floor(run).await.context("the floor")?, value(run).await.context("the value")?);
+        eprintln!("  run {}: floor {floor:.2} s, value {value:.2} s", run + 1);
+        measured.floor.push(floor);
+        measured.value.push(value);
+    }
+    Ok(measured)
+}

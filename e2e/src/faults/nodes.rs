@@ -1,0 +1,73 @@
+//! Faults of nodes that last while a scene's body runs, and are taken back however that ends.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use crate::lab::{Lab, NodeHandle};
+use crate::scene::Scene;
+
+fn handle(node: &str) -> Result<NodeHandle> {
+    let lab = Lab::from_env().context("faults of nodes need the local cluster")?;
+    Ok(lab.node_named(node)?)
+}
+
+/// Runs `body` while a node is switched off; afterwards it is on and Ready.
+pub async fn stopped_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let handle = handle(node)?;
+    let outcome = match handle.stop().await {
+        Ok(()) => body().await,
+        Err(error) => Err(error.into()),
+    };
+    afterwards(scene, &handle, outcome).await
+}
+
+/// Runs `body` while a node's cable is out, with everything on it running on; afterwards it is in and the node Ready.
+pub async fn cut_off_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let handle = handle(node)?;
+    let outcome = match handle.cut().await {
+        Ok(()) => body().await,
+        Err(error) => Err(error.into()),
+    };
+    afterwards(scene, &handle, outcome).await
+}
+
+/// Runs `body` while all processes of a node stand still; afterwards they go on and the node is Ready.
+pub async fn frozen_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let handle = handle(node)?;
+    handle.freeze();
+    let outcome = body().await;
+    handle.thaw();
+    afterwards(scene, &handle, outcome).await
+}
+
+/// Runs `body`, which may cordon a node; afterwards it takes pods again.
+pub async fn cordoned_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let outcome = body().await;
+    scene.kubectl(&["uncordon", node]).await?.well()?;
+    outcome
+}
+
+/// Brings a node back. What went wrong in the scene counts for more than what goes wrong here.
+async fn afterwards<T>(scene: &Scene, handle: &NodeHandle, outcome: Result<T>) -> Result<T> {
+    match (outcome, back(scene, handle).await) {
+        (Err(error), Err(further)) => {
+            eprintln!("failed to bring {} back: {further:#}", handle.name());
+            Err(error)
+        }
+        (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
+        (Ok(outcome), Ok(())) => Ok(outcome),
+    }
+}
+
+async fn back(scene: &Scene, handle: &NodeHandle) -> Result<()> {
+    handle.heal().await?;
+    let nodes: Api<Node> = Api::all(scene.client().clone());
+    if nodes.get_opt(&handle.name()).await?.is_none() {
+        // A kubelet registers its node only when it starts.
+        handle.kill_kubelet().await?;
+    }
+    handle.start().await?;
+    handle.wait_ready().await?;
+    Ok(())
+}

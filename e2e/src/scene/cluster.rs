@@ -1,0 +1,245 @@
+//! One EtcdCluster of a scene: what a user does with it and what can be seen of it. Everything goes through the
+//! Kubernetes API or etcd's own; nothing here knows the operator's code.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, Phase, names};
+use serde_json::{Value, json};
+
+use super::members::{Membership, dial, membership, serves, told};
+use super::{PATIENCE, Scene, View, wait_for};
+
+/// An EtcdCluster. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    scene: Scene,
+    name: String,
+}
+
+/// What makes a member the same one: its id in etcd and the volume that it is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// etcd's id.
+    pub id: u64,
+    /// The UID of its claim.
+    pub volume: Option<String>,
+}
+
+impl Cluster {
+    /// A cluster of this name in this scene.
+    pub fn new(scene: Scene, name: &str) -> Self {
+        Self { scene, name: name.to_owned() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its scene.
+    pub fn scene(&self) -> &Scene {
+        &self.scene
+    }
+
+    /// Its object.
+    pub fn objects(&self) -> Api<EtcdCluster> {
+        self.scene.api()
+    }
+
+    /// The pods of the scene.
+    pub fn pods(&self) -> Api<Pod> {
+        self.scene.api()
+    }
+
+    /// The claims of the scene.
+    pub fn claims(&self) -> Api<PersistentVolumeClaim> {
+        self.scene.api()
+    }
+
+    fn selector(&self) -> ListParams {
+        ListParams::default().labels(&format!("{}={}", names::LABEL_CLUSTER, self.name))
+    }
+
+    /// One look at everything that the API server holds of it.
+    pub async fn view(&self) -> Result<View> {
+        let (objects, pods, claims) = (self.objects(), self.pods(), self.claims());
+        let selector = self.selector();
+        let (object, pods, claims) =
+            tokio::try_join!(objects.get(&self.name), pods.list(&selector), claims.list(&selector))?;
+        Ok(View {
+            object,
+            pods: pods.items.into_iter().map(|pod| (pod.metadata.name.clone().unwrap_or_default(), pod)).collect(),
+            claims: claims
+                .items
+                .into_iter()
+                .map(|claim| (claim.metadata.name.clone().unwrap_or_default(), claim))
+                .collect(),
+        })
+    }
+
+    /// The addresses of the pods that carry the voter's label; of all pods as long as none does.
+    pub async fn voters_addresses(&self) -> Result<BTreeMap<String, String>> {
+        let pods = self.pods().list(&self.selector()).await?;
+        let addresses = |voters: bool| -> BTreeMap<String, String> {
+            let wanted = pods.items.iter().filter(|pod| {
+                let role = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_ROLE));
+                pod.metadata.deletion_timestamp.is_none()
+                    && (!voters || role.is_some_and(|role| role == names::ROLE_VOTER))
+            });
+            let named =
+                wanted.filter_map(|pod| Some((pod.metadata.name.clone()?, pod.status.as_ref()?.pod_ip.clone()?)));
+            named.collect()
+        };
+        let voters = addresses(true);
+        Ok(if voters.is_empty() { addresses(false) } else { voters })
+    }
+
+    /// Waits until the cluster, seen through the Kubernetes API, is as `look` demands.
+    pub async fn until(&self, what: &str, deadline: Duration, look: impl Fn(&View) -> Result<()>) -> Result<View> {
+        wait_for(&format!("{what} ({})", self.name), deadline, async || {
+            let view = self.view().await?;
+            look(&view).with_context(|| view.summary())?;
+            Ok(view)
+        })
+        .await
+    }
+
+    /// Waits until the cluster is as asked for, with `voters` members: what the status says, what the pods say and what
+    /// etcd says have to agree, and every member has to serve a linearizable read itself.
+    pub async fn settles(&self, voters: usize) -> Result<Membership> {
+        wait_for(&format!("{} to settle with {voters} members", self.name), PATIENCE, async || {
+            let view = self.view().await?;
+            is_settled(&view, voters).await.with_context(|| view.summary())
+        })
+        .await
+    }
+
+    /// etcd's own member list, linearizable.
+    pub async fn membership(&self) -> Result<Membership> {
+        let addresses = self.voters_addresses().await?;
+        membership(&addresses).await
+    }
+
+    /// Waits for etcd's own member list.
+    pub async fn answers(&self) -> Result<Membership> {
+        wait_for(&format!("a linearizable member list of {}", self.name), PATIENCE, async || self.membership().await)
+            .await
+    }
+
+    /// Who every member is, by name.
+    pub async fn identities(&self) -> Result<BTreeMap<String, Identity>> {
+        let membership = self.answers().await?;
+        let view = self.view().await?;
+        let identities = membership.members.into_values().map(|member| {
+            let volume = view.volume(&member.name).map(str::to_owned);
+            (member.name, Identity { id: member.id, volume })
+        });
+        Ok(identities.collect())
+    }
+
+    /// Demands that exactly the members of before are there, under their ids, on their volumes: no membership call was
+    /// made, for each leaves another id or another name behind.
+    pub async fn is_the_same_as(&self, before: &BTreeMap<String, Identity>) -> Result<()> {
+        let now = self.identities().await?;
+        ensure!(now == *before, "the members are other ones than before: {now:?}, before {before:?}");
+        Ok(())
+    }
+
+    /// A merge patch of the object, as `kubectl patch` does it.
+    pub async fn patch(&self, patch: Value) -> Result<()> {
+        let patch = Patch::Merge(patch);
+        self.objects().patch(&self.name, &PatchParams::default(), &patch).await.context("failed to patch")?;
+        Ok(())
+    }
+
+    /// Another size.
+    pub async fn scale(&self, replicas: u8) -> Result<()> {
+        self.patch(json!({ "spec": { "replicas": replicas } })).await
+    }
+
+    /// Deletes the object and waits until it is gone.
+    pub async fn delete(&self) -> Result<()> {
+        self.objects().delete(&self.name, &DeleteParams::default()).await.context("failed to delete the cluster")?;
+        wait_for(&format!("the deletion of {} to complete", self.name), PATIENCE, async || {
+            match self.objects().get_opt(&self.name).await? {
+                None => Ok(()),
+                Some(object) => bail!("it is there, with finalizers {:?}", object.metadata.finalizers),
+            }
+        })
+        .await
+    }
+
+    /// Writes one key.
+    pub async fn put(&self, key: &str, value: &str) -> Result<()> {
+        wait_for(&format!("a write to {}", self.name), PATIENCE, async || {
+            let addresses = self.voters_addresses().await?;
+            let address = addresses.values().next().context("no member has an address")?;
+            dial(address).await?.put(key, value, None).await.map_err(told)?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes one key.
+    pub async fn remove(&self, key: &str) -> Result<()> {
+        let addresses = self.voters_addresses().await?;
+        let address = addresses.values().next().context("no member has an address")?;
+        let removed = dial(address).await?.delete(key, None).await.map_err(told)?;
+        ensure!(removed.deleted() == 1, "{} keys were deleted", removed.deleted());
+        Ok(())
+    }
+
+    /// Demands that a key reads as it was written, linearizably.
+    pub async fn reads(&self, key: &str, value: &str) -> Result<()> {
+        let found = wait_for(&format!("a linearizable read from {}", self.name), PATIENCE, async || {
+            let addresses = self.voters_addresses().await?;
+            let address = addresses.values().next().context("no member has an address")?;
+            let answer = dial(address).await?.get(key, None).await.map_err(told)?;
+            Ok(answer.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned()))
+        })
+        .await?;
+        ensure!(found.as_deref() == Some(value), "{key} reads {found:?}, not {value:?}");
+        Ok(())
+    }
+}
+
+/// Demands that everything says the same: settled, with this many members.
+async fn is_settled(view: &View, voters: usize) -> Result<Membership> {
+    let status = view.status();
+    ensure!(view.is_current(), "the status speaks of an older generation");
+    ensure!(status.phase == Some(Phase::Running), "the phase is not Running");
+    ensure!(view.is(ConditionType::Ready) && view.is(ConditionType::Available), "it is not Ready and Available");
+    ensure!(!view.is(ConditionType::Reconciling) && !view.is(ConditionType::Stalled), "it is Reconciling or Stalled");
+    ensure!(usize::try_from(status.ready_replicas) == Ok(voters), "{} are ready, not {voters}", status.ready_replicas);
+    ensure!(view.pods.len() == voters, "there are {} pods, not {voters}", view.pods.len());
+    let addresses = view.addresses();
+    ensure!(addresses.len() == voters, "{} pods have an address, not {voters}", addresses.len());
+    let membership = membership(&addresses).await?;
+    ensure!(membership.members.len() == voters, "etcd lists {:?}", membership.members);
+    ensure!(status.members.len() == voters, "the status lists {} members", status.members.len());
+    for member in &status.members {
+        let listed = membership.members.get(&member.name);
+        let listed = listed.with_context(|| format!("etcd does not list {}", member.name))?;
+        ensure!(!listed.learner && member.role == Some(MemberRole::Voter), "{} is not a voter", member.name);
+        ensure!(member.health == Some(MemberHealth::Healthy), "{} is not healthy", member.name);
+        let id = member.id.as_ref().and_then(quorate_crds::HexId::get);
+        ensure!(id == Some(listed.id), "the status says that {} is {:?}, etcd {:x}", member.name, member.id, listed.id);
+        let address = addresses.get(&member.name).with_context(|| format!("{} has no pod", member.name))?;
+        let version = Some(view.object.spec.version.as_str());
+        ensure!(member.version.as_deref() == version, "the status says that {} runs {:?}", member.name, member.version);
+        serves(address, version).await.with_context(|| member.name.clone())?;
+    }
+    let cluster = status.cluster_id.as_ref().and_then(quorate_crds::HexId::get);
+    ensure!(cluster == Some(membership.cluster), "the status says cluster {cluster:?}, etcd {}", membership.cluster);
+    ensure!(
+        status.version.as_deref() == Some(view.object.spec.version.as_str()),
+        "the status' version is {:?}",
+        status.version
+    );
+    Ok(membership)
+}

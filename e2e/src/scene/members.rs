@@ -1,0 +1,105 @@
+//! What etcd itself says of its members, asked by its own API: the judge of what the operator's status claims. It shares
+//! no code with the operator.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use etcd_client::{Client, ConnectOptions};
+
+/// How long one call to a member may take. A loaded machine with three nodes on two cores answers in some 100 ms.
+const CALL_DEADLINE: Duration = Duration::from_secs(2);
+/// The key that a linearizable read asks for; it need not exist.
+const PROBE_KEY: &str = "quorate-e2e/probe";
+/// etcd's client port.
+const CLIENT_PORT: u16 = 2379;
+
+/// One member as etcd lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// etcd's id.
+    pub id: u64,
+    /// The name that it published at its first start; empty until then.
+    pub name: String,
+    /// It does not vote yet.
+    pub learner: bool,
+}
+
+/// A linearizable member list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// etcd's cluster id.
+    pub cluster: u64,
+    /// The id of the leader.
+    pub leader: u64,
+    /// The members, by name (an unstarted one by its id).
+    pub members: BTreeMap<String, Member>,
+}
+
+impl Membership {
+    /// The name of the leader.
+    pub fn leader(&self) -> Result<&str> {
+        let leads = self.members.iter().find(|(_, member)| member.id == self.leader);
+        leads.map(|(name, _)| name.as_str()).context("nobody in the member list leads")
+    }
+
+    /// The names of the voters.
+    pub fn voters(&self) -> Vec<&str> {
+        self.members.values().filter(|member| !member.learner).map(|member| member.name.as_str()).collect()
+    }
+}
+
+/// A client of one member, with a deadline on each call.
+pub async fn dial(address: &str) -> Result<Client> {
+    let options = ConnectOptions::new().with_connect_timeout(CALL_DEADLINE).with_timeout(CALL_DEADLINE);
+    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    Client::connect([format!("http://{host}:{CLIENT_PORT}")], Some(options)).await.map_err(told)
+}
+
+/// Asks the members one after the other for the linearizable member list; the first answer counts.
+pub async fn membership(addresses: &BTreeMap<String, String>) -> Result<Membership> {
+    let mut last = anyhow!("no member has an address");
+    for (name, address) in addresses {
+        match ask(address).await {
+            Ok(membership) => return Ok(membership),
+            Err(error) => last = error.context(format!("{name} at {address}")),
+        }
+    }
+    Err(last)
+}
+
+/// The linearizable member list from one member. A linearizable read first makes the member apply all that was
+/// committed, membership changes too; its own list read after that is at least as new.
+async fn ask(address: &str) -> Result<Membership> {
+    let mut client = dial(address).await?;
+    client.get(PROBE_KEY, None).await.map_err(told)?;
+    let list = client.member_list().await.map_err(told)?;
+    let status = client.status().await.map_err(told)?;
+    let cluster = list.header().map(etcd_client::ResponseHeader::cluster_id).context("an answer without a header")?;
+    let members = list.members().iter().map(|member| {
+        let name =
+            if member.name().is_empty() { format!("unstarted {:x}", member.id()) } else { member.name().to_owned() };
+        (name, Member { id: member.id(), name: member.name().to_owned(), learner: member.is_learner() })
+    });
+    Ok(Membership { cluster, leader: status.leader(), members: members.collect() })
+}
+
+/// Demands that this member serves a linearizable read itself, as a voter, in this version if one is given.
+pub async fn serves(address: &str, version: Option<&str>) -> Result<()> {
+    let mut client = dial(address).await?;
+    client.get(PROBE_KEY, None).await.map_err(told)?;
+    let status = client.status().await.map_err(told)?;
+    if status.is_learner() {
+        bail!("it is a learner");
+    }
+    match version {
+        Some(version) if status.version() != version => bail!("it runs {}, not {version}", status.version()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// etcd-client's error has no source; its text says all.
+#[expect(clippy::needless_pass_by_value, reason = "what map_err hands over")]
+pub fn told(error: etcd_client::Error) -> anyhow::Error {
+    anyhow!("{error}")
+}

@@ -1,0 +1,84 @@
+//! The metrics listener of a member, which answers long before its client port does. It fetches and reads numbers; it
+//! judges only what "a healthy voter" is for the benchmark.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// The port of the metrics listener.
+const PORT: u16 = 2381;
+/// How long an answer may take.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// How many raft entries a member may be behind what it knows as committed and still count as caught up.
+const LAG: f64 = 100.0;
+
+/// `GET http://<address>:<port><path>`: the status and the body.
+pub async fn get(address: &str, port: u16, path: &str) -> Result<(u16, String)> {
+    let asked = async {
+        let stream = TcpStream::connect((address, port)).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let request = http::Request::get(path).header(http::header::HOST, address).body(Empty::<Bytes>::new())?;
+        let answer = sender.send_request(request).await?;
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await?.to_bytes();
+        connection.abort();
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    };
+    tokio::time::timeout(DEADLINE, asked).await.context("no answer in time")?
+}
+
+/// The path on the metrics listener.
+pub async fn ask(address: &str, path: &str) -> Result<(u16, String)> {
+    get(address, PORT, path).await
+}
+
+/// The value of a gauge or counter without labels in Prometheus' text form.
+pub fn gauge(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// The sum of a counter over all label sets that `wanted` accepts.
+pub fn sum(text: &str, name: &str, wanted: impl Fn(&str) -> bool) -> f64 {
+    let values = text.lines().filter_map(|line| {
+        let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once('}')?;
+        if wanted(labels) { value.trim().parse::<f64>().ok() } else { None }
+    });
+    values.sum()
+}
+
+/// Demands that this member votes, sees a leader, and has applied what it knows as committed.
+pub async fn is_healthy_voter(address: &str) -> Result<()> {
+    let (status, _) = ask(address, "/livez").await?;
+    ensure!(status == 200, "/livez answers {status}");
+    let (_, text) = ask(address, "/metrics").await?;
+    let value = |name| gauge(&text, name).with_context(|| format!("no {name} in its metrics"));
+    ensure!(value("etcd_server_has_leader")? > 0.5, "it sees no leader");
+    ensure!(value("etcd_server_is_learner")? < 0.5, "it is a learner");
+    let behind = value("etcd_server_proposals_committed_total")? - value("etcd_server_proposals_applied_total")?;
+    ensure!(behind <= LAG, "it is {behind} entries behind");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# TYPE a gauge\na 1\nab 7\nr{verb=\"PUT\",resource=\"pods\"} 3\nr{verb=\"GET\",resource=\"pods\"} 40\nr{verb=\"PUT\",resource=\"leases\"} 500\n";
+
+    #[test]
+    fn a_gauge_is_found_by_its_whole_name() {
+        assert_eq!(gauge(TEXT, "a"), Some(1.0));
+        assert_eq!(gauge(TEXT, "b"), None);
+    }
+
+    #[test]
+    fn counters_are_summed_over_the_wanted_labels() {
+        let writes = sum(TEXT, "r", |labels| labels.contains("PUT") && !labels.contains("leases"));
+        assert!((writes - 3.0).abs() < f64::EPSILON);
+    }
+}

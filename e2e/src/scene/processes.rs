@@ -1,0 +1,87 @@
+//! The etcd processes on all nodes of the local cluster, found by what their command line says they are. The nodes share
+//! one process table, so nothing that runs anywhere can hide, however cut off its node is. It only reads.
+
+use std::fs;
+
+/// The flag by which a process says which member it is: peer URLs are unique over all clusters.
+const IDENTITY_FLAG: &str = "--initial-advertise-peer-urls=";
+
+/// A process that runs etcd as a member.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EtcdProcess {
+    /// Its process id.
+    pub pid: i32,
+    /// Its peer URL: `http://<member>.<cluster>.<namespace>.svc...:2380`.
+    pub identity: String,
+}
+
+impl EtcdProcess {
+    /// The process with this id, if it runs etcd as a member. A process that has ended but was not yet waited for has no
+    /// command line any more.
+    pub fn read(pid: i32) -> Option<Self> {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let identity = identity(&line)?;
+        Some(Self { pid, identity })
+    }
+
+    /// The member's name: the first label of its host name.
+    pub fn member(&self) -> &str {
+        host(&self.identity).split('.').next().unwrap_or_default()
+    }
+
+    /// The namespace: the third label of its host name.
+    pub fn namespace(&self) -> &str {
+        host(&self.identity).split('.').nth(2).and_then(|label| label.split(':').next()).unwrap_or_default()
+    }
+}
+
+/// The members that run in this namespace, on any node.
+pub fn etcd_processes(namespace: &str) -> Vec<EtcdProcess> {
+    let found = pids().into_iter().filter_map(EtcdProcess::read);
+    found.filter(|process| process.namespace() == namespace).collect()
+}
+
+/// The ids of all processes of this machine.
+pub fn pids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn identity(line: &[u8]) -> Option<String> {
+    let mut arguments = line.split(|byte| *byte == 0);
+    let flag = arguments.find_map(|argument| argument.strip_prefix(IDENTITY_FLAG.as_bytes()))?;
+    Some(String::from_utf8_lossy(flag).into_owned())
+}
+
+fn host(url: &str) -> &str {
+    let after = url.split_once("://").map_or(url, |(_, rest)| rest);
+    after.split(',').next().unwrap_or(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const URL: &str = "http://db-3.db.scene-1.svc:2380";
+
+    #[test]
+    fn a_member_is_known_by_its_peer_url() {
+        let line = format!("/usr/local/bin/etcd\0--name=db-3\0{IDENTITY_FLAG}{URL}\0");
+        let process = EtcdProcess { pid: 1, identity: identity(line.as_bytes()).unwrap() };
+        assert_eq!((process.member(), process.namespace()), ("db-3", "scene-1"));
+        assert_eq!(identity(b"/quorate/quorate-agent\0launch\0"), None);
+        assert_eq!(identity(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_command_line_is_read_without_a_panic(line in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(identity) = identity(&line) {
+                let process = EtcdProcess { pid: 1, identity };
+                let _ = (process.member(), process.namespace());
+            }
+        }
+    }
+}

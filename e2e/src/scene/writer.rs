@@ -1,0 +1,209 @@
+//! A client that writes numbered keys all the time, over all members, and remembers what was acknowledged: the judge of
+//! "no acknowledged write is lost" and of how long writes failed. It never repairs anything.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use etcd_client::{Client, GetOptions};
+use tokio::task::JoinHandle;
+
+use super::members::{dial, told};
+use super::wait::wait_for;
+use super::{Cluster, PATIENCE};
+
+/// How long one put may take before the next member is asked: a leader change takes one to two seconds, and a member
+/// that was cut off never answers.
+const PUT_DEADLINE: Duration = Duration::from_secs(1);
+/// The pause between puts: some hundred a second, and the machine has other things to do.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How often the list of members is read anew.
+const ADDRESSES_INTERVAL: Duration = Duration::from_millis(500);
+/// How many keys are read back at a time.
+const PAGE: i64 = 2000;
+
+/// The longest that writes may fail in a scene: one leader change and one member that doesn't answer, on a busy
+/// machine. The benchmark measures how long it really takes.
+pub const LONGEST_GAP: Duration = Duration::from_secs(10);
+
+/// A client that writes until it is stopped.
+#[derive(Debug)]
+pub struct Writer {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    task: JoinHandle<Result<Written>>,
+    prefix: String,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Below this prefix.
+    pub prefix: String,
+    /// How many: the keys 0 to this were acknowledged.
+    pub acknowledged: u64,
+    /// How many puts failed; each was tried again until it was acknowledged.
+    pub failed: u64,
+    /// The longest time between two acknowledged writes.
+    pub longest_gap: Duration,
+}
+
+fn key(prefix: &str, number: u64) -> String {
+    format!("{prefix}/{number:010}")
+}
+
+fn value(number: u64) -> String {
+    format!("value of {number}")
+}
+
+impl Writer {
+    /// Begins to write below `prefix`, once the cluster serves.
+    pub async fn start(cluster: &Cluster, prefix: &str) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let done = Arc::new(AtomicU64::new(0));
+        let writing = write(cluster.clone(), prefix.to_owned(), stop.clone(), done.clone());
+        let writer = Self { stop, done, task: tokio::spawn(writing), prefix: prefix.to_owned() };
+        writer.writes(1).await?;
+        Ok(writer)
+    }
+
+    /// Waits until `more` further writes have been acknowledged.
+    pub async fn writes(&self, more: u64) -> Result<()> {
+        let until = self.done.load(Ordering::Relaxed) + more;
+        wait_for(&format!("{more} more acknowledged writes below {}", self.prefix), PATIENCE, async || {
+            let done = self.done.load(Ordering::Relaxed);
+            ensure!(done >= until, "{done} of {until}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Writes once more, stops, and says what was written.
+    pub async fn stop(self) -> Result<Written> {
+        self.writes(1).await?;
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.context("the writer ended early")?
+    }
+}
+
+async fn write(cluster: Cluster, prefix: String, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> Result<Written> {
+    let mut members = Members::new(cluster);
+    let mut written = Written { prefix, acknowledged: 0, failed: 0, longest_gap: Duration::ZERO };
+    let mut last = None;
+    while !stop.load(Ordering::Relaxed) {
+        let number = written.acknowledged;
+        if members.put(&key(&written.prefix, number), &value(number)).await {
+            let now = Instant::now();
+            // The time before the first write is no gap: the cluster may only just be coming up.
+            written.longest_gap = written.longest_gap.max(last.map_or(Duration::ZERO, |last| now - last));
+            last = Some(now);
+            written.acknowledged += 1;
+            done.store(written.acknowledged, Ordering::Relaxed);
+        } else {
+            written.failed += 1;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(written)
+}
+
+/// The members to write to, in turn.
+struct Members {
+    cluster: Cluster,
+    addresses: BTreeMap<String, String>,
+    read: Option<Instant>,
+    clients: HashMap<String, Client>,
+    turn: usize,
+}
+
+impl Members {
+    fn new(cluster: Cluster) -> Self {
+        Self { cluster, addresses: BTreeMap::new(), read: None, clients: HashMap::new(), turn: 0 }
+    }
+
+    /// Puts one key through the member whose turn it is; whether that was acknowledged. A member that failed is dialled
+    /// anew next time.
+    async fn put(&mut self, key: &str, value: &str) -> bool {
+        if self.read.is_none_or(|read| read.elapsed() >= ADDRESSES_INTERVAL) {
+            self.read = Some(Instant::now());
+            // Without an answer of the API server the members known so far will do.
+            if let Ok(Ok(addresses)) = tokio::time::timeout(PUT_DEADLINE, self.cluster.voters_addresses()).await {
+                self.addresses = addresses;
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let Some(address) = self.addresses.values().nth(self.turn % self.addresses.len().max(1)).cloned() else {
+            return false;
+        };
+        let put = async {
+            let mut client = match self.clients.remove(&address) {
+                Some(client) => client,
+                None => dial(&address).await?,
+            };
+            client.put(key, value, None).await.map_err(told)?;
+            anyhow::Ok(client)
+        };
+        match tokio::time::timeout(PUT_DEADLINE, put).await {
+            Ok(Ok(client)) => {
+                self.clients.insert(address, client);
+                true
+            }
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+}
+
+impl Written {
+    /// Reads everything back, linearizably, and demands that no acknowledged write is lost.
+    pub async fn check(&self, cluster: &Cluster) -> Result<()> {
+        let found = wait_for("a linearizable read of all that was written", PATIENCE, async || {
+            read(cluster, &self.prefix).await
+        })
+        .await?;
+        for number in 0..self.acknowledged {
+            match found.get(&key(&self.prefix, number)) {
+                Some(read) if *read == value(number) => (),
+                Some(read) => bail!("acknowledged write {number} reads {read:?}"),
+                None => bail!("acknowledged write {number} of {} below {} is lost", self.acknowledged, self.prefix),
+            }
+        }
+        Ok(())
+    }
+
+    /// Demands that writes never failed for longer than a leader change takes.
+    pub fn was_never_long_without(&self) -> Result<()> {
+        ensure!(
+            self.longest_gap <= LONGEST_GAP,
+            "no write was acknowledged for {:.1} s; a leader change takes no longer than {} s",
+            self.longest_gap.as_secs_f64(),
+            LONGEST_GAP.as_secs()
+        );
+        Ok(())
+    }
+}
+
+/// All keys below the prefix, read page by page from one member.
+async fn read(cluster: &Cluster, prefix: &str) -> Result<HashMap<String, String>> {
+    let addresses = cluster.voters_addresses().await?;
+    let address = addresses.values().next().context("no member has an address")?;
+    let mut client = dial(address).await?;
+    let mut found = HashMap::new();
+    let mut from = format!("{prefix}/");
+    let end = format!("{prefix}0"); // '0' follows '/'.
+    loop {
+        let options = GetOptions::new().with_range(end.as_str()).with_limit(PAGE);
+        let page = client.get(from.as_str(), Some(options)).await.map_err(told)?;
+        for pair in page.kvs() {
+            found.insert(
+                String::from_utf8_lossy(pair.key()).into_owned(),
+                String::from_utf8_lossy(pair.value()).into_owned(),
+            );
+        }
+        match page.kvs().last() {
+            Some(last) if page.more() => from = format!("{}\0", String::from_utf8_lossy(last.key())),
+            Some(_) | None => return Ok(found),
+        }
+    }
+}

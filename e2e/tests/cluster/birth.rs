@@ -1,0 +1,138 @@
+//! Faults in the first moments of a member: killed before its log holds an entry, paused while it joins, never scheduled.
+//! No cluster is stuck by them.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_crds::MemberRole;
+use quorate_e2e::faults::processes;
+use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, thorough, wait_for};
+use rustix::process::Signal;
+use serde_json::json;
+
+/// How many moments are tried: each at another part of the first 300 ms.
+fn tries() -> u32 {
+    if thorough() { 50 } else { 3 }
+}
+
+#[tokio::test]
+async fn a_seed_killed_in_its_first_moments_starts_again() -> Result<()> {
+    play("birth_seed", Stage::Shared, async |scene| {
+        for number in 0..tries() {
+            let moment = processes::moment(number);
+            seed(scene, number, moment).await.with_context(|| format!("killed {moment:?} after its start"))?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn seed(scene: &Scene, number: u32, moment: std::time::Duration) -> Result<()> {
+    let wish = Wish::new(&format!("seed{number}"), 1);
+    let none = BTreeSet::new();
+    let birth = processes::at_birth(scene, &none, moment, Signal::KILL);
+    let (db, killed) = tokio::join!(scene.create(&wish), birth);
+    let (db, killed) = (db?, killed?);
+    db.settles(1).await?;
+    ensure!(
+        db.identities().await?.contains_key(killed.member()),
+        "another member than {} is the seed",
+        killed.member()
+    );
+    db.put("hello", "world").await?;
+    db.delete().await?;
+    no_etcd(scene).await
+}
+
+/// The next try has to find its own birth.
+async fn no_etcd(scene: &Scene) -> Result<()> {
+    wait_for("the end of all members of the scene", PATIENCE, async || {
+        let running = etcd_processes(scene.namespace());
+        ensure!(running.is_empty(), "{running:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_learner_killed_in_its_first_moments_starts_again_or_is_replaced() -> Result<()> {
+    play("birth_learner", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        db.put("hello", "world").await?;
+        for number in 0..tries() {
+            let moment = processes::moment(number);
+            let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();
+            let birth = processes::at_birth(scene, &known, moment, Signal::KILL);
+            let (scaled, killed) = tokio::join!(db.scale(3), birth);
+            scaled?;
+            let killed = killed?;
+            db.settles(3)
+                .await
+                .with_context(|| format!("{} was killed {moment:?} after its start", killed.member()))?;
+            db.scale(1).await?;
+            db.settles(1).await?;
+        }
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn pods_that_no_node_takes_do_not_hold_up_the_others() -> Result<()> {
+    play("birth_unschedulable", Stage::Shared, async |scene| {
+        // Five members that may not share a node, on a cluster with fewer nodes than that.
+        let wish = Wish::new("db", 5).with("/scheduling/antiAffinity", json!("Required"));
+        let nodes = scene.kubectl(&["get", "nodes", "-o", "name"]).await?.well()?.lines().count();
+        ensure!(nodes < 5, "the cluster has {nodes} nodes");
+        let db = scene.create(&wish).await?;
+        let view = db
+            .until("the members that have a node to be voters", PATIENCE, |view| {
+                let voters =
+                    view.status().members.iter().filter(|member| member.role == Some(MemberRole::Voter)).count();
+                ensure!(voters == nodes, "{voters} voters on {nodes} nodes");
+                Ok(())
+            })
+            .await?;
+        ensure!(
+            view.status().members.iter().any(|member| member.reason.as_deref() == Some("Unschedulable")),
+            "no member says that no node takes it"
+        );
+        db.put("hello", "world").await?;
+        let odd = if nodes % 2 == 1 { nodes } else { nodes - 1 };
+        db.scale(u8::try_from(odd)?).await?;
+        db.settles(odd).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_learner_paused_while_it_joins_does_not_stop_the_cluster() -> Result<()> {
+    play("birth_paused_learner", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();
+        let birth = processes::at_birth(scene, &known, processes::FIRST_MOMENTS, Signal::STOP);
+        let (scaled, frozen) = tokio::join!(db.scale(3), birth);
+        scaled?;
+        let frozen = frozen?;
+        let outcome = async {
+            // It serves all the while: a paused learner has no vote.
+            stays("the cluster's service", std::time::Duration::from_secs(3), async || db.put("hello", "world").await)
+                .await?;
+            if thorough() {
+                // Never thawed before the cluster is whole without it: given up and replaced under a new name.
+                let membership = db.settles(3).await?;
+                ensure!(!membership.members.contains_key(frozen.member()), "{} is still a member", frozen.member());
+            }
+            Ok(())
+        }
+        .await;
+        processes::thaw(&frozen);
+        outcome?;
+        db.settles(3).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}

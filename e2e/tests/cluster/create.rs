@@ -1,0 +1,68 @@
+//! A cluster of each size on each line of etcd comes up, and everything that tells of it tells the truth.
+
+use anyhow::{Result, ensure};
+use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, play};
+
+/// Creates a cluster and demands that object, pods and etcd agree. `settles` compares members, ids, leader and versions.
+async fn comes_up(scene: &Scene, replicas: u8, version: &str) -> Result<()> {
+    let db = scene.create(&Wish::new("db", replicas).version(version)).await?;
+    let membership = db.settles(replicas.into()).await?;
+    db.put("hello", "world").await?;
+    db.reads("hello", "world").await?;
+    let leader = membership.leader()?.to_owned();
+    db.until("the status to name the leader", PATIENCE, |view| {
+        // An election in between is no fault: what counts is that the status follows.
+        let named = view.status().leader;
+        ensure!(named.is_some_and(|named| membership.members.contains_key(&named)), "etcd says {leader}");
+        Ok(())
+    })
+    .await?;
+    Ok(())
+}
+
+macro_rules! comes_up {
+    ($($(#[$attribute:meta])* $name:ident: $replicas:literal on $version:literal;)*) => {$(
+        #[tokio::test]
+        $(#[$attribute])*
+        async fn $name() -> Result<()> {
+            play(concat!("create_", stringify!($name)), Stage::Shared, async |scene| comes_up(scene, $replicas, $version).await).await
+        }
+    )*};
+}
+
+comes_up! {
+    #[ignore = "make e2e"]
+    one_member_on_3_5: 1 on "3.5.35";
+    three_members_on_3_5: 3 on "3.5.35";
+    #[ignore = "make e2e"]
+    five_members_on_3_5: 5 on "3.5.35";
+    #[ignore = "make e2e"]
+    one_member_on_3_6: 1 on "3.6.16";
+    three_members_on_3_6: 3 on "3.6.16";
+    five_members_on_3_6: 5 on "3.6.16";
+    one_member_on_3_7: 1 on "3.7.3";
+    three_members_on_3_7: 3 on "3.7.3";
+    #[ignore = "make e2e"]
+    five_members_on_3_7: 5 on "3.7.3";
+}
+
+#[tokio::test]
+async fn kubectl_get_reads_well_and_kubectl_scale_works() -> Result<()> {
+    play("create_kubectl", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let table = scene.kubectl(&["get", "etcd"]).await?.well()?;
+        let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        let [head, row] = lines.as_slice() else { anyhow::bail!("not one cluster in\n{table}") };
+        let wanted = ["NAME", "VERSION", "DESIRED", "READY", "PHASE", "AVAILABLE"];
+        ensure!(head.len() == 7 && head[..6] == wanted && head[6] == "AGE", "the columns are {head:?}");
+        ensure!(row[..6] == ["db", "3.6.16", "3", "3", "Running", "True"], "the row is {row:?}");
+        scene.kubectl(&["scale", "etcd/db", "--replicas=5"]).await?.well()?;
+        db.settles(5).await?;
+        let all = scene.kubectl(&["get", "quorate"]).await?.well()?;
+        ensure!(all.contains("db"), "the category does not list the cluster:\n{all}");
+        scene.kubectl(&["wait", "etcd/db", "--for=condition=Ready", "--timeout=60s"]).await?.well()?;
+        Ok(())
+    })
+    .await
+}

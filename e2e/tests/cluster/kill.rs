@@ -1,0 +1,103 @@
+//! Whatever is killed comes back as it was: the same identities on the same volumes, every acknowledged write, and no
+//! membership call.
+
+use anyhow::Result;
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::{pods, processes};
+use quorate_e2e::scene::{Cluster, Membership, Stage, Wish, Writer, play};
+
+/// Creates three members, writes, does the damage, and demands that everything is as before.
+async fn comes_back(
+    name: &str,
+    stage: Stage,
+    damage: impl AsyncFnOnce(&Cluster, &Membership) -> Result<()>,
+) -> Result<()> {
+    play(name, stage, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let membership = db.settles(3).await?;
+        let before = db.identities().await?;
+        let writer = Writer::start(&db, "w").await?;
+        writer.writes(50).await?;
+        damage(&db, &membership).await?;
+        writer.writes(50).await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        let written = writer.stop().await?;
+        eprintln!("{name}: longest gap {:.2} s", written.longest_gap.as_secs_f64());
+        written.check(&db).await
+    })
+    .await
+}
+
+fn names(membership: &Membership) -> Vec<&str> {
+    membership.members.keys().map(String::as_str).collect()
+}
+
+fn follower(membership: &Membership) -> Result<&str> {
+    let leader = membership.leader()?;
+    Ok(names(membership).into_iter().find(|name| *name != leader).unwrap_or(leader))
+}
+
+#[tokio::test]
+async fn a_member_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
+    comes_back("kill_sigkill", Stage::Shared, async |db, members| {
+        processes::kill_member(db.scene(), follower(members)?).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_leader_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
+    comes_back("kill_leader_process", Stage::Shared, async |db, members| {
+        processes::kill_member(db.scene(), members.leader()?).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
+    comes_back("kill_pod", Stage::Shared, async |db, members| pods::delete_by_force(db, &[follower(members)?]).await)
+        .await
+}
+
+#[tokio::test]
+async fn the_leaders_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
+    comes_back("kill_leader_pod", Stage::Shared, async |db, members| {
+        pods::delete_by_force(db, &[members.leader()?]).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn two_of_three_pods_come_back_as_they_were() -> Result<()> {
+    comes_back("kill_two", Stage::Shared, async |db, members| pods::delete_by_force(db, &names(members)[..2]).await)
+        .await
+}
+
+#[tokio::test]
+async fn all_pods_come_back_as_they_were() -> Result<()> {
+    comes_back("kill_all", Stage::Shared, async |db, members| pods::delete_by_force(db, &names(members)).await).await
+}
+
+#[tokio::test]
+async fn all_pods_and_the_operator_come_back_as_they_were() -> Result<()> {
+    comes_back("kill_all_and_operator", Stage::Alone, async |db, members| {
+        let operator = Operator::new(db.scene().client());
+        pods::delete_by_force(db, &names(members)).await?;
+        operator.delete_pods().await?;
+        operator.is_ready().await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn all_processes_killed_at_once_come_back_as_they_were() -> Result<()> {
+    comes_back("kill_all_processes", Stage::Shared, async |db, members| {
+        for name in names(members) {
+            processes::kill_member(db.scene(), name).await?;
+        }
+        Ok(())
+    })
+    .await
+}

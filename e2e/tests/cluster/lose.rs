@@ -1,0 +1,159 @@
+//! Lost volumes: a minority is replaced under new names, a majority stops the cluster, and no identity is ever started on
+//! storage that is not its own.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_crds::{ConditionType, Phase};
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::{pods, processes};
+use quorate_e2e::scene::{
+    Cluster, Membership, PATIENCE, Stage, Wish, Writer, etcd_processes, metrics, play, stays, wait_for,
+};
+use serde_json::json;
+
+/// Demands that `lost` was replaced under a new name and that every other member is as before.
+async fn replaced(db: &Cluster, before: &Membership, lost: &str) -> Result<()> {
+    let now = db.settles(before.members.len()).await?;
+    ensure!(!now.members.contains_key(lost), "{lost} is still a member");
+    for (name, member) in before.members.iter().filter(|(name, _)| *name != lost) {
+        ensure!(now.members.get(name).is_some_and(|now| now.id == member.id), "{name} is not the member it was");
+    }
+    ensure!(now.cluster == before.cluster, "it is another cluster");
+    Ok(())
+}
+
+/// Creates three members, loses the volume of the one that `pick` names, and demands that it is replaced.
+async fn one_volume(name: &str, pick: impl FnOnce(&Membership) -> Result<String>) -> Result<()> {
+    play(name, Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let before = db.settles(3).await?;
+        let writer = Writer::start(&db, "w").await?;
+        writer.writes(50).await?;
+        let lost = pick(&before)?;
+        pods::lose_volumes(&db, &[&lost]).await?;
+        replaced(&db, &before, &lost).await?;
+        let written = writer.stop().await?;
+        written.check(&db).await?;
+        written.was_never_long_without()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_member_whose_volume_is_lost_is_replaced() -> Result<()> {
+    one_volume("lose_one", |before| {
+        let leader = before.leader()?;
+        before.members.keys().find(|name| *name != leader).cloned().context("there is only a leader")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_leader_whose_volume_is_lost_is_replaced() -> Result<()> {
+    one_volume("lose_leader", |before| before.leader().map(str::to_owned)).await
+}
+
+#[tokio::test]
+async fn a_member_with_ephemeral_storage_is_replaced_when_its_pod_is_gone() -> Result<()> {
+    play("lose_ephemeral", Stage::Shared, async |scene| {
+        let wish = Wish::new("db", 3).with("/storage", json!({ "size": "1Gi", "ephemeral": true }));
+        let db = scene.create(&wish).await?;
+        let before = db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let lost = before.members.keys().next().cloned().context("no members")?;
+        pods::delete_by_force(&db, &[&lost]).await?;
+        replaced(&db, &before, &lost).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Result<()> {
+    play("lose_two", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let before = db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let names: Vec<&str> = before.members.keys().map(String::as_str).collect();
+        let [first, second, kept] = names.as_slice() else { anyhow::bail!("not three members: {names:?}") };
+        let volume = db.view().await?.volume(kept).map(str::to_owned);
+        pods::lose_volumes(&db, &[first, second]).await?;
+        let view = db
+            .until("the cluster to stop in QuorumLost", PATIENCE, |view| {
+                ensure!(view.phase() == Some(Phase::QuorumLost), "another phase");
+                ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
+                ensure!(!view.is(ConditionType::Available) && !view.is(ConditionType::Ready), "it says that it serves");
+                Ok(())
+            })
+            .await?;
+        let stalled = view.condition(ConditionType::Stalled).context("no Stalled")?;
+        let message = stalled.message.to_lowercase();
+        ensure!(
+            message.contains("restore") && message.contains(kept),
+            "the message does not say what to do: {message}"
+        );
+        // Never a new cluster, and never a second life for what is lost: only the third runs, on its volume.
+        stays("what is left of the cluster", Duration::from_secs(8), async || {
+            let view = db.view().await?;
+            ensure!(view.volume(kept).map(str::to_owned) == volume, "the claim of {kept} is another one");
+            ensure!(view.phase() == Some(Phase::QuorumLost), "the phase is {:?}", view.phase());
+            let others = etcd_processes(scene.namespace()).into_iter().filter(|process| process.member() != *kept);
+            let others: Vec<_> = others.collect();
+            ensure!(others.is_empty(), "{others:?} run");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_volume_swapped_for_an_empty_one_while_the_operator_is_away_is_refused() -> Result<()> {
+    play("lose_swapped", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let before = db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let lost = before.members.keys().next().cloned().context("no members")?;
+        let operator = Operator::new(scene.client());
+        let swapped = operator.away_during(async || {
+            // The files go under the running process; the container that follows it finds an empty volume, and nobody but
+            // the launcher can refuse now.
+            pods::empty_volume(&db, &lost).await?;
+            processes::kill_member(scene, &lost).await?;
+            let report = wait_for("the launcher to refuse the empty volume", PATIENCE, async || {
+                let address = db.view().await?.address(&lost).context("the pod has no address")?;
+                let (status, report) = metrics::ask(&address, "/quorate").await?;
+                ensure!(status == 200 && report.contains("refused"), "it answers {status}: {report}");
+                Ok(report)
+            })
+            .await?;
+            ensure!(report.contains("VolumeIsEmpty"), "it refuses, but says {report}");
+            ensure!(!etcd_processes(scene.namespace()).iter().any(|process| process.member() == lost), "{lost} runs");
+            db.reads("hello", "world").await
+        });
+        swapped.await?;
+        replaced(&db, &before, &lost).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_volume_emptied_while_pod_and_operator_are_away_is_not_resumed() -> Result<()> {
+    play("lose_emptied", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let before = db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let lost = before.members.keys().next().cloned().context("no members")?;
+        let operator = Operator::new(scene.client());
+        let emptied = operator.away_during(async || {
+            pods::delete_by_force(&db, &[&lost]).await?;
+            pods::empty_volume(&db, &lost).await
+        });
+        emptied.await?;
+        replaced(&db, &before, &lost).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}

@@ -1,0 +1,13 @@
+//! What Quorate promises, shown on a real cluster. Started by `quorate-e2e test`, which brings that cluster up; a test
+//! marked as ignored belongs to `make e2e` only.
+
+mod birth;
+mod crash;
+mod create;
+mod kill;
+mod lose;
+mod node;
+mod operator;
+mod rest;
+mod spec;
+mod write;

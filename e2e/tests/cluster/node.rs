@@ -1,0 +1,143 @@
+//! Nodes cut off, stopped, gone for good and drained: no identity ever runs twice (every scene watches that), and quorum
+//! is never given away.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_e2e::faults::nodes;
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, stays};
+
+/// A node that runs exactly one member, and that member: not the operator that leads, if there is such a one.
+async fn victim(scene: &Scene, db: &Cluster) -> Result<(String, String)> {
+    let view = db.view().await?;
+    let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in view.pods.keys() {
+        by_node.entry(view.node(name).context("a pod without a node")?.to_owned()).or_default().push(name.clone());
+    }
+    let leader = Operator::new(scene.client()).leader().await?;
+    let leads = leader.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+    let mut single: Vec<_> = by_node.into_iter().filter(|(_, members)| members.len() == 1).collect();
+    single.sort_by_key(|(node, _)| *node == leads);
+    let (node, mut members) = single.into_iter().next().context("no node runs exactly one member")?;
+    Ok((node, members.remove(0)))
+}
+
+/// Waits until the status says that this member's node can't be reached.
+async fn says_unreachable(db: &Cluster, name: &str) -> Result<()> {
+    db.until("the status to say that the node is unreachable", PATIENCE, |view| {
+        let status = view.status();
+        let member = status.members.iter().find(|member| member.name == name);
+        let reason = member.and_then(|member| member.reason.as_deref());
+        ensure!(reason == Some("NodeUnreachable"), "the reason of {name} is {reason:?}");
+        Ok(())
+    })
+    .await
+    .map(drop)
+}
+
+#[tokio::test]
+async fn a_node_cut_off_and_healed_keeps_its_member() -> Result<()> {
+    play("node_cut_off", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let before = db.identities().await?;
+        let writer = Writer::start(&db, "w").await?;
+        let (node, name) = victim(scene, &db).await?;
+        let cut = nodes::cut_off_during(scene, &node, async || {
+            says_unreachable(&db, &name).await?;
+            // Its etcd still runs: nothing may be started under its name, and nobody takes its place.
+            stays("the member's only life", Duration::from_secs(5), async || {
+                let lives: Vec<_> =
+                    etcd_processes(scene.namespace()).into_iter().filter(|process| process.member() == name).collect();
+                ensure!(lives.len() == 1, "it runs as {lives:?}");
+                Ok(())
+            })
+            .await?;
+            writer.writes(50).await?;
+            db.is_the_same_as(&before).await
+        });
+        cut.await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        writer.stop().await?.check(&db).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_member_whose_node_is_gone_for_good_is_replaced_under_a_new_name() -> Result<()> {
+    play("node_gone", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let before = db.settles(3).await?;
+        let writer = Writer::start(&db, "w").await?;
+        let (node, name) = victim(scene, &db).await?;
+        let gone = nodes::cut_off_during(scene, &node, async || {
+            says_unreachable(&db, &name).await?;
+            scene.kubectl(&["delete", "node", &node]).await?.well()?;
+            let now = db.settles(3).await?;
+            ensure!(!now.members.contains_key(&name), "{name} is still a member");
+            ensure!(now.cluster == before.cluster, "it is another cluster");
+            Ok(())
+        });
+        gone.await?;
+        // The node comes back and registers anew; what still ran there finds that it was removed, and ends.
+        let ended = quorate_e2e::scene::wait_for("the removed member's process to end", PATIENCE, async || {
+            let running = etcd_processes(scene.namespace());
+            ensure!(running.iter().all(|process| process.member() != name), "{name} runs");
+            Ok(())
+        });
+        ended.await?;
+        db.settles(3).await?;
+        writer.stop().await?.check(&db).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_node_stopped_and_started_keeps_its_member() -> Result<()> {
+    play("node_stopped", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let before = db.identities().await?;
+        let writer = Writer::start(&db, "w").await?;
+        let (node, name) = victim(scene, &db).await?;
+        let stopped = nodes::stopped_during(scene, &node, async || {
+            says_unreachable(&db, &name).await?;
+            writer.writes(50).await
+        });
+        stopped.await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        writer.stop().await?.check(&db).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<()> {
+    play("node_drain", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 5)).await?;
+        db.settles(5).await?;
+        let writer = Writer::start(&db, "w").await?;
+        let view = db.view().await?;
+        let node = view.pods.keys().find_map(|name| view.node(name)).context("no pod has a node")?.to_owned();
+        let drained = nodes::cordoned_during(scene, &node, async || {
+            let drain = ["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=15s"];
+            let (scaled, drained) = tokio::join!(db.scale(3), scene.kubectl(&drain));
+            scaled?;
+            // What the budget holds back makes the drain give up in time; that is not a fault.
+            let said = drained?;
+            eprintln!("kubectl drain: {}", said.err.lines().last().unwrap_or_default());
+            writer.writes(50).await
+        });
+        drained.await?;
+        db.settles(3).await?;
+        let written = writer.stop().await?;
+        eprintln!("node_drain: longest gap {:.2} s", written.longest_gap.as_secs_f64());
+        written.check(&db).await?;
+        written.was_never_long_without()
+    })
+    .await
+}

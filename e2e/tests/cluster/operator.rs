@@ -1,0 +1,83 @@
+//! The operator may be away, or lose its node, without any harm to running clusters; another replica takes over.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::{nodes, pods, processes};
+use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, play, thorough, wait_for};
+
+/// Within this time another replica has to lead, once the node of the one that led is gone. In `make test` only that it
+/// happens is demanded: how fast is a matter of the machine too.
+const TAKE_OVER: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn clusters_run_on_while_the_operator_is_away() -> Result<()> {
+    play("operator_away", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let membership = db.settles(3).await?;
+        let before = db.identities().await?;
+        let writer = Writer::start(&db, "w").await?;
+        let names: Vec<_> = membership.members.keys().cloned().collect();
+        let operator = Operator::new(scene.client());
+        let away = operator.away_during(async || {
+            writer.writes(50).await?;
+            processes::kill_member(scene, &names[0]).await?;
+            let back = wait_for("the kubelet to bring the member back", PATIENCE, async || {
+                db.is_the_same_as(&before).await?;
+                processes::member(scene, &names[0]).await
+            });
+            back.await?;
+            // Nobody brings this one back now; two of three serve.
+            pods::delete_by_force(&db, &[&names[1]]).await?;
+            writer.writes(50).await
+        });
+        away.await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        writer.stop().await?.check(&db).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn another_replica_takes_over_when_the_operators_node_stops() -> Result<()> {
+    play("operator_node", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        operator.is_ready().await?;
+        let leader = operator.leader().await?;
+        let name = leader.metadata.name.context("a pod without a name")?;
+        let node = leader.spec.and_then(|spec| spec.node_name).context("a leader without a node")?;
+        // Members that are not on that node: what is shown here is the operator's own loss.
+        let wish = Wish::new("db", 1).with("/scheduling/nodeSelector", other_than(scene, &node).await?);
+        let db = scene.create(&wish).await?;
+        db.settles(1).await?;
+        let taken = nodes::stopped_during(scene, &node, async || {
+            let stopped = Instant::now();
+            let holder = wait_for("another replica to lead", PATIENCE, async || {
+                let holder = operator.holder().await?;
+                ensure!(!holder.starts_with(&name), "{holder} still holds the Lease");
+                Ok(holder)
+            })
+            .await?;
+            let took = stopped.elapsed();
+            eprintln!("{holder} took over from {name} within {:.1} s", took.as_secs_f64());
+            ensure!(!thorough() || took <= TAKE_OVER, "it took {:.1} s", took.as_secs_f64());
+            let before = db.identities().await?;
+            let only = before.keys().next().context("no members")?;
+            pods::delete_by_force(&db, &[only]).await?;
+            db.settles(1).await?;
+            db.is_the_same_as(&before).await
+        });
+        taken.await?;
+        operator.is_ready().await
+    })
+    .await
+}
+
+/// A node selector for one node that is not this one.
+async fn other_than(scene: &quorate_e2e::scene::Scene, node: &str) -> Result<serde_json::Value> {
+    let names = scene.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"]).await?.well()?;
+    let other = names.split_whitespace().find(|name| *name != node).context("the cluster has one node only")?;
+    Ok(serde_json::json!({ "kubernetes.io/hostname": other }))
+}

@@ -1,0 +1,178 @@
+//! The rest of a cluster's life: pause, hibernation, deletion, a second life under the same name, and an object that was
+//! restored without its status.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::api::{Patch, PatchParams};
+use quorate_crds::{ConditionType, Phase};
+use quorate_e2e::faults::pods;
+use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, etcd_processes, play, stays};
+use serde_json::json;
+
+/// How long to look on to see that nothing is done: many times the operator's longest pause in a transition.
+const A_WHILE: Duration = Duration::from_secs(5);
+
+async fn is_in(db: &Cluster, phase: Phase) -> Result<()> {
+    db.until(&format!("the phase {phase}"), PATIENCE, |view| {
+        ensure!(view.is_current() && view.phase() == Some(phase), "another phase");
+        Ok(())
+    })
+    .await
+    .map(drop)
+}
+
+#[tokio::test]
+async fn a_paused_cluster_is_left_alone_until_it_is_unpaused() -> Result<()> {
+    play("rest_pause", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let members = db.settles(3).await?;
+        let before = db.identities().await?;
+        db.patch(json!({ "spec": { "paused": true } })).await?;
+        is_in(&db, Phase::Paused).await?;
+        let name = members.members.keys().next().map(String::as_str).unwrap_or_default();
+        pods::delete_by_force(&db, &[name]).await?;
+        stays("the pause", A_WHILE, async || {
+            ensure!(!db.view().await?.pods.contains_key(name), "{name} was brought back");
+            Ok(())
+        })
+        .await?;
+        db.patch(json!({ "spec": { "paused": false } })).await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_paused_cluster_can_be_deleted() -> Result<()> {
+    play("rest_pause_delete", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        db.patch(json!({ "spec": { "paused": true } })).await?;
+        is_in(&db, Phase::Paused).await?;
+        db.delete().await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_hibernated_cluster_wakes_with_its_data() -> Result<()> {
+    play("rest_hibernate", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let before = db.identities().await?;
+        db.scale(0).await?;
+        is_in(&db, Phase::Hibernated).await?;
+        db.until("all pods to be gone and all claims to be there", PATIENCE, |view| {
+            ensure!(
+                view.pods.is_empty() && view.claims.len() == 3,
+                "{} pods, {} claims",
+                view.pods.len(),
+                view.claims.len()
+            );
+            Ok(())
+        })
+        .await?;
+        db.scale(3).await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_cluster_deleted_with_its_volumes_leaves_nothing() -> Result<()> {
+    play("rest_delete", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        db.delete().await?;
+        quorate_e2e::scene::wait_for("claims and pods to be gone", PATIENCE, async || {
+            scene.has_no_claims().await?;
+            let pods = db.pods().list(&kube::api::ListParams::default()).await?.items.len();
+            ensure!(pods == 0, "{pods} pods are there");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn retained_volumes_are_never_taken_by_a_second_cluster_of_that_name() -> Result<()> {
+    play("rest_second_life", Stage::Shared, async |scene| {
+        let wish = Wish::new("db", 3).with("/storage/retention", json!({ "onDelete": "Retain" }));
+        let db = scene.create(&wish).await?;
+        let first = db.settles(3).await?;
+        db.put("hello", "world").await?;
+        db.delete().await?;
+        let claims = db.claims();
+        let kept = claims.list(&kube::api::ListParams::default()).await?.items;
+        ensure!(kept.len() == 3, "{} claims were kept", kept.len());
+        // The second cluster sees volumes of the first: it says so and touches nothing.
+        let db = scene.create(&wish).await?;
+        let view = db
+            .until("the second cluster to say that the volumes are another's", PATIENCE, |view| {
+                ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
+                Ok(())
+            })
+            .await?;
+        let reason =
+            view.condition(ConditionType::Stalled).map(|condition| condition.reason.clone()).unwrap_or_default();
+        ensure!(reason == "ForeignVolumes", "the reason is {reason}");
+        stays("the first cluster's volumes", A_WHILE, async || {
+            let now = claims.list(&kube::api::ListParams::default()).await?.items;
+            let same = kept.iter().all(|kept| now.iter().any(|now| now.metadata.uid == kept.metadata.uid));
+            ensure!(same && now.len() == kept.len(), "other claims are there");
+            ensure!(etcd_processes(scene.namespace()).is_empty(), "an etcd runs");
+            Ok(())
+        })
+        .await?;
+        // The user decides that the old data is not needed: then the second cluster begins, and is another one.
+        for claim in &kept {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            claims.delete(name, &kube::api::DeleteParams::default()).await?;
+        }
+        let second = db.settles(3).await?;
+        ensure!(second.cluster != first.cluster, "it is the first cluster again");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_cluster_restored_without_its_status_over_living_volumes_is_not_seeded_again() -> Result<()> {
+    play("rest_no_status", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let before = db.identities().await?;
+        let status = db.view().await?.object.status;
+        let empty = Patch::Merge(json!({ "status": null }));
+        db.objects().patch_status(db.name(), &PatchParams::default(), &empty).await?;
+        let view = db
+            .until("the cluster to say that its ledger is missing", PATIENCE, |view| {
+                ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
+                Ok(())
+            })
+            .await?;
+        let stalled = view.condition(ConditionType::Stalled).cloned();
+        let (reason, message) = stalled.map(|condition| (condition.reason, condition.message)).unwrap_or_default();
+        ensure!(reason == "LedgerMissing" && !message.is_empty(), "{reason}: {message}");
+        stays("the members that run", A_WHILE, async || {
+            ensure!(view.status().ledger.is_none(), "a new ledger was begun");
+            db.is_the_same_as(&before).await
+        })
+        .await?;
+        // With the status back the operator goes on where it was.
+        let ledger = status.and_then(|status| status.ledger);
+        let restored = Patch::Merge(json!({ "status": { "ledger": ledger } }));
+        db.objects().patch_status(db.name(), &PatchParams::default(), &restored).await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}

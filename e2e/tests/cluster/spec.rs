@@ -1,0 +1,241 @@
+//! Wrong specs are refused at once, with a message that names the field and the remedy; specs that can't be met say so
+//! soon and recover when they are mended.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_crds::ConditionType;
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, kubectl, play, thorough};
+use serde_json::{Value, json};
+
+/// One wrong spec and the words that the refusal must contain.
+struct Wrong {
+    what: &'static str,
+    wish: Wish,
+    says: &'static [&'static str],
+}
+
+fn wrong(what: &'static str, pointer: &str, value: Value, says: &'static [&'static str]) -> Wrong {
+    Wrong { what, wish: Wish::new("db", 3).with(pointer, value), says }
+}
+
+/// Wrong at creation.
+fn wrong_specs() -> Vec<Wrong> {
+    let named = |what, name: &str, says| Wrong { what, wish: Wish::new(name, 3), says };
+    vec![
+        wrong("an even size", "/replicas", json!(2), &["spec.replicas", "1, 3, 5"]),
+        wrong("another even size", "/replicas", json!(4), &["spec.replicas", "1, 3, 5"]),
+        wrong("a size too large", "/replicas", json!(9), &["spec.replicas"]),
+        wrong("a negative size", "/replicas", json!(-1), &["spec.replicas"]),
+        wrong("a version that is none", "/version", json!("latest"), &["spec.version"]),
+        wrong("a version with a v", "/version", json!("v3.6.16"), &["spec.version"]),
+        wrong("an unknown line of etcd", "/version", json!("3.4.30"), &["spec.version", "3.5"]),
+        wrong("a future major version", "/version", json!("4.0.0"), &["spec.version"]),
+        wrong("a volume too small", "/storage/size", json!("100Mi"), &["spec.storage", "1Gi"]),
+        wrong("a size that is none", "/storage/size", json!("large"), &["spec.storage"]),
+        wrong("an unknown retention", "/storage/retention/onDelete", json!("Shred"), &["onDelete"]),
+        wrong("a reserved flag", "/etcd/extraFlags", json!({ "data-dir": "/tmp" }), &["spec.etcd.extraFlags"]),
+        wrong("an identity's flag", "/etcd/extraFlags", json!({ "initial-cluster": "x" }), &["spec.etcd.extraFlags"]),
+        wrong("an unknown flag", "/etcd/extraFlags", json!({ "make-it-fast": "yes" }), &["spec.etcd.extraFlags"]),
+        wrong("a flag with dashes", "/etcd/extraFlags", json!({ "--log-level": "debug" }), &["spec.etcd.extraFlags"]),
+        wrong("an election too short", "/etcd/electionTimeoutMillis", json!(200), &["electionTimeoutMillis"]),
+        wrong("a quota beyond the volume", "/etcd/quota", json!("8Gi"), &["quota"]),
+        wrong(
+            "hibernation of ephemeral data",
+            "",
+            json!({ "replicas": 0, "storage": { "size": "1Gi", "ephemeral": true } }),
+            &["ephemeral"],
+        ),
+        wrong("a field that does not exist", "/replica", json!(3), &["replica"]),
+        named("a name that starts with a digit", "1db", &["metadata.name"]),
+        named(
+            "a name too long for its children",
+            "a-name-of-forty-one-letters-and-then-some",
+            &["metadata.name", "40"],
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn wrong_specs_are_refused_with_the_field_and_the_remedy() -> Result<()> {
+    play("spec_wrong", Stage::Shared, async |scene| {
+        let mut unexpected = Vec::new();
+        for Wrong { what, wish, says } in wrong_specs() {
+            let wish = if wish.object()["spec"][""].is_object() {
+                let spec = wish.object()["spec"][""].clone();
+                Wish::new("db", 3).with("/replicas", spec["replicas"].clone()).with("/storage", spec["storage"].clone())
+            } else {
+                wish
+            };
+            let said = scene.apply(&wish.object()).await?;
+            match says.iter().find(|word| !said.err.contains(**word)) {
+                _ if said.fine => {
+                    unexpected.push(format!("{what} was accepted"));
+                    scene.cluster(wish.name()).delete().await?;
+                }
+                Some(missing) => unexpected.push(format!("{what}: {missing:?} is not in: {}", said.err.trim())),
+                None => (),
+            }
+        }
+        ensure!(unexpected.is_empty(), "{}", unexpected.join("\n"));
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn changes_that_can_not_be_made_are_refused() -> Result<()> {
+    play("spec_changes", Stage::Shared, async |scene| {
+        let wish = Wish::new("db", 1).with("/storage/size", json!("2Gi"));
+        let db = scene.create(&wish).await?;
+        let changes = [
+            ("a shrinking volume", wish.clone().with("/storage/size", json!("1Gi")), "spec.storage.size"),
+            ("ephemeral storage", wish.clone().with("/storage/ephemeral", json!(true)), "spec.storage.ephemeral"),
+            (
+                "another class",
+                wish.clone().with("/storage/storageClassName", json!("other")),
+                "spec.storage.storageClassName",
+            ),
+        ];
+        for (what, wish, field) in changes {
+            let said = scene.apply(&wish.object()).await?.refused().context(what)?;
+            ensure!(said.contains(field), "{what}: {field} is not in {said}");
+        }
+        let said = scene.kubectl(&["scale", "etcd/db", "--replicas=2"]).await?.refused()?;
+        ensure!(said.contains("1, 3, 5"), "kubectl scale: {said}");
+        db.settles(1).await.map(drop)
+    })
+    .await
+}
+
+/// How soon a spec that can't be met has to show. In `make test` only that it shows is demanded.
+const SOON: Duration = Duration::from_secs(15);
+
+/// Waits until conditions and events name the reason, and then, mended, for the cluster to settle.
+async fn shows_and_recovers(scene: &Scene, wish: Wish, reason: &str, mend: Value) -> Result<()> {
+    let db = scene.create(&wish).await?;
+    let started = Instant::now();
+    db.until(&format!("the condition's reason {reason}"), PATIENCE, |view| {
+        let reasons = reasons(view);
+        ensure!(reasons.iter().any(|seen| seen == reason), "{reasons:?}");
+        Ok(())
+    })
+    .await?;
+    told(scene, reason).await?;
+    let took = started.elapsed();
+    eprintln!("{reason} was shown within {:.1} s", took.as_secs_f64());
+    ensure!(!thorough() || took <= SOON, "{reason} was shown after {:.1} s only", took.as_secs_f64());
+    db.patch(mend).await?;
+    settles_after(&db).await
+}
+
+async fn settles_after(db: &Cluster) -> Result<()> {
+    let replicas = db.view().await?.object.spec.replicas;
+    db.settles(usize::try_from(replicas)?).await.map(drop)
+}
+
+/// The reasons of the conditions that speak of trouble.
+fn reasons(view: &View) -> Vec<String> {
+    let types = [ConditionType::Ready, ConditionType::Stalled, ConditionType::Reconciling];
+    types.into_iter().filter_map(|of| view.condition(of)).map(|condition| condition.reason.clone()).collect()
+}
+
+/// Waits for an event of this reason about the cluster.
+async fn told(scene: &Scene, reason: &str) -> Result<()> {
+    quorate_e2e::scene::wait_for(&format!("an event {reason}"), PATIENCE, async || {
+        let events = scene.kubectl(&["get", "events", "-o", "custom-columns=R:.reason,N:.message"]).await?.well()?;
+        ensure!(events.contains(reason), "the events are\n{events}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_missing_image_is_shown_and_recovers_when_mended() -> Result<()> {
+    play("spec_image", Stage::Shared, async |scene| {
+        let wish = Wish::new("db", 1).with("/image", json!({ "tag": "v3.6.16-missing", "pullPolicy": "Never" }));
+        shows_and_recovers(scene, wish, "ImageMissing", json!({ "spec": { "image": { "tag": null } } })).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_pod_that_no_node_takes_is_shown_and_recovers_when_mended() -> Result<()> {
+    play("spec_unschedulable", Stage::Shared, async |scene| {
+        let wish = Wish::new("db", 1).with("/scheduling/nodeSelector", json!({ "quorate.dev/no-such-node": "true" }));
+        let mend = json!({ "spec": { "scheduling": { "nodeSelector": null } } });
+        shows_and_recovers(scene, wish, "Unschedulable", mend).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_missing_storage_class_is_shown_and_recovers_when_it_is_there() -> Result<()> {
+    play("spec_class", Stage::Shared, async |scene| {
+        let class = format!("late-{}", scene.namespace());
+        let wish = Wish::new("db", 1).with("/storage/storageClassName", json!(class));
+        let db = scene.create(&wish).await?;
+        db.until("the condition's reason StorageClassMissing", PATIENCE, |view| {
+            let reasons = reasons(view);
+            ensure!(reasons.iter().any(|reason| reason == "StorageClassMissing"), "{reasons:?}");
+            Ok(())
+        })
+        .await?;
+        told(scene, "StorageClassMissing").await?;
+        // A class of that name, otherwise as the default one: then it goes on by itself.
+        let classes = scene.kubectl(&["get", "storageclass", "-o", "json"]).await?.well()?;
+        let classes: Value = serde_json::from_str(&classes)?;
+        let default = classes["items"].as_array().and_then(|items| items.first()).context("there is no class")?;
+        let copy = json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": { "name": class },
+            "provisioner": default["provisioner"],
+            "volumeBindingMode": default["volumeBindingMode"],
+            "parameters": default["parameters"],
+            "reclaimPolicy": default["reclaimPolicy"],
+        });
+        scene.apply(&copy).await?.well()?;
+        let settled = db.settles(1).await;
+        let deleted = kubectl(&["delete", "storageclass", &class], None).await?;
+        settled?;
+        deleted.well().map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_object_from_before_a_tightened_rule_can_still_be_used_and_deleted() -> Result<()> {
+    play("spec_tightened", Stage::Alone, async |scene| {
+        let crd = "etcdclusters.quorate.dev";
+        let strict = kubectl(&["get", "crd", crd, "-o", "json"], None).await?.well()?;
+        let strict: Value = serde_json::from_str(&strict)?;
+        let rules = "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations";
+        let tight = strict.pointer(rules).cloned().context("the CRD has no root rules")?;
+        // A CRD of before, without the root rules: an object comes in that they forbid.
+        let patch = |op: Value| json!([op]).to_string();
+        let loose = patch(json!({ "op": "remove", "path": rules }));
+        kubectl(&["patch", "crd", crd, "--type=json", "-p", &loose], None).await?.well()?;
+        let long = "a-name-of-forty-one-letters-and-then-some";
+        let db = scene.cluster(long);
+        let created = quorate_e2e::scene::wait_for("the looser rules to be in force", PATIENCE, async || {
+            scene.create(&Wish::new(long, 1)).await.map(drop)
+        })
+        .await;
+        let again = patch(json!({ "op": "add", "path": rules, "value": tight }));
+        kubectl(&["patch", "crd", crd, "--type=json", "-p", &again], None).await?.well()?;
+        created?;
+        quorate_e2e::scene::wait_for("the tightened rules to be in force", PATIENCE, async || {
+            let mut other = Wish::new("a-second-name-of-more-than-forty-letters-here", 1).object();
+            other["metadata"]["namespace"] = json!(scene.namespace());
+            let said = kubectl(&["apply", "--dry-run=server", "-f", "-"], Some(serde_json::to_vec(&other)?)).await?;
+            said.refused().map(drop)
+        })
+        .await?;
+        // Finalizer and status are written, the spec can be changed, and the deletion completes.
+        db.settles(1).await?;
+        db.patch(json!({ "metadata": { "labels": { "changed": "true" } } })).await?;
+        db.delete().await
+    })
+    .await
+}
