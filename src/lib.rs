@@ -1,1 +1,12 @@
-//! The operator.
+//! The operator: it watches EtcdClusters, observes their members, asks the state machine what to do, and does it.
+
+pub mod api;
+pub mod cli;
+mod cluster;
+mod definitions;
+pub mod lease;
+pub mod metrics;
+pub mod operator;
+pub mod serve;
+pub mod telemetry;
+pub mod writes;

@@ -25,6 +25,9 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// No operator has looked at the object yet. If this lasts, see whether the operator runs and looks after this
+    /// namespace.
+    Unseen,
     /// The cluster is as asked for. Nothing to do.
     ClusterReady,
     /// Quorate is working towards the spec. Nothing to do.

@@ -1,0 +1,255 @@
+//! Every call to Kubernetes but the watches and the Lease: each with a deadline, each counted, writes only through the
+//! gate. It decides nothing and retries nothing: the next round observes again.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Config, Resource};
+use quorate_crds::names::FIELD_MANAGER;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::metrics::Metrics;
+use crate::writes::{self, Writes};
+
+/// How long one call may take. kube's own default is no limit at all. Five seconds is the time by which a Lease
+/// outlives its holder's right to write: see [`crate::lease`].
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// A call that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {verb} {kind} {name}")]
+pub struct Error {
+    verb: &'static str,
+    kind: Cow<'static, str>,
+    name: String,
+    /// Why.
+    #[source]
+    pub cause: Cause,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// Nothing was sent: the Lease is another's, or the operator is being stopped.
+    #[error("{0}")]
+    Shut(&'static str),
+    /// No answer in time: a write may have been done or not.
+    #[error("no answer within {0:?}")]
+    Deadline(Duration),
+    /// The API server's answer, or why there is none.
+    #[error(transparent)]
+    Kube(Box<kube::Error>),
+}
+
+impl Error {
+    /// The API server's answer, if there is one.
+    fn status(&self) -> Option<&kube::core::Status> {
+        match &self.cause {
+            Cause::Kube(error) => match error.as_ref() {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            },
+            Cause::Shut(_) | Cause::Deadline(_) => None,
+        }
+    }
+
+    /// Somebody else was faster: the object has changed, is gone, or is there already. The next round sees it.
+    pub fn is_surprise(&self) -> bool {
+        self.status().is_some_and(|s| s.is_conflict() || s.is_not_found() || s.is_already_exists())
+    }
+
+    /// The caller lacks the right.
+    pub fn is_forbidden(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_forbidden)
+    }
+
+    /// The object is gone.
+    pub fn is_not_found(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_not_found)
+    }
+
+    /// The API server refused the object itself (an admission policy, a quota, a field): its words.
+    pub fn refusal(&self) -> Option<&str> {
+        self.status().filter(|s| s.is_forbidden() || s.is_invalid() || s.code == 400).map(|s| s.message.as_str())
+    }
+
+    /// Nothing was sent.
+    pub fn is_shut(&self) -> bool {
+        matches!(self.cause, Cause::Shut(_))
+    }
+}
+
+/// A kind of which each object lives in a namespace.
+pub trait Namespaced: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Known {}
+impl<K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Known> Namespaced for K {}
+
+/// A kind whose objects can be read and written.
+pub trait Known: Clone + Debug + Serialize + DeserializeOwned {}
+impl<K: Clone + Debug + Serialize + DeserializeOwned> Known for K {}
+
+/// The Kubernetes API.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+    metrics: Arc<Metrics>,
+    writes: Writes,
+}
+
+/// A client from the environment: the kubeconfig outside, the ServiceAccount inside a cluster. kube's own retries (up
+/// to 15, minutes long) are off: a round fails and the next one observes again.
+pub async fn client() -> Result<Client, ClientError> {
+    let mut config = Config::infer().await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Neither a kubeconfig nor a ServiceAccount.
+    #[error("failed to find out how to reach Kubernetes: set KUBECONFIG, or run in a pod with a ServiceAccount")]
+    Infer(#[from] kube::config::InferConfigError),
+    /// The configuration is unusable.
+    #[error("failed to make a client of the Kubernetes configuration")]
+    Client(#[from] kube::Error),
+}
+
+impl Kube {
+    /// The API behind this client.
+    pub fn new(client: Client, metrics: Arc<Metrics>, writes: Writes) -> Self {
+        Self { client, metrics, writes }
+    }
+
+    /// The client itself, for watches and events.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The gate through which writes go.
+    pub fn writes(&self) -> &Writes {
+        &self.writes
+    }
+
+    /// Reads one object by a quorum read; `None` if it isn't there.
+    pub async fn get<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        self.read::<K, _>("get", name, api.get_opt(name)).await
+    }
+
+    /// Reads one object that lives in no namespace by a quorum read; `None` if it isn't there.
+    pub async fn get_global<K>(&self, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Known,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        self.read::<K, _>("get", name, api.get_opt(name)).await
+    }
+
+    /// Lists the objects with these labels by a quorum read: without a resourceVersion the API server answers from
+    /// etcd's newest state.
+    pub async fn list<K: Namespaced>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().labels(labels);
+        Ok(self.read::<K, _>("list", labels, api.list(&params)).await?.items)
+    }
+
+    /// Creates an object. A taken name is an error.
+    pub async fn create<K: Namespaced>(&self, namespace: &str, object: &K) -> Result<K, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let name = object.meta().name.clone().unwrap_or_default();
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+        self.write::<K, _>("create", &name, api.create(&params, object)).await
+    }
+
+    /// Applies an object server-side: our fields become as given, others' stay.
+    pub async fn apply<K: Namespaced>(&self, namespace: &str, object: &K) -> Result<K, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let name = object.meta().name.clone().unwrap_or_default();
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        self.write::<K, _>("apply", &name, api.patch(&name, &params, &Patch::Apply(object))).await
+    }
+
+    /// Merges into an object. A `metadata.uid` or `metadata.resourceVersion` in `change` that differs from the object's
+    /// is refused by the API server as a conflict: that is how a patch is guarded.
+    pub async fn merge<K: Namespaced>(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &serde_json::Value,
+    ) -> Result<K, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        self.write::<K, _>("patch", name, api.patch(name, &params, &Patch::Merge(change))).await
+    }
+
+    /// Replaces the status of an object if it still has the resourceVersion that it was read with.
+    pub async fn replace_status<K: Namespaced>(&self, namespace: &str, object: &K) -> Result<K, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let name = object.meta().name.clone().unwrap_or_default();
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+        self.write::<K, _>("replace-status", &name, api.replace_status(&name, &params, object)).await
+    }
+
+    /// Deletes an object with its own grace period, if it is still this one. An object that is gone is an error.
+    pub async fn delete<K: Namespaced>(&self, namespace: &str, name: &str, still: Preconditions) -> Result<(), Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::default().preconditions(still);
+        self.write::<K, _>("delete", name, api.delete(name, &params)).await.map(drop)
+    }
+
+    async fn read<K: Resource<DynamicType = ()>, T>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Error> {
+        let answer = match timeout(DEADLINE, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(Cause::Kube(Box::new(error))),
+            Err(_) => Err(Cause::Deadline(DEADLINE)),
+        };
+        self.counted::<K, T>(verb, name, answer)
+    }
+
+    async fn write<K: Resource<DynamicType = ()>, T>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Error> {
+        let answer = self.writes.perform(DEADLINE, call).await.map_err(|error| match error {
+            writes::Error::NotLeading => Cause::Shut("this operator does not lead"),
+            writes::Error::Stopping => Cause::Shut("this operator is being stopped"),
+            writes::Error::Deadline(deadline) => Cause::Deadline(deadline),
+            writes::Error::Failed(error) => Cause::Kube(Box::new(error)),
+        });
+        self.counted::<K, T>(verb, name, answer)
+    }
+
+    fn counted<K: Resource<DynamicType = ()>, T>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        answer: Result<T, Cause>,
+    ) -> Result<T, Error> {
+        let kind = K::kind(&());
+        let outcome = match &answer {
+            Ok(_) => "ok",
+            Err(Cause::Shut(_)) => "shut",
+            Err(Cause::Deadline(_)) => "deadline",
+            Err(Cause::Kube(error)) => match error.as_ref() {
+                kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => "conflict",
+                kube::Error::Api(status) if status.is_not_found() => "not-found",
+                _ => "error",
+            },
+        };
+        self.metrics.called("kubernetes", verb, &kind, outcome);
+        answer.map_err(|cause| Error { verb, kind: kind.into_owned().into(), name: name.to_owned(), cause })
+    }
+}

@@ -1,0 +1,140 @@
+//! Steps on etcd's membership. Before each call the linearizable member list is read from the very member that is called,
+//! and must hold exactly the members that were planned from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use k8s_openapi::api::core::v1::Pod;
+use quorate_etcd::{CallError, MemberClient};
+use quorate_statemachine::{Alive, MemberId, Serial, Sight};
+
+use super::{Acting, Stop};
+use crate::api::DEADLINE;
+use crate::cluster::observe::members::{self, Address};
+use crate::cluster::render::CLIENT_PORT;
+use crate::writes;
+
+/// How far a learner may lie behind the leader, in raft entries, when it is promoted. etcd itself is content with 90% of
+/// the leader's index, which on a long log is no bound at all.
+const PROMOTION_LAG: u64 = 100;
+
+impl Acting<'_> {
+    pub(super) async fn add_learner(&self, serial: Serial, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+        let member = self.member_that_agrees(expect).await?;
+        self.change("add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
+        Ok(())
+    }
+
+    pub(super) async fn promote(&self, serial: Serial, id: MemberId, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+        let member = self.member_that_agrees(expect).await?;
+        self.still_promotable(serial).await?;
+        self.change("promote", member.promote(quorate_etcd::MemberId(id.0))).await?;
+        Ok(())
+    }
+
+    pub(super) async fn remove(&self, id: MemberId, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+        let member = self.member_that_agrees(expect).await?;
+        self.change("remove", member.remove(quorate_etcd::MemberId(id.0))).await?;
+        Ok(())
+    }
+
+    pub(super) async fn move_leader(&self, from: MemberId, to: MemberId) -> Result<(), Stop> {
+        let Some((serial, _)) = self.observed.said.leader().filter(|(_, leader)| *leader == from) else {
+            return Err(Stop::Surprise(format!("{from} does not lead")));
+        };
+        let member = self.client(serial)?;
+        if member.status().await?.leader != Some(quorate_etcd::MemberId(from.0)) {
+            return Err(Stop::Surprise(format!("{from} does not lead any more")));
+        }
+        self.change("move-leader", member.move_leader(quorate_etcd::MemberId(to.0))).await
+    }
+
+    /// A member whose linearizable list is the one that was planned from: the leader if it is known.
+    async fn member_that_agrees(&self, expect: &BTreeSet<MemberId>) -> Result<MemberClient, Stop> {
+        let serves = |serial: &Serial| match self.alive(*serial) {
+            Some(alive) => alive.has_leader && !alive.learner,
+            None => false,
+        };
+        let leader = self.observed.said.leader().map(|(serial, _)| serial);
+        let any = || self.observed.said.seen.keys().copied().find(serves);
+        let Some(serial) = leader.or_else(any) else {
+            return Err(Stop::Surprise("no member serves".into()));
+        };
+        let member = self.client(serial)?;
+        let found = members::ids(&member.member_list().await?);
+        if found == *expect {
+            Ok(member)
+        } else {
+            Err(Stop::Surprise("the member list has changed since it was planned from".into()))
+        }
+    }
+
+    /// Demands, right before a promotion, that the learner is alive in the process that was observed, has caught up and
+    /// is not being deleted: etcd promotes dead learners, and then the cluster stops.
+    async fn still_promotable(&self, serial: Serial) -> Result<(), Stop> {
+        let surprise = |what: &str| Stop::Surprise(format!("the learner {serial} {what}"));
+        let planned = self.alive(serial).ok_or_else(|| surprise("was not seen"))?.process;
+        let addresses = self.addresses();
+        let address = addresses.get(&serial).ok_or_else(|| surprise("has no address"))?;
+        let name = self.cluster.member(serial);
+        let (seen, pod) =
+            tokio::join!(members::look(address), self.actor.kube.get::<Pod>(self.cluster.namespace, &name));
+        let still = pod?.is_some_and(|pod| {
+            pod.metadata.uid.as_deref() == Some(address.pod.as_str()) && pod.metadata.deletion_timestamp.is_none()
+        });
+        let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
+        let leader = self.observed.said.leader().and_then(|(leader, _)| self.alive(leader));
+        let committed = leader.map_or(now.committed, |leader| leader.committed.max(now.committed));
+        let caught_up = committed.saturating_sub(now.applied) <= PROMOTION_LAG;
+        match (still, now.live && now.has_leader, now.process == planned, caught_up) {
+            (true, true, true, true) => Ok(()),
+            (false, ..) => Err(surprise("is being deleted")),
+            (_, false, ..) => Err(surprise("is not alive")),
+            (_, _, false, _) => Err(surprise("was started anew")),
+            (.., false) => Err(surprise("lags")),
+        }
+    }
+
+    fn alive(&self, serial: Serial) -> Option<&Alive> {
+        match &self.observed.said.seen.get(&serial)?.sight {
+            Sight::Etcd(alive) => Some(alive),
+            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+        }
+    }
+
+    fn client(&self, serial: Serial) -> Result<MemberClient, Stop> {
+        let Some(seen) = self.observed.said.seen.get(&serial) else {
+            return Err(Stop::Surprise(format!("{serial} has no address")));
+        };
+        Ok(self.actor.pool.member(&format!("http://{}", SocketAddr::new(seen.ip, CLIENT_PORT)))?)
+    }
+
+    /// Where each member can be asked.
+    pub(super) fn addresses(&self) -> BTreeMap<Serial, Address> {
+        let pods = self.observed.pods.iter().filter_map(|(serial, pod)| {
+            Some((*serial, Address { pod: pod.uid.clone(), ip: pod.ip?, ticketed: pod.ticket.is_some() }))
+        });
+        pods.collect()
+    }
+
+    /// One change of etcd, through the gate.
+    async fn change<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Stop> {
+        let answer = self.actor.kube.writes().perform(DEADLINE, call).await;
+        let outcome = match &answer {
+            Ok(_) => "ok",
+            Err(writes::Error::NotLeading | writes::Error::Stopping) => "shut",
+            Err(writes::Error::Deadline(_)) => "deadline",
+            Err(writes::Error::Failed(error)) if error.refusal().is_some() => "refused",
+            Err(writes::Error::Failed(_)) => "error",
+        };
+        self.actor.metrics.called("etcd", verb, "Member", outcome);
+        answer.map_err(|error| match error {
+            writes::Error::NotLeading => Stop::Shut("this operator does not lead"),
+            writes::Error::Stopping => Stop::Shut("this operator is being stopped"),
+            writes::Error::Deadline(deadline) => {
+                Stop::Surprise(format!("no answer to {verb} within {deadline:?}; the member list will show"))
+            }
+            writes::Error::Failed(error) => error.into(),
+        })
+    }
+}

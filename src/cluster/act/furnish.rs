@@ -1,0 +1,170 @@
+//! What every cluster has besides members: two Services and a disruption budget, applied server-side, and only where
+//! they differ from what the watches show; and claims that grow with the spec.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use quorate_crds::Quantity;
+use quorate_statemachine::{Plan, Serial};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Acting, Stop};
+use crate::api::{Error, Namespaced};
+use crate::cluster::observe::facts::ClaimFacts;
+use crate::cluster::render;
+
+/// What this process applied last for one cluster, by kind and name: the hash of each object. A field that the spec no
+/// longer asks for is not missed by a comparison with the live object, but by this.
+#[derive(Debug, Default)]
+pub struct Furnished(HashMap<String, u64>);
+
+impl Acting<'_> {
+    /// Applies what differs. The budget is in force before any step is done.
+    pub(super) async fn furnish(&self, plan: &Plan, furnished: &mut Furnished) -> Result<(), Stop> {
+        let live = &self.observed.furniture;
+        let headless = render::headless_service(&self.cluster);
+        let client = render::client_service(&self.cluster);
+        let budget = plan.budget.map(|min_available| render::budget(&self.cluster, min_available));
+        let due = [
+            furnished.due("headless", &headless, live.services.get(self.cluster.name)),
+            furnished.due(
+                "client",
+                &client,
+                live.services.get(&quorate_crds::names::client_service(self.cluster.name)),
+            ),
+        ];
+        let budget = budget.filter(|budget| furnished.due("budget", budget, live.budgets.get(self.cluster.name)));
+        let (one, two, three) = tokio::join!(self.apply_if(due[0], &headless), self.apply_if(due[1], &client), async {
+            match &budget {
+                Some(budget) => self.apply_if(true, budget).await,
+                None => Ok(()),
+            }
+        },);
+        for (name, result) in [("headless", one), ("client", two), ("budget", three)] {
+            result.inspect_err(|_| furnished.forget(name))?;
+        }
+        self.grow_claims().await
+    }
+
+    async fn apply_if<K: Namespaced>(&self, due: bool, object: &K) -> Result<(), Error> {
+        if due {
+            tracing::info!(cluster = %self.cluster.name, kind = %K::kind(&()), "applies");
+            self.actor.kube.apply(self.cluster.namespace, object).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for larger volumes where the spec has grown. A StorageClass that does not allow it refuses, which must not
+    /// keep the cluster from anything else.
+    async fn grow_claims(&self) -> Result<(), Stop> {
+        for (serial, claim) in &self.observed.claims {
+            if claim.cluster_uid.as_deref() == Some(self.cluster.uid)
+                && is_smaller(claim, &self.cluster.spec.storage.size)
+            {
+                match self.grow_claim(*serial, claim).await {
+                    Ok(()) => (),
+                    Err(error) if error.refusal().is_some() => {
+                        tracing::debug!(cluster = %self.cluster.name, member = %serial, %error, "a volume can't grow");
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn grow_claim(&self, serial: Serial, claim: &ClaimFacts) -> Result<(), Error> {
+        let size = self.cluster.spec.storage.size.as_str();
+        let change = json!({ "metadata": { "uid": claim.uid.as_str() },
+            "spec": { "resources": { "requests": { "storage": size } } } });
+        let name = self.cluster.member(serial);
+        self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &name, &change).await.map(drop)
+    }
+}
+
+fn is_smaller(claim: &ClaimFacts, wished: &Quantity) -> bool {
+    let requested = claim.requested.as_deref().map(|size| Quantity::new(size).bytes());
+    matches!((requested, wished.bytes()), (Some(Ok(requested)), Ok(wished)) if requested < wished && !claim.terminating)
+}
+
+impl Furnished {
+    /// Whether an object has to be applied: it is not there, lacks something, or asks for less than we did before.
+    fn due<K: Serialize>(&mut self, name: &str, object: &K, live: Option<&Value>) -> bool {
+        // The keys of all maps in these objects are strings, so this does not fail; a null would be applied each time.
+        let wished = serde_json::to_value(object).unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        wished.to_string().hash(&mut hasher);
+        let hash = hasher.finish();
+        let before = self.0.insert(name.to_owned(), hash);
+        !live.is_some_and(|live| covers(live, &wished)) || before.is_some_and(|before| before != hash)
+    }
+
+    /// What was not applied after all is due again.
+    fn forget(&mut self, name: &str) {
+        self.0.insert(name.to_owned(), 0);
+    }
+}
+
+/// Whether everything that is wished for is there. Defaults that the API server filled in may be there too.
+fn covers(live: &Value, wished: &Value) -> bool {
+    match (live, wished) {
+        (Value::Object(live), Value::Object(wished)) => {
+            wished.iter().all(|(key, wished)| live.get(key).is_some_and(|live| covers(live, wished)))
+        }
+        (Value::Array(live), Value::Array(wished)) => {
+            live.len() == wished.len() && live.iter().zip(wished).all(|(live, wished)| covers(live, wished))
+        }
+        (live, wished) => live == wished,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_of_the_api_server_are_no_difference() {
+        let live = json!({ "spec": { "ports": [{ "port": 1, "nodePort": 30000 }], "type": "ClusterIP" } });
+        assert!(covers(&live, &json!({ "spec": { "ports": [{ "port": 1 }] } })));
+        for wished in [
+            json!({ "spec": { "ports": [{ "port": 2 }] } }),
+            json!({ "spec": { "ports": [] } }),
+            json!({ "spec": { "type": "NodePort" } }),
+            json!({ "metadata": {} }),
+        ] {
+            assert!(!covers(&live, &wished), "{wished}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_applied_when_it_differs_and_when_we_ask_for_less() {
+        let mut furnished = Furnished::default();
+        let rich = json!({ "annotations": { "a": "1", "b": "2" } });
+        let poor = json!({ "annotations": { "a": "1" } });
+        assert!(furnished.due("x", &rich, None));
+        assert!(!furnished.due("x", &rich, Some(&rich)));
+        assert!(furnished.due("x", &poor, Some(&rich)), "an annotation has to go");
+        assert!(!furnished.due("x", &poor, Some(&poor)));
+        assert!(!Furnished::default().due("x", &poor, Some(&rich)), "somebody else's annotation stays");
+        furnished.forget("x");
+        assert!(furnished.due("x", &poor, Some(&poor)));
+    }
+
+    #[test]
+    fn a_claim_grows_and_never_shrinks() {
+        let claim = |size: &str| ClaimFacts {
+            uid: quorate_statemachine::Uid::new("u"),
+            cluster_uid: None,
+            terminating: false,
+            volume_name: None,
+            class: None,
+            requested: Some(size.into()),
+        };
+        assert!(is_smaller(&claim("1Gi"), &Quantity::new("2Gi")));
+        assert!(!is_smaller(&claim("1Gi"), &Quantity::new("1024Mi")));
+        assert!(!is_smaller(&claim("2Gi"), &Quantity::new("1Gi")));
+        assert!(!is_smaller(&claim("what"), &Quantity::new("1Gi")));
+    }
+}

@@ -1,0 +1,284 @@
+//! Acts: the only writer. The ledger first, by compare-and-swap; then what every cluster has; then the plan's steps in
+//! their order, each guarded where it is done. The first surprise ends it: the next round observes again.
+
+mod etcd;
+mod furnish;
+mod objects;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use quorate_crds::{EtcdCluster, EtcdClusterStatus, names};
+use quorate_etcd::{CallError, Pool};
+use quorate_statemachine::{Bind, Life, Plan, Serial, Step, Uid};
+use serde_json::json;
+
+pub use self::furnish::Furnished;
+use super::observe::Observed;
+use super::render;
+use crate::api::{self, Kube};
+use crate::metrics::Metrics;
+
+/// Why the rest of a plan was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// The world is not as it was planned from, or etcd is not ready for a change: observe again.
+    #[error("{0}")]
+    Surprise(String),
+    /// Kubernetes failed.
+    #[error(transparent)]
+    Kube(#[from] api::Error),
+    /// A call to a member failed; whether it had its effect shows in the member list.
+    #[error(transparent)]
+    Etcd(#[from] CallError),
+    /// What is asked for can't be rendered.
+    #[error(transparent)]
+    Render(#[from] render::RenderError),
+    /// This operator may not write any more.
+    #[error("{0}")]
+    Shut(&'static str),
+}
+
+impl Stop {
+    /// Whether another look is all that it takes: no fault of anybody's.
+    pub fn is_surprise(&self) -> bool {
+        match self {
+            // etcd refuses changes for some seconds after each start and election, and a call whose answer was lost
+            // shows its effect in the next list.
+            Self::Surprise(_) | Self::Etcd(_) => true,
+            Self::Kube(error) => error.is_surprise(),
+            Self::Render(_) | Self::Shut(_) => false,
+        }
+    }
+}
+
+/// What was done of a plan.
+#[derive(Debug)]
+pub struct Acted {
+    /// The object as it was last written or read.
+    pub cluster: Arc<EtcdCluster>,
+    /// The status that was written along with the ledger.
+    pub status_written: bool,
+    /// The steps that were done.
+    pub done: Vec<Step>,
+    /// Why the rest was not.
+    pub stop: Option<Stop>,
+}
+
+/// Who acts.
+#[derive(Clone)]
+pub struct Actor {
+    /// The Kubernetes API.
+    pub kube: Kube,
+    /// Connections to members.
+    pub pool: Arc<Pool>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// The image that brings the agent.
+    pub agent_image: String,
+}
+
+/// One plan being carried out.
+struct Acting<'a> {
+    actor: &'a Actor,
+    observed: &'a Observed,
+    cluster: render::Cluster<'a>,
+}
+
+impl Actor {
+    /// Carries out a plan. `status` is what the status will be; it is written here if the ledger has to be.
+    pub async fn act(
+        &self,
+        observed: &Observed,
+        plan: &Plan,
+        status: &EtcdClusterStatus,
+        furnished: &mut Furnished,
+    ) -> Acted {
+        let mut acted =
+            Acted { cluster: observed.cluster.clone(), status_written: false, done: Vec::new(), stop: None };
+        if let Err(stop) = self.perform(observed, plan, status, furnished, &mut acted).await {
+            acted.stop = Some(stop);
+        }
+        acted
+    }
+
+    async fn perform(
+        &self,
+        observed: &Observed,
+        plan: &Plan,
+        status: &EtcdClusterStatus,
+        furnished: &mut Furnished,
+        acted: &mut Acted,
+    ) -> Result<(), Stop> {
+        let Some(cluster) = render::Cluster::of(&observed.cluster) else {
+            return Err(Stop::Surprise("the object has no UID".into()));
+        };
+        let acting = Acting { actor: self, observed, cluster };
+        if observed.world.wish.life == Life::Wanted {
+            acting.hold_with_finalizer(acted).await?;
+        }
+        if plan.ledger.is_some() {
+            acted.cluster = Arc::new(acting.write_status(&acted.cluster, status).await?);
+            acted.status_written = true;
+        }
+        if observed.world.wish.life == Life::Wanted {
+            Box::pin(acting.furnish(plan, furnished)).await?;
+        }
+        Box::pin(acting.steps(&plan.steps, &mut acted.done)).await
+    }
+
+    /// Writes the status of an object, if it is still the one that was observed.
+    pub async fn write_status(
+        &self,
+        cluster: &EtcdCluster,
+        status: &EtcdClusterStatus,
+    ) -> Result<EtcdCluster, api::Error> {
+        let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
+        let written = EtcdCluster { status: Some(status.clone()), ..cluster.clone() };
+        self.kube.replace_status(namespace, &written).await
+    }
+}
+
+impl Acting<'_> {
+    /// Puts our finalizer on the object before anything is made for it.
+    async fn hold_with_finalizer(&self, acted: &mut Acted) -> Result<(), Stop> {
+        let metadata = &acted.cluster.metadata;
+        let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+        if finalizers.iter().any(|finalizer| finalizer == names::FINALIZER) {
+            return Ok(());
+        }
+        finalizers.push(names::FINALIZER.into());
+        let change = json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version,
+            "finalizers": finalizers } });
+        let held = self.actor.kube.merge::<EtcdCluster>(self.cluster.namespace, self.cluster.name, &change).await?;
+        acted.cluster = Arc::new(held);
+        Ok(())
+    }
+
+    async fn write_status(&self, cluster: &EtcdCluster, status: &EtcdClusterStatus) -> Result<EtcdCluster, Stop> {
+        Ok(self.actor.write_status(cluster, status).await?)
+    }
+
+    /// The steps in their order; claims and pods that are made one after the other are made at once.
+    async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
+        let mut rest = steps;
+        while let Some(first) = rest.first() {
+            let makes = rest.iter().take_while(|step| makes_for(step).is_some()).count();
+            if makes > 0 {
+                let (make, after) = rest.split_at(makes);
+                self.make_all(make, done).await?;
+                rest = after;
+            } else {
+                self.step(first).await?;
+                self.finished(first, done);
+                rest = &rest[1..];
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&self, step: &Step, done: &mut Vec<Step>) {
+        tracing::info!(cluster = %self.cluster.name, ?step, "did");
+        self.actor.metrics.acted(name_of(step));
+        done.push(step.clone());
+    }
+
+    /// Makes the claims and pods of several members at once; for each member in order.
+    async fn make_all(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
+        let mut by_member: BTreeMap<Serial, Vec<&Step>> = BTreeMap::new();
+        for step in steps {
+            if let Some(serial) = makes_for(step) {
+                by_member.entry(serial).or_default().push(step);
+            }
+        }
+        let made = join_all(by_member.into_values().map(|steps| self.make(steps))).await;
+        let mut stop = None;
+        for (made, result) in made {
+            for step in made {
+                self.finished(step, done);
+            }
+            if let Err(first) = result {
+                stop.get_or_insert(first);
+            }
+        }
+        stop.map_or(Ok(()), Err)
+    }
+
+    async fn make<'s>(&self, steps: Vec<&'s Step>) -> (Vec<&'s Step>, Result<(), Stop>) {
+        let mut made = Vec::new();
+        let mut new_claim: Option<Uid> = None;
+        for step in steps {
+            let result = match step {
+                Step::CreateClaim(serial) => self.create_claim(*serial).await.map(|uid| new_claim = Some(uid)),
+                Step::CreatePod { serial, bind, resume } => {
+                    let volume = match (bind, &new_claim) {
+                        (Bind::Claim(uid), _) => self.still_claimed(*serial, uid).await.map(Some),
+                        (Bind::NewClaim, Some(uid)) => Ok(Some(uid.clone())),
+                        (Bind::NewClaim, None) => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
+                        (Bind::Ephemeral, _) => Ok(None),
+                    };
+                    match volume {
+                        Ok(volume) => self.create_pod(*serial, volume.as_ref(), *resume).await,
+                        Err(stop) => Err(stop),
+                    }
+                }
+                _ => Ok(()),
+            };
+            if let Err(stop) = result {
+                return (made, Err(stop));
+            }
+            made.push(step);
+        }
+        (made, Ok(()))
+    }
+
+    async fn step(&self, step: &Step) -> Result<(), Stop> {
+        match step {
+            Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
+            Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
+            Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
+            Step::LabelPod { serial, pod, voter } => self.label_pod(*serial, pod, *voter).await,
+            Step::AddLearner { serial, expect } => self.add_learner(*serial, expect).await,
+            Step::Promote { serial, id, expect } => self.promote(*serial, *id, expect).await,
+            Step::Remove { serial: _, id, expect } => self.remove(*id, expect).await,
+            Step::MoveLeader { from, to } => self.move_leader(*from, *to).await,
+            Step::ReleaseFinalizer => self.release_finalizer().await,
+            // Made by `make_all`.
+            Step::CreateClaim(_) | Step::CreatePod { .. } => Ok(()),
+        }
+    }
+}
+
+/// For which member a step makes a claim or a pod.
+fn makes_for(step: &Step) -> Option<Serial> {
+    match step {
+        Step::CreateClaim(serial) | Step::CreatePod { serial, .. } => Some(*serial),
+        Step::IssueTicket { .. }
+        | Step::DeletePod { .. }
+        | Step::DeleteClaim { .. }
+        | Step::LabelPod { .. }
+        | Step::AddLearner { .. }
+        | Step::Promote { .. }
+        | Step::Remove { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => None,
+    }
+}
+
+/// A step's name, for the metrics.
+fn name_of(step: &Step) -> &'static str {
+    match step {
+        Step::CreateClaim(_) => "CreateClaim",
+        Step::CreatePod { .. } => "CreatePod",
+        Step::IssueTicket { .. } => "IssueTicket",
+        Step::DeletePod { .. } => "DeletePod",
+        Step::DeleteClaim { .. } => "DeleteClaim",
+        Step::LabelPod { .. } => "LabelPod",
+        Step::AddLearner { .. } => "AddLearner",
+        Step::Promote { .. } => "Promote",
+        Step::Remove { .. } => "Remove",
+        Step::MoveLeader { .. } => "MoveLeader",
+        Step::ReleaseFinalizer => "ReleaseFinalizer",
+    }
+}

@@ -1,0 +1,126 @@
+//! Steps on Kubernetes objects, each with the guard that the plan's `Step` tells. Nothing is ever deleted by force.
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::Preconditions;
+use quorate_crds::{EtcdCluster, names};
+use quorate_statemachine::{Life, Membership, Serial, Start, Ticket, Uid};
+use serde_json::json;
+
+use super::{Acting, Stop};
+use crate::cluster::observe::facts::PodFacts;
+use crate::cluster::observe::{self, members};
+use crate::cluster::render::{self, Begin, Sealed, Volume};
+
+impl Acting<'_> {
+    pub(super) async fn create_claim(&self, serial: Serial) -> Result<Uid, Stop> {
+        let claim = render::claim(&self.cluster, serial);
+        let made = self.actor.kube.create(self.cluster.namespace, &claim).await?;
+        let uid = made.metadata.uid.as_deref().map(Uid::new);
+        uid.ok_or_else(|| Stop::Surprise(format!("the new claim of {serial} has no UID")))
+    }
+
+    /// Demands that the claim a pod will find by its name is the one that was observed.
+    pub(super) async fn still_claimed(&self, serial: Serial, uid: &Uid) -> Result<Uid, Stop> {
+        let name = self.cluster.member(serial);
+        let claim = self.actor.kube.get::<PersistentVolumeClaim>(self.cluster.namespace, &name).await?;
+        let still = claim.is_some_and(|claim| {
+            claim.metadata.uid.as_deref() == Some(uid.as_str()) && claim.metadata.deletion_timestamp.is_none()
+        });
+        if still { Ok(uid.clone()) } else { Err(Stop::Surprise(format!("the claim {name} is not the one observed"))) }
+    }
+
+    /// Makes a pod on this claim, or on an emptyDir. It has a ticket from birth only to resume.
+    pub(super) async fn create_pod(&self, serial: Serial, claim: Option<&Uid>, resume: bool) -> Result<(), Stop> {
+        let sealed = match (resume, claim) {
+            (true, Some(claim)) => Some(self.seal(serial, claim, &Begin::Resume)?),
+            (true, None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
+            (false, _) => None,
+        };
+        let volume = claim.map_or(Volume::Ephemeral, Volume::Claim);
+        let pod = render::pod(&self.cluster, serial, &self.actor.agent_image, volume, sealed.as_ref());
+        self.actor.kube.create(self.cluster.namespace, &pod).await?;
+        Ok(())
+    }
+
+    pub(super) async fn issue_ticket(&self, serial: Serial, pod: &Uid, ticket: &Ticket) -> Result<(), Stop> {
+        let begin = match &ticket.start {
+            Start::Seed => Begin::Seed,
+            Start::Resume => Begin::Resume,
+            Start::Join(ids) => Begin::Join(ids.iter().map(|id| self.serial_of(*id)).collect::<Result<_, _>>()?),
+        };
+        let sealed = self.seal(serial, &ticket.volume, &begin)?;
+        let observed = self.pod(serial, pod)?;
+        let change = json!({ "metadata": { "uid": pod.as_str(), "resourceVersion": observed.resource_version,
+            "annotations": sealed.annotations() } });
+        self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
+        Ok(())
+    }
+
+    fn seal(&self, serial: Serial, volume: &Uid, begin: &Begin) -> Result<Sealed, Stop> {
+        let ticket = render::ticket(&self.cluster, serial, volume, begin)?;
+        Ok(Sealed::new(&ticket, observe::now())?)
+    }
+
+    /// The serial of a listed member: the words in which etcd is told of the others.
+    fn serial_of(&self, id: quorate_statemachine::MemberId) -> Result<Serial, Stop> {
+        let serial = match &self.observed.world.membership {
+            Membership::Known(list) => list.members.get(&id).and_then(|listed| listed.serial),
+            Membership::Unknown => None,
+        };
+        serial.ok_or_else(|| Stop::Surprise(format!("member {id} has no serial")))
+    }
+
+    /// The pod that the plan speaks of, as it was observed.
+    fn pod(&self, serial: Serial, uid: &Uid) -> Result<&PodFacts, Stop> {
+        let observed = self.observed.pods.get(&serial).filter(|pod| pod.uid == *uid);
+        observed.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} is another one")))
+    }
+
+    pub(super) async fn delete_pod(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
+        let still = Preconditions {
+            uid: Some(uid.as_str().into()),
+            resource_version: Some(self.pod(serial, uid)?.resource_version.clone()),
+        };
+        let name = self.cluster.member(serial);
+        Ok(self.actor.kube.delete::<Pod>(self.cluster.namespace, &name, still).await?)
+    }
+
+    /// Deletes a claim only if the quorum says, now, that its member is not one; or if the whole cluster goes.
+    pub(super) async fn delete_claim(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
+        if self.observed.world.wish.life != Life::Deleting {
+            self.surely_no_member(serial).await?;
+        }
+        let still = Preconditions { uid: Some(uid.as_str().into()), resource_version: None };
+        let name = self.cluster.member(serial);
+        Ok(self.actor.kube.delete::<PersistentVolumeClaim>(self.cluster.namespace, &name, still).await?)
+    }
+
+    async fn surely_no_member(&self, serial: Serial) -> Result<(), Stop> {
+        let leader = self.observed.said.leader().map(|(serial, _)| serial);
+        let list = members::list(&self.actor.pool, &self.addresses(), leader).await;
+        let list = list.ok_or_else(|| Stop::Surprise("nobody gave a member list before a claim is deleted".into()))?;
+        let listed =
+            list.members.iter().any(|member| observe::serial_of(&self.observed.cluster, member) == Some(serial));
+        if listed { Err(Stop::Surprise(format!("{serial} is a member, so its claim stays"))) } else { Ok(()) }
+    }
+
+    pub(super) async fn label_pod(&self, serial: Serial, uid: &Uid, voter: bool) -> Result<(), Stop> {
+        let role = voter.then_some(names::ROLE_VOTER);
+        let change = json!({ "metadata": { "uid": uid.as_str(), "labels": { names::LABEL_ROLE: role } } });
+        self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
+        Ok(())
+    }
+
+    pub(super) async fn release_finalizer(&self) -> Result<(), Stop> {
+        let metadata = &self.observed.cluster.metadata;
+        let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+        finalizers.retain(|finalizer| finalizer != names::FINALIZER);
+        let change = json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version,
+            "finalizers": finalizers } });
+        match self.actor.kube.merge::<EtcdCluster>(self.cluster.namespace, self.cluster.name, &change).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

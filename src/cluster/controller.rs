@@ -1,0 +1,322 @@
+//! The wiring: what the watches bring goes into the caches and wakes the clusters it concerns; each cluster is driven by
+//! one round at a time, many clusters at once. Nothing is decided here.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use backon::ExponentialBuilder;
+use futures::stream::{self, BoxStream, Stream, StreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::runtime::controller::{self, Action, ReconcileRequest};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::predicates;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
+use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, applier};
+use kube::{Api, Client, Resource, ResourceExt};
+use quorate_crds::EtcdCluster;
+use quorate_crds::names::{FIELD_MANAGER, LABEL_CLUSTER};
+use quorate_etcd::{Access, Pool};
+use quorate_statemachine::NodeName;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use super::act::Actor;
+use super::observe::cache::{Cache, Key};
+use super::observe::facts::{self, ClaimFacts, NodeFacts, PodFacts};
+use super::observe::{Observer, Watched, key};
+use super::{Driver, Error};
+use crate::api::Kube;
+use crate::lease::Claim;
+use crate::metrics::Metrics;
+
+/// How many objects a list asks for at a time: a page is in memory as a whole.
+const PAGE: u32 = 100;
+/// The pauses of a watch that fails. kube's default grows to 30 s, for which a healed API server would go unheard.
+const WATCH_PAUSE_FIRST: Duration = Duration::from_millis(200);
+const WATCH_PAUSE_LONGEST: Duration = Duration::from_secs(5);
+
+/// A key to be driven, or a watch that failed for now.
+type Wake = Result<ReconcileRequest<EtcdCluster>, watcher::Error>;
+
+/// What a controller needs.
+pub struct Setup {
+    /// The Kubernetes API, with the gate for writes.
+    pub kube: Kube,
+    /// The right to write: clusters are driven while it holds.
+    pub claim: Claim,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// The image that brings the agent.
+    pub agent_image: String,
+    /// This operator's name, in events.
+    pub identity: String,
+    /// How many clusters are driven at once.
+    pub concurrency: u16,
+}
+
+/// Drives the clusters of one namespace, or of all, until `stop` turns true; then lets the rounds that run end. `ready`
+/// turns true when the watches are filled.
+pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<bool>, stop: watch::Receiver<bool>) {
+    let Setup { kube, claim, metrics, agent_image, identity, concurrency } = setup;
+    let watched = Arc::new(Watched::default());
+    let pool = Arc::new(Pool::new(Access::plaintext()));
+    let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
+    let recorder = Recorder::new(kube.client(), reporter);
+    let observer = Observer { kube: kube.clone(), watched: watched.clone(), pool: pool.clone() };
+    let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent_image };
+    let driver = Arc::new(Driver::new(observer, actor, recorder, metrics));
+    let filled = Arc::new(Filled::new(ready));
+    let sources = Sources { client: kube.client(), namespace, filled: filled.clone() };
+
+    let (store, writer) = reflector::store();
+    let wakes = stream::select_all([
+        sources.clusters(writer, driver.clone()),
+        sources.children::<Pod, _>(watched.clone(), |watched| &watched.pods, PodFacts::of),
+        sources.children::<PersistentVolumeClaim, _>(watched.clone(), |watched| &watched.claims, ClaimFacts::of),
+        sources.children::<Service, _>(watched.clone(), |watched| &watched.services, facts::furniture),
+        sources.children::<PodDisruptionBudget, _>(watched.clone(), |watched| &watched.budgets, facts::furniture),
+        sources.nodes(watched, store.clone()),
+        on_leading(claim, store.clone()),
+    ]);
+    let wakes = wakes.take_until(turned(stop));
+    let config = controller::Config::default().concurrency(concurrency);
+    let rounds = applier(
+        move |cluster, driver: Arc<Driver>| Box::pin(round(cluster, driver, filled.clone())),
+        |cluster, error, driver| {
+            let pause = driver.pause_after_failure(&key(&cluster));
+            tracing::warn!(cluster = %key(&cluster), error = %chain(error), ?pause, "a round failed");
+            Action::requeue(pause)
+        },
+        driver,
+        store,
+        wakes,
+        config,
+    );
+    rounds
+        .for_each(async |round| match round {
+            // Told by the error policy, or a key that was woken after its cluster had gone.
+            Ok(_) | Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => (),
+            Err(error) => tracing::warn!(error = %chain(&error), "a watch failed; it is tried again"),
+        })
+        .await;
+}
+
+/// One round, on a task of its own: a panic in it is that round's failure and nobody else's.
+async fn round(cluster: Arc<EtcdCluster>, driver: Arc<Driver>, filled: Arc<Filled>) -> Result<Action, Error> {
+    filled.wait().await;
+    if !driver.may_act() {
+        return Ok(Action::await_change());
+    }
+    let round = tokio::spawn(async move { driver.round(cluster).await });
+    match round.await {
+        Ok(pause) => pause.map(Action::requeue),
+        Err(error) => Err(Error::Panic(error.to_string())),
+    }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut words = Vec::<String>::new();
+    for cause in causes.map(ToString::to_string) {
+        // Some errors repeat their cause in their own words.
+        if !words.last().is_some_and(|last| last.ends_with(&cause)) {
+            words.push(cause);
+        }
+    }
+    words.join(": ")
+}
+
+async fn turned(mut stop: watch::Receiver<bool>) {
+    // An error means that nobody can ask any more to stop: then it is time as well.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// How many lists have to be there before anybody acts: clusters, pods, claims, Services, budgets and nodes.
+const LISTS: usize = 6;
+
+/// Which lists are there.
+struct Filled {
+    there: Mutex<HashSet<String>>,
+    all: watch::Sender<bool>,
+}
+
+impl Filled {
+    fn new(all: watch::Sender<bool>) -> Self {
+        Self { there: Mutex::default(), all }
+    }
+
+    fn has(&self, list: &str) {
+        let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
+        there.insert(list.to_owned());
+        if there.len() == LISTS {
+            self.all.send_replace(true);
+        }
+    }
+
+    async fn wait(&self) {
+        // The sender is our own, so the channel is never closed.
+        let _ = self.all.subscribe().wait_for(|all| *all).await;
+    }
+}
+
+/// Where events come from.
+struct Sources {
+    client: Client,
+    namespace: Option<String>,
+    filled: Arc<Filled>,
+}
+
+impl Sources {
+    fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// A watch that goes on after errors, and says when its list is there.
+    fn watch<K>(
+        &self,
+        api: Api<K>,
+        labels: Option<&str>,
+    ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let config = watcher::Config::default().page_size(PAGE);
+        let config = labels.map_or_else(|| config.clone(), |labels| config.clone().labels(labels));
+        let pauses = ExponentialBuilder::default()
+            .with_min_delay(WATCH_PAUSE_FIRST)
+            .with_max_delay(WATCH_PAUSE_LONGEST)
+            .without_max_times()
+            .with_jitter();
+        let filled = self.filled.clone();
+        watcher(api, config).backoff(ExponentialBackoff::from(pauses)).inspect(move |event| {
+            if matches!(event, Ok(Event::InitDone)) {
+                filled.has(&K::kind(&()));
+            }
+        })
+    }
+
+    /// The clusters themselves: woken by what the user changes, not by our own status.
+    fn clusters(&self, writer: reflector::store::Writer<EtcdCluster>, driver: Arc<Driver>) -> BoxStream<'static, Wake> {
+        let changes = predicates::generation.combine(predicates::finalizers).combine(predicates::annotations);
+        let forget = move |event: &watcher::Result<Event<EtcdCluster>>| {
+            if let Ok(Event::Delete(cluster)) = event {
+                driver.forget(&key(cluster));
+            }
+        };
+        self.watch(self.api::<EtcdCluster>(), None)
+            .inspect(forget)
+            .modify(|cluster| cluster.managed_fields_mut().clear())
+            .reflect(writer)
+            .touched_objects()
+            .predicate_filter(changes, PredicateConfig::default())
+            .map(|cluster| cluster.map(|cluster| ObjectRef::from_obj(&cluster).into()))
+            .boxed()
+    }
+
+    /// Children of one kind: into their cache as facts, waking their cluster.
+    fn children<K, T>(
+        &self,
+        watched: Arc<Watched>,
+        cache: fn(&Watched) -> &Cache<T>,
+        facts: fn(&K) -> Option<T>,
+    ) -> BoxStream<'static, Wake>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Debug
+            + Send
+            + 'static,
+        T: Clone + PartialEq + Send + Sync + 'static,
+    {
+        let events = self.watch(self.api::<K>(), Some(LABEL_CLUSTER));
+        events
+            .flat_map(move |event| match event {
+                Ok(event) => wake_all(cache(&watched).take(event, facts)),
+                Err(error) => stream::once(async { Err(error) }).boxed(),
+            })
+            .boxed()
+    }
+
+    /// Nodes: the clusters that have something on a node are woken when it comes or goes.
+    fn nodes(&self, watched: Arc<Watched>, store: Store<EtcdCluster>) -> BoxStream<'static, Wake> {
+        let mut relist = HashMap::new();
+        let events = self.watch(Api::<Node>::all(self.client.clone()), None);
+        events
+            .flat_map(move |event| match event {
+                Ok(event) => {
+                    let changed = take_node(&watched, &mut relist, event);
+                    wake_all(changed.iter().flat_map(|node| clusters_on(node, &watched, &store)).collect())
+                }
+                Err(error) => stream::once(async { Err(error) }).boxed(),
+            })
+            .boxed()
+    }
+}
+
+fn wake_all(keys: Vec<Key>) -> BoxStream<'static, Wake> {
+    let requests = keys.into_iter().map(|key| Ok(ObjectRef::new(&key.name).within(&key.namespace).into()));
+    stream::iter(requests).boxed()
+}
+
+/// Takes what the watch of nodes brought; says which nodes are not as they were.
+fn take_node(watched: &Watched, relist: &mut HashMap<NodeName, NodeFacts>, event: Event<Node>) -> Vec<NodeName> {
+    let mut nodes = watched.nodes.write().unwrap_or_else(PoisonError::into_inner);
+    let name = |node: &Node| NodeName::new(&node.name_any());
+    match event {
+        Event::Init => {
+            relist.clear();
+            Vec::new()
+        }
+        Event::InitApply(node) => {
+            relist.insert(name(&node), NodeFacts::of(&node));
+            Vec::new()
+        }
+        Event::InitDone => {
+            let stale = std::mem::replace(&mut *nodes, std::mem::take(relist));
+            let gone = stale.keys().filter(|name| !nodes.contains_key(name));
+            let other = nodes.iter().filter(|(name, facts)| stale.get(name) != Some(facts)).map(|(name, _)| name);
+            gone.chain(other).cloned().collect()
+        }
+        Event::Apply(node) => {
+            let (name, facts) = (name(&node), NodeFacts::of(&node));
+            let before = nodes.insert(name.clone(), facts.clone());
+            if before == Some(facts) { Vec::new() } else { vec![name] }
+        }
+        Event::Delete(node) => {
+            nodes.remove(&name(&node));
+            vec![name(&node)]
+        }
+    }
+}
+
+/// The clusters that have a pod on a node, or remember a member there.
+fn clusters_on(node: &NodeName, watched: &Watched, store: &Store<EtcdCluster>) -> Vec<Key> {
+    let with_pods = watched.pods.with(|pod| pod.node.as_ref() == Some(node));
+    let remembering = store.state_filter(|cluster| {
+        let ledger = cluster.status.as_ref().and_then(|status| status.ledger.as_ref());
+        ledger.is_some_and(|ledger| ledger.members.values().any(|m| m.node.as_deref() == Some(node.as_str())))
+    });
+    with_pods.into_iter().chain(remembering.iter().map(|cluster| key(cluster))).collect()
+}
+
+/// Whoever begins to lead looks at every cluster.
+fn on_leading(claim: Claim, store: Store<EtcdCluster>) -> BoxStream<'static, Wake> {
+    let begins = stream::unfold(claim, async |mut claim| {
+        loop {
+            if claim.changed().await? {
+                return Some(((), claim));
+            }
+        }
+    });
+    begins.flat_map(move |()| wake_all(store.state().iter().map(|cluster| key(cluster)).collect())).boxed()
+}

@@ -1,0 +1,168 @@
+//! The ledger between its two forms: the status of an EtcdCluster and the state machine's memory. It reads and renders;
+//! it writes nothing.
+
+use std::collections::BTreeMap;
+
+use quorate_crds::{EtcdClusterStatus, HexId, LedgerMember, names};
+use quorate_statemachine::{ClusterId, Entry, Ledger, MemberId, Memory, NodeName, Seeding, Serial, Standing, Uid};
+
+/// What the status of the cluster of this name says was remembered.
+pub fn read(cluster: &str, status: Option<&EtcdClusterStatus>) -> Memory {
+    match status.and_then(|status| status.ledger.as_ref()) {
+        None => Memory::Blank,
+        Some(written) => parse(cluster, written).map_or(Memory::Unreadable, Memory::Ledger),
+    }
+}
+
+/// `None` where something can't be read or contradicts something else, which only an edit by hand can cause.
+fn parse(cluster: &str, written: &quorate_crds::Ledger) -> Option<Ledger> {
+    let quorate_crds::Ledger { seeded, seed, cluster_id, next_serial, members } = written;
+    let seeding = match (*seeded, *seed, cluster_id) {
+        (false, None, None) => Seeding::NotBegun,
+        (true, Some(seed), None) => Seeding::Begun(Serial(seed)),
+        (true, None, Some(id)) => Seeding::Done(ClusterId(id.get()?)),
+        _ => return None,
+    };
+    let members = members
+        .iter()
+        .map(|(name, member)| Some((Serial(names::serial(cluster, name)?), parse_member(member)?)))
+        .collect::<Option<_>>()?;
+    Some(Ledger { seeding, next_serial: Serial(*next_serial), members })
+}
+
+fn parse_member(member: &LedgerMember) -> Option<Entry> {
+    let LedgerMember { volume, node, create, id, voter } = member;
+    let create = match (create, volume) {
+        (false, None) => None,
+        (true, Some(volume)) => Some(Uid::new(volume)),
+        (true, None) | (false, Some(_)) => return None,
+    };
+    let standing = match (id, voter) {
+        (None, false) => Standing::Spare,
+        (Some(id), false) => Standing::Learner(MemberId(id.get()?)),
+        (Some(id), true) => Standing::Voter(MemberId(id.get()?)),
+        (None, true) => return None,
+    };
+    Some(Entry { create, node: node.as_deref().map(NodeName::new), standing })
+}
+
+/// The ledger as the status of the cluster of this name carries it.
+pub fn write(cluster: &str, ledger: &Ledger) -> quorate_crds::Ledger {
+    let Ledger { seeding, next_serial, members } = ledger;
+    let (seeded, seed, cluster_id) = match seeding {
+        Seeding::NotBegun => (false, None, None),
+        Seeding::Begun(Serial(seed)) => (true, Some(*seed), None),
+        Seeding::Done(ClusterId(id)) => (true, None, Some(HexId::new(*id))),
+    };
+    let members: BTreeMap<_, _> =
+        members.iter().map(|(serial, entry)| (names::member(cluster, serial.0), write_member(entry))).collect();
+    quorate_crds::Ledger { seeded, seed, cluster_id, next_serial: next_serial.0, members }
+}
+
+fn write_member(entry: &Entry) -> LedgerMember {
+    let Entry { create, node, standing } = entry;
+    let (id, voter) = match standing {
+        Standing::Spare => (None, false),
+        Standing::Learner(MemberId(id)) => (Some(HexId::new(*id)), false),
+        Standing::Voter(MemberId(id)) => (Some(HexId::new(*id)), true),
+    };
+    LedgerMember {
+        volume: create.as_ref().map(|uid| uid.as_str().to_owned()),
+        node: node.as_ref().map(|node| node.as_str().to_owned()),
+        create: create.is_some(),
+        id,
+        voter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seeding() -> impl Strategy<Value = Seeding> {
+        prop_oneof![
+            Just(Seeding::NotBegun),
+            any::<u32>().prop_map(|s| Seeding::Begun(Serial(s))),
+            any::<u64>().prop_map(|id| Seeding::Done(ClusterId(id))),
+        ]
+    }
+
+    fn standing() -> impl Strategy<Value = Standing> {
+        prop_oneof![
+            Just(Standing::Spare),
+            any::<u64>().prop_map(|id| Standing::Learner(MemberId(id))),
+            any::<u64>().prop_map(|id| Standing::Voter(MemberId(id))),
+        ]
+    }
+
+    fn ledger() -> impl Strategy<Value = Ledger> {
+        let entry = (proptest::option::of("[0-9a-f-]{1,8}"), proptest::option::of("[a-z]{1,5}"), standing()).prop_map(
+            |(create, node, standing)| Entry {
+                create: create.map(|uid| Uid::new(&uid)),
+                node: node.map(|node| NodeName::new(&node)),
+                standing,
+            },
+        );
+        let members = proptest::collection::btree_map(any::<u32>().prop_map(Serial), entry, 0..6);
+        (seeding(), any::<u32>(), members).prop_map(|(seeding, next, members)| Ledger {
+            seeding,
+            next_serial: Serial(next),
+            members,
+        })
+    }
+
+    fn status(ledger: quorate_crds::Ledger) -> EtcdClusterStatus {
+        EtcdClusterStatus { ledger: Some(ledger), ..EtcdClusterStatus::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(ledger in ledger()) {
+            let written = status(write("db", &ledger));
+            let through_json: EtcdClusterStatus =
+                serde_json::from_value(serde_json::to_value(&written).unwrap()).unwrap();
+            prop_assert_eq!(read("db", Some(&through_json)), Memory::Ledger(ledger));
+        }
+    }
+
+    #[test]
+    fn no_ledger_is_blank_and_an_empty_one_is_a_ledger() {
+        assert_eq!(read("db", None), Memory::Blank);
+        assert_eq!(read("db", Some(&EtcdClusterStatus::default())), Memory::Blank);
+        let empty = status(quorate_crds::Ledger::default());
+        assert_eq!(read("db", Some(&empty)), Memory::Ledger(Ledger::default()));
+    }
+
+    #[test]
+    fn a_ledger_that_contradicts_itself_is_unreadable() {
+        let good = write(
+            "db",
+            &Ledger {
+                seeding: Seeding::Done(ClusterId(7)),
+                next_serial: Serial(1),
+                members: BTreeMap::from([(
+                    Serial(0),
+                    Entry { create: Some(Uid::new("u")), node: None, standing: Standing::Voter(MemberId(1)) },
+                )]),
+            },
+        );
+        let damages: [fn(&mut quorate_crds::Ledger); 6] = [
+            |l| l.seeded = false,
+            |l| l.seed = Some(0),
+            |l| l.cluster_id = None,
+            |l| l.members.values_mut().for_each(|m| m.volume = None),
+            |l| l.members.values_mut().for_each(|m| m.id = None),
+            |l| {
+                l.members.insert("other-1".into(), LedgerMember::default());
+            },
+        ];
+        assert!(matches!(read("db", Some(&status(good.clone()))), Memory::Ledger(_)));
+        for damage in damages {
+            let mut bad = good.clone();
+            damage(&mut bad);
+            assert_eq!(read("db", Some(&status(bad.clone()))), Memory::Unreadable, "{bad:?}");
+        }
+    }
+}

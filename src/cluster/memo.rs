@@ -1,0 +1,170 @@
+//! What is remembered of a cluster between two rounds of this process. All of it can be lost without harm: it saves
+//! calls, steadies reports and takes the time; no decision rests on it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use quorate_crds::EtcdCluster;
+use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight};
+
+use super::act::Furnished;
+use super::observe::Observed;
+use super::report;
+use crate::metrics::Metrics;
+
+/// For how long a member of a cluster at rest may be silent before that is reported: one look that failed, or a process
+/// that the kubelet restarts at once, is no news. Decisions do not wait for it.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How many of our own writes may be on their way through the watch; far more than one round makes.
+const ON_THEIR_WAY: usize = 16;
+
+/// What is remembered of one cluster.
+#[derive(Debug)]
+pub struct Memo {
+    uid: Option<String>,
+    /// The object as we last wrote it, and the versions that it has replaced: until the watch shows something else, it
+    /// is newer than what the watch shows.
+    written: Option<(Arc<EtcdCluster>, Vec<String>)>,
+    /// Who led when last seen.
+    pub leader: Option<Serial>,
+    /// What was applied.
+    pub furnished: Furnished,
+    /// How many rounds in a row have failed.
+    pub failures: u32,
+    silent_since: Option<Instant>,
+    troubled_since: Option<Instant>,
+    has_run: bool,
+}
+
+impl Memo {
+    /// Nothing is remembered of this cluster.
+    pub fn new(cluster: &EtcdCluster) -> Self {
+        let cluster_id = cluster.status.as_ref().and_then(|status| status.cluster_id.as_ref());
+        Self {
+            uid: cluster.uid(),
+            written: None,
+            leader: None,
+            furnished: Furnished::default(),
+            failures: 0,
+            silent_since: None,
+            troubled_since: None,
+            has_run: cluster_id.is_some(),
+        }
+    }
+
+    /// Whether it is of this very object, and not of an earlier one of its name.
+    pub fn is_of(&self, cluster: &EtcdCluster) -> bool {
+        self.uid == cluster.uid()
+    }
+
+    /// The newer of what the watch shows and what we wrote.
+    pub fn newest(&mut self, watched: Arc<EtcdCluster>) -> Arc<EtcdCluster> {
+        match &self.written {
+            Some((written, replaced)) if watched.resource_version().is_some_and(|v| replaced.contains(&v)) => {
+                written.clone()
+            }
+            Some(_) | None => {
+                self.written = None;
+                watched
+            }
+        }
+    }
+
+    /// We replaced one version of the object by another.
+    pub fn wrote(&mut self, before: &EtcdCluster, after: &Arc<EtcdCluster>) {
+        let (Some(old), Some(new)) = (before.resource_version(), after.resource_version()) else { return };
+        if old == new {
+            return;
+        }
+        let mut replaced = self.written.take().map(|(_, replaced)| replaced).unwrap_or_default();
+        replaced.push(old);
+        let excess = replaced.len().saturating_sub(ON_THEIR_WAY);
+        replaced.drain(..excess);
+        self.written = Some((after.clone(), replaced));
+    }
+
+    /// Whether all that is wrong with a cluster that was at rest is that somebody has been silent for a moment.
+    pub fn is_moment_of_silence(&mut self, observed: &Observed, plan: &Plan) -> bool {
+        let was = observed.cluster.status.as_ref().and_then(|status| status.phase);
+        let nothing_to_do = plan.steps.is_empty() && plan.ledger.is_none() && plan.phase != Phase::Running;
+        let at_rest = was == Some(quorate_crds::Phase::Running) && nothing_to_do;
+        let current = observed.cluster.status.as_ref().and_then(|status| status.observed_generation);
+        if !at_rest || !somebody_is_silent(observed) || current != observed.cluster.metadata.generation {
+            self.silent_since = None;
+            return false;
+        }
+        self.silent_since.get_or_insert_with(Instant::now).elapsed() < SILENCE
+    }
+
+    /// Takes the time of a bootstrap, and of a fault until it is mended.
+    pub fn take_time(&mut self, observed: &Observed, plan: &Plan, metrics: &Metrics) {
+        match report::phase(plan.phase) {
+            quorate_crds::Phase::Running => {
+                let created = observed.cluster.creation_timestamp().map(|time| time.0);
+                if let (false, Some(created)) = (self.has_run, created) {
+                    metrics.bootstrapped(Timestamp::now().duration_since(created).unsigned_abs());
+                }
+                self.has_run = true;
+                if let Some(since) = self.troubled_since.take() {
+                    metrics.healed(since.elapsed());
+                }
+            }
+            quorate_crds::Phase::Healing | quorate_crds::Phase::QuorumLost if self.has_run => {
+                self.troubled_since.get_or_insert_with(Instant::now);
+            }
+            _ => (),
+        }
+    }
+}
+
+fn somebody_is_silent(observed: &Observed) -> bool {
+    let silent_pod = |pod: &quorate_statemachine::Pod| {
+        pod.sight == Sight::Unknown && pod.stage == PodStage::Running && !pod.terminating
+    };
+    observed.world.membership == Membership::Unknown
+        || observed.world.seats.values().filter_map(|seat| seat.pod.as_ref()).any(silent_pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_crds::EtcdClusterSpec;
+
+    use super::*;
+
+    fn version(number: u32) -> Arc<EtcdCluster> {
+        let mut cluster = EtcdCluster::new("db", EtcdClusterSpec::default());
+        cluster.metadata.uid = Some("u".into());
+        cluster.metadata.resource_version = Some(number.to_string());
+        Arc::new(cluster)
+    }
+
+    #[test]
+    fn our_own_writes_count_until_the_watch_shows_something_else() {
+        let mut memo = Memo::new(&version(1));
+        memo.wrote(&version(1), &version(2));
+        memo.wrote(&version(2), &version(3));
+        assert_eq!(memo.newest(version(1)), version(3), "the watch lags");
+        assert_eq!(memo.newest(version(2)), version(3), "the watch lags less");
+        assert_eq!(memo.newest(version(3)), version(3), "the watch has caught up");
+        assert_eq!(memo.newest(version(2)), version(2), "nothing is remembered any more");
+    }
+
+    #[test]
+    fn a_change_by_somebody_else_is_newer_than_what_we_wrote() {
+        let mut memo = Memo::new(&version(1));
+        memo.wrote(&version(1), &version(2));
+        assert_eq!(memo.newest(version(9)), version(9));
+        memo.wrote(&version(9), &version(9));
+        assert_eq!(memo.newest(version(9)), version(9));
+    }
+
+    #[test]
+    fn a_memo_is_of_one_object() {
+        let memo = Memo::new(&version(1));
+        let mut other = (*version(1)).clone();
+        other.metadata.uid = Some("other".into());
+        assert!(memo.is_of(&version(2)) && !memo.is_of(&other));
+    }
+}

@@ -1,0 +1,190 @@
+//! One EtcdCluster, one round: observe, plan, act, report. The round reads from top to bottom; each step has a module of
+//! its own, and only `act` (and the status at the end) writes.
+
+mod act;
+pub mod controller;
+mod ledger;
+mod memo;
+mod observe;
+mod pace;
+mod render;
+mod report;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::events::Recorder;
+use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason};
+use quorate_statemachine::{LookAgain, Plan, Step, plan};
+
+use self::act::{Acted, Actor, Stop};
+use self::memo::Memo;
+use self::observe::cache::Key;
+use self::observe::{Observed, Observer};
+use crate::api;
+use crate::metrics::Metrics;
+
+/// Why a round failed. The next one comes after a pause that grows.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The cluster could not be observed.
+    #[error("failed to observe the cluster")]
+    Observe(#[source] api::Error),
+    /// The plan could not be carried out.
+    #[error("failed to act")]
+    Act(#[source] Stop),
+    /// The status could not be written.
+    #[error("failed to report")]
+    Report(#[source] api::Error),
+    /// The round ended in a panic: a mistake of ours, that must not take the other clusters along.
+    #[error("failed to finish the round: {0}")]
+    Panic(String),
+}
+
+/// Drives clusters. One for all of them; between two rounds only [`Memo`]s are kept, and none of them is needed.
+pub struct Driver {
+    observer: Observer,
+    actor: Actor,
+    recorder: Recorder,
+    metrics: Arc<Metrics>,
+    memos: Mutex<HashMap<Key, Memo>>,
+}
+
+impl Driver {
+    /// A driver that has not seen any cluster yet.
+    fn new(observer: Observer, actor: Actor, recorder: Recorder, metrics: Arc<Metrics>) -> Self {
+        Self { observer, actor, recorder, metrics, memos: Mutex::default() }
+    }
+
+    /// Whether this operator may act at all.
+    fn may_act(&self) -> bool {
+        self.actor.kube.writes().open()
+    }
+
+    /// One round for one cluster, as the watch shows it. Says when to look again if nothing happens before.
+    async fn round(&self, cluster: Arc<EtcdCluster>) -> Result<Duration, Error> {
+        let started = Instant::now();
+        let key = observe::key(&cluster);
+        let mut memo = self.take_memo(&key, &cluster);
+        let result = self.drive(&mut memo, cluster).await;
+        self.metrics.reconciled(if result.is_ok() { "ok" } else { "error" }, started.elapsed());
+        memo.failures = if result.is_ok() { 0 } else { memo.failures.saturating_add(1) };
+        self.keep_memo(key, memo);
+        result.map(pace::pause)
+    }
+
+    /// Observe, plan, act, report.
+    async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
+        let cluster = memo.newest(cluster);
+        let glanced = self.observer.glance(cluster, memo.leader).await.map_err(Error::Observe)?;
+        let Some((observed, plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
+        memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
+        if memo.is_moment_of_silence(&observed, &plan) {
+            return Ok(LookAgain::Soon);
+        }
+        let mut status = report::status(&observed, &plan, Timestamp::now());
+        let acted = self.actor.act(&observed, &plan, &status, &mut memo.furnished).await;
+        let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
+        match acted.stop {
+            None => Ok(look_again),
+            Some(stop) if stop.is_surprise() => {
+                tracing::debug!(cluster = %observed.cluster.name_any(), %stop, "observes again");
+                Ok(LookAgain::Soon)
+            }
+            Some(stop) => Err(Error::Act(stop)),
+        }
+    }
+
+    /// Plans from the watches; and again from quorum reads, if the first plan is one that an old picture could lead
+    /// astray. `None`: the object is no more.
+    async fn decide(&self, glanced: Observed) -> Result<Option<(Observed, Plan)>, Error> {
+        let first = plan(&glanced.world);
+        if !first.needs_fresh_look() {
+            return Ok(Some((glanced, first)));
+        }
+        let Some(observed) = self.observer.stare(&glanced).await.map_err(Error::Observe)? else { return Ok(None) };
+        let plan = plan(&observed.world);
+        tracing::debug!(cluster = %observed.cluster.name_any(), phase = ?plan.phase, steps = ?plan.steps, "plans");
+        Ok(Some((observed, plan)))
+    }
+
+    /// Writes the status if it differs, tells what has turned, and takes the time.
+    async fn report(
+        &self,
+        memo: &mut Memo,
+        observed: &Observed,
+        plan: &Plan,
+        status: &mut EtcdClusterStatus,
+        acted: &Acted,
+    ) -> Result<LookAgain, Error> {
+        if let Some((reason, words)) = acted.stop.as_ref().and_then(refused) {
+            report::conditions::stall(&mut status.conditions, reason, &words, Timestamp::now());
+        }
+        memo.wrote(&observed.cluster, &acted.cluster);
+        let released = acted.done.contains(&Step::ReleaseFinalizer);
+        let due = !acted.status_written && !released && observed.cluster.status.as_ref() != Some(status);
+        let mut written = acted.status_written;
+        if due {
+            match self.actor.write_status(&acted.cluster, status).await {
+                Ok(cluster) => {
+                    memo.wrote(&acted.cluster, &Arc::new(cluster));
+                    written = true;
+                }
+                Err(error) if error.is_surprise() || error.is_shut() => return Ok(LookAgain::Soon),
+                Err(error) => return Err(Error::Report(error)),
+            }
+        }
+        memo.take_time(observed, plan, &self.metrics);
+        let phase = report::phase(plan.phase);
+        self.metrics.phase(&observe::key(&observed.cluster).to_string(), Some(phase.as_str()));
+        self.tell(observed, plan, status, acted, written);
+        Ok(plan.look_again)
+    }
+
+    /// Sends the events in the background: nothing waits for them.
+    fn tell(&self, observed: &Observed, plan: &Plan, status: &EtcdClusterStatus, acted: &Acted, written: bool) {
+        let mut news = report::events::of_steps(&observed.cluster.name_any(), &acted.done);
+        if written {
+            news.extend(report::events::of_turns(observed, plan, status));
+        }
+        if news.is_empty() {
+            return;
+        }
+        let (recorder, writes) = (self.recorder.clone(), self.actor.kube.writes().clone());
+        let cluster = observed.cluster.clone();
+        tokio::spawn(async move { report::events::send(&recorder, &writes, &cluster, news).await });
+    }
+
+    fn take_memo(&self, key: &Key, cluster: &EtcdCluster) -> Memo {
+        let kept = self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        kept.filter(|memo| memo.is_of(cluster)).unwrap_or_else(|| Memo::new(cluster))
+    }
+
+    fn keep_memo(&self, key: Key, memo: Memo) {
+        self.memos.lock().unwrap_or_else(PoisonError::into_inner).insert(key, memo);
+    }
+
+    /// How long to wait after rounds that failed.
+    fn pause_after_failure(&self, key: &Key) -> Duration {
+        let memos = self.memos.lock().unwrap_or_else(PoisonError::into_inner);
+        pace::pause_after_failures(memos.get(key).map_or(1, |memo| memo.failures))
+    }
+
+    /// A cluster is no more.
+    fn forget(&self, key: &Key) {
+        self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.metrics.phase(&key.to_string(), None);
+    }
+}
+
+/// What the user has to hear of a plan that could not be carried out: Kubernetes' own words, or what can't be rendered.
+fn refused(stop: &Stop) -> Option<(Reason, String)> {
+    match stop {
+        Stop::Kube(error) => error.refusal().map(|words| (Reason::ObjectRefused, format!("{error}: {words}"))),
+        Stop::Render(error) => Some((Reason::SpecInvalid, error.to_string())),
+        Stop::Surprise(_) | Stop::Etcd(_) | Stop::Shut(_) => None,
+    }
+}

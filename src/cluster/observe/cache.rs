@@ -1,0 +1,167 @@
+//! What the watches have brought, by cluster, as small facts. It can lag: whoever needs the truth reads it from the API
+//! server. Nothing here judges.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{PoisonError, RwLock};
+
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use quorate_crds::names::LABEL_CLUSTER;
+
+/// Which cluster: its namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The namespace.
+    pub namespace: String,
+    /// The name of the EtcdCluster.
+    pub name: String,
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Key {
+    /// The cluster whose label an object carries.
+    pub fn of_child(child: &impl ResourceExt) -> Option<Self> {
+        Some(Self { namespace: child.namespace()?, name: child.labels().get(LABEL_CLUSTER)?.clone() })
+    }
+}
+
+/// The children of one kind, by cluster and name.
+#[derive(Debug)]
+pub struct Cache<T> {
+    held: RwLock<Held<T>>,
+}
+
+type Children<T> = HashMap<Key, BTreeMap<String, T>>;
+
+#[derive(Debug)]
+struct Held<T> {
+    now: Children<T>,
+    /// What a relist has brought so far; it replaces `now` when the list is whole.
+    relist: Children<T>,
+}
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        Self { held: RwLock::new(Held { now: HashMap::new(), relist: HashMap::new() }) }
+    }
+}
+
+impl<T: Clone + PartialEq> Cache<T> {
+    /// Takes what a watch brought and says which clusters it concerns. `facts` may find an object not worth keeping.
+    pub fn take<K: ResourceExt>(&self, event: Event<K>, facts: impl Fn(&K) -> Option<T>) -> Vec<Key> {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Init => {
+                held.relist.clear();
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                if let (Some(key), Some(facts)) = (Key::of_child(&object), facts(&object)) {
+                    held.relist.entry(key).or_default().insert(object.name_any(), facts);
+                }
+                Vec::new()
+            }
+            Event::InitDone => {
+                let fresh = std::mem::take(&mut held.relist);
+                let stale = std::mem::replace(&mut held.now, fresh);
+                changed(&stale, &held.now)
+            }
+            Event::Apply(object) => {
+                let (Some(key), Some(facts)) = (Key::of_child(&object), facts(&object)) else { return Vec::new() };
+                held.now.entry(key.clone()).or_default().insert(object.name_any(), facts);
+                vec![key]
+            }
+            Event::Delete(object) => {
+                let Some(key) = Key::of_child(&object) else { return Vec::new() };
+                if let Some(children) = held.now.get_mut(&key) {
+                    children.remove(&object.name_any());
+                    if children.is_empty() {
+                        held.now.remove(&key);
+                    }
+                }
+                vec![key]
+            }
+        }
+    }
+
+    /// The children of one cluster, by name.
+    pub fn of(&self, key: &Key) -> BTreeMap<String, T> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.now.get(key).cloned().unwrap_or_default()
+    }
+
+    /// The clusters that have a child for which `wanted` says yes.
+    pub fn with(&self, wanted: impl Fn(&T) -> bool) -> Vec<Key> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let some = held.now.iter().filter(|(_, children)| children.values().any(&wanted));
+        some.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+fn changed<T: PartialEq>(before: &Children<T>, after: &Children<T>) -> Vec<Key> {
+    let gone = before.keys().filter(|key| !after.contains_key(key));
+    let other = after.iter().filter(|(key, children)| before.get(key) != Some(children)).map(|(key, _)| key);
+    gone.chain(other).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn child(cluster: &str, name: &str, value: &str) -> ConfigMap {
+        serde_json::from_value(json!({
+            "metadata": { "namespace": "ns", "name": name, "labels": { LABEL_CLUSTER: cluster } },
+            "data": { "v": value }
+        }))
+        .unwrap()
+    }
+
+    fn value(object: &ConfigMap) -> Option<String> {
+        object.data.as_ref()?.get("v").cloned()
+    }
+
+    fn key(cluster: &str) -> Key {
+        Key { namespace: "ns".into(), name: cluster.into() }
+    }
+
+    #[test]
+    fn children_come_and_go_with_their_cluster() {
+        let cache = Cache::default();
+        assert_eq!(cache.take(Event::Apply(child("a", "a-0", "x")), value), [key("a")]);
+        assert_eq!(cache.of(&key("a")), BTreeMap::from([("a-0".to_owned(), "x".to_owned())]));
+        assert_eq!(cache.with(|v| v == "x"), [key("a")]);
+        assert!(cache.with(|v| v == "y").is_empty());
+        assert_eq!(cache.take(Event::Delete(child("a", "a-0", "x")), value), [key("a")]);
+        assert!(cache.of(&key("a")).is_empty());
+    }
+
+    #[test]
+    fn a_relist_takes_effect_as_a_whole_and_wakes_only_what_changed() {
+        let cache = Cache::default();
+        for cluster in ["same", "other", "gone"] {
+            cache.take(Event::Apply(child(cluster, "x", "1")), value);
+        }
+        cache.take(Event::<ConfigMap>::Init, value);
+        cache.take(Event::InitApply(child("same", "x", "1")), value);
+        cache.take(Event::InitApply(child("other", "x", "2")), value);
+        assert_eq!(cache.of(&key("gone")).len(), 1, "half a list is no list");
+        let mut woken = cache.take(Event::<ConfigMap>::InitDone, value);
+        woken.sort();
+        assert_eq!(woken, [key("gone"), key("other")]);
+        assert!(cache.of(&key("gone")).is_empty());
+    }
+
+    #[test]
+    fn an_object_without_the_label_is_left_out() {
+        let cache = Cache::default();
+        assert!(cache.take(Event::Apply(ConfigMap::default()), value).is_empty());
+    }
+}

@@ -1,0 +1,353 @@
+//! Kubernetes objects cut down to what decisions and reports need, on arrival: whole pods of ten thousand clusters would
+//! not fit into memory. Only reading; nothing here judges.
+
+use std::net::IpAddr;
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus};
+use kube::ResourceExt;
+use quorate_crds::EtcdClusterSpec;
+use quorate_crds::names::{
+    ANNOTATION_CLUSTER_UID, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE, LABEL_ROLE, ROLE_VOTER,
+};
+use serde_json::Value;
+
+use quorate_statemachine::{Home, Millis, NodeName, NodeSight, PodStage, TemplateHash, Uid};
+
+use super::cache::Key;
+use super::trouble::{self, Told};
+use crate::cluster::render::{self, Begin};
+
+/// The taint by which a user declares that nothing runs on a node any more (KEP-2268).
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// The label by which most volumes name their node.
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+/// The container that runs the launcher, and then etcd.
+const ETCD_CONTAINER: &str = "etcd";
+/// Its variable that names the volume's UID.
+const VOLUME_VARIABLE: &str = "QUORATE_VOLUME";
+
+/// The ticket that a pod carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketFacts {
+    /// As what it lets etcd start.
+    pub begin: Begin,
+    /// The volume it is for.
+    pub volume: Uid,
+    /// When it was put on the pod. Zero if that can't be read.
+    pub since: Millis,
+}
+
+/// A member's pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its UID.
+    pub uid: Uid,
+    /// The version of the object, to guard a change of it.
+    pub resource_version: String,
+    /// The UID of the object that owns it.
+    pub owner: Option<String>,
+    /// When it was created.
+    pub created: Millis,
+    /// Where it was scheduled.
+    pub node: Option<NodeName>,
+    /// Where it can be reached.
+    pub ip: Option<IpAddr>,
+    /// How far it has come.
+    pub stage: PodStage,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// What keeps it from running.
+    pub trouble: Option<Told>,
+    /// The volume it was made for.
+    pub volume: Uid,
+    /// The ticket it carries. `None` also for one that can't be read: it is written anew.
+    pub ticket: Option<TicketFacts>,
+    /// The template it was made from. Zero, which no template has, if that can't be read.
+    pub template: TemplateHash,
+    /// It carries the voter's label.
+    pub labelled_voter: bool,
+    /// The kubelet says it is ready.
+    pub ready: bool,
+}
+
+impl PodFacts {
+    /// What matters of a pod. `None` for one without a UID, which no API server sends.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let uid = Uid::new(pod.metadata.uid.as_deref()?);
+        let status = pod.status.as_ref();
+        let condition = |wanted: &str| {
+            let mut all = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+            all.any(|c| c.type_ == wanted && c.status == "True")
+        };
+        Some(Self {
+            resource_version: pod.resource_version().unwrap_or_default(),
+            owner: owner_of(pod),
+            created: pod.metadata.creation_timestamp.as_ref().map(|t| millis(t.0)).unwrap_or_default(),
+            node: pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).map(NodeName::new),
+            ip: status.and_then(|s| s.pod_ip.as_ref()).and_then(|ip| ip.parse().ok()),
+            stage: stage(status),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            trouble: trouble::of(pod),
+            volume: volume_of(pod).unwrap_or_else(|| uid.clone()),
+            ticket: ticket_of(pod),
+            template: annotation(pod, ANNOTATION_TEMPLATE).and_then(render::read_hash).unwrap_or(TemplateHash(0)),
+            labelled_voter: pod.labels().get(LABEL_ROLE).is_some_and(|role| role == ROLE_VOTER),
+            ready: condition("Ready"),
+            uid,
+        })
+    }
+}
+
+fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    pod.annotations().get(name).map(String::as_str)
+}
+
+/// The claim's UID that the pod was made with; `None` with ephemeral storage, where the variable refers to the pod.
+fn volume_of(pod: &Pod) -> Option<Uid> {
+    let containers = &pod.spec.as_ref()?.containers;
+    let etcd = containers.iter().find(|container| container.name == ETCD_CONTAINER)?;
+    let variable = etcd.env.iter().flatten().find(|variable| variable.name == VOLUME_VARIABLE)?;
+    variable.value.as_deref().filter(|value| !value.is_empty()).map(Uid::new)
+}
+
+fn ticket_of(pod: &Pod) -> Option<TicketFacts> {
+    // Only name and namespace are needed to read peer URLs.
+    static ANY_SPEC: LazyLock<EtcdClusterSpec> = LazyLock::new(EtcdClusterSpec::default);
+    let Key { namespace, name } = Key::of_child(pod)?;
+    let cluster = render::Cluster { name: &name, namespace: &namespace, uid: "", spec: &ANY_SPEC };
+    let ticket = quorate_backup::ticket::Ticket::parse(annotation(pod, ANNOTATION_TICKET)?).ok()?;
+    Some(TicketFacts {
+        begin: Begin::of(&cluster, &ticket)?,
+        volume: Uid::new(ticket.volume.as_str()),
+        since: annotation(pod, ANNOTATION_TICKET_SINCE).and_then(|t| t.parse().ok()).map(Millis).unwrap_or_default(),
+    })
+}
+
+fn stage(status: Option<&PodStatus>) -> PodStage {
+    match status.and_then(|s| s.phase.as_deref()) {
+        Some("Running") => PodStage::Running,
+        Some("Succeeded" | "Failed") => PodStage::Finished,
+        _ => PodStage::Pending,
+    }
+}
+
+fn owner_of(object: &impl ResourceExt) -> Option<String> {
+    object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
+}
+
+/// A member's claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimFacts {
+    /// Its UID.
+    pub uid: Uid,
+    /// The UID of the EtcdCluster that it was made for.
+    pub cluster_uid: Option<String>,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// The PersistentVolume that it is bound to.
+    pub volume_name: Option<String>,
+    /// Its StorageClass, if it names one or a default was filled in.
+    pub class: Option<String>,
+    /// The size it asks for.
+    pub requested: Option<String>,
+}
+
+impl ClaimFacts {
+    /// What matters of a claim. `None` for one without a UID, which no API server sends.
+    pub fn of(claim: &PersistentVolumeClaim) -> Option<Self> {
+        let spec = claim.spec.as_ref();
+        Some(Self {
+            uid: Uid::new(claim.metadata.uid.as_deref()?),
+            cluster_uid: claim.annotations().get(ANNOTATION_CLUSTER_UID).cloned(),
+            terminating: claim.metadata.deletion_timestamp.is_some(),
+            volume_name: spec.and_then(|s| s.volume_name.clone()).filter(|name| !name.is_empty()),
+            class: spec.and_then(|s| s.storage_class_name.clone()).filter(|name| !name.is_empty()),
+            requested: spec
+                .and_then(|s| s.resources.as_ref())
+                .and_then(|r| r.requests.as_ref())
+                .and_then(|requests| requests.get("storage"))
+                .map(|size| size.0.clone()),
+        })
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Whether it is ready, or gone by declaration.
+    pub sight: NodeSight,
+    /// The value of its host name label, which may differ from its name.
+    pub hostname: Option<String>,
+}
+
+impl NodeFacts {
+    /// What matters of a node. One that never reported is not ready since it was created.
+    pub fn of(node: &Node) -> Self {
+        let tainted_out = node
+            .spec
+            .as_ref()
+            .and_then(|s| s.taints.as_ref())
+            .is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE));
+        let ready = node
+            .status
+            .as_ref()
+            .and_then(|s| s.conditions.as_ref())
+            .and_then(|conditions| conditions.iter().find(|c| c.type_ == "Ready"));
+        let sight = match ready {
+            _ if tainted_out => NodeSight::Gone,
+            Some(ready) if ready.status == "True" => NodeSight::Ready,
+            Some(ready) => {
+                NodeSight::NotReady(ready.last_transition_time.as_ref().map(|t| millis(t.0)).unwrap_or_default())
+            }
+            None => {
+                NodeSight::NotReady(node.metadata.creation_timestamp.as_ref().map(|t| millis(t.0)).unwrap_or_default())
+            }
+        };
+        Self { sight, hostname: node.labels().get(HOSTNAME_LABEL).cloned() }
+    }
+}
+
+/// The host name or node name that is the only one on which a volume can be used; `None` for one that moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On several nodes.
+    Anywhere,
+    /// On the node with this value of the host name label.
+    Hostname(String),
+    /// On the node of this name.
+    Node(String),
+}
+
+impl Place {
+    /// Where a PersistentVolume can be used. It never changes: node affinity is immutable once set.
+    pub fn of(volume: &PersistentVolume) -> Self {
+        let Some(required) =
+            volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref())
+        else {
+            return Self::Anywhere;
+        };
+        // Terms are alternatives: more than one means more than one place.
+        let [term] = required.node_selector_terms.as_slice() else { return Self::Anywhere };
+        let only = |requirement: &k8s_openapi::api::core::v1::NodeSelectorRequirement| match (
+            requirement.operator.as_str(),
+            requirement.values.as_deref(),
+        ) {
+            ("In", Some([only])) => Some(only.clone()),
+            _ => None,
+        };
+        let by_label = term.match_expressions.iter().flatten().find(|r| r.key == HOSTNAME_LABEL).and_then(only);
+        let by_name = term.match_fields.iter().flatten().find(|r| r.key == "metadata.name").and_then(only);
+        by_name.map(Self::Node).or_else(|| by_label.map(Self::Hostname)).unwrap_or(Self::Anywhere)
+    }
+
+    /// The node it speaks of, by the nodes that are known. One that no node answers to is taken for a node's name: that
+    /// node is gone.
+    pub fn home<'a>(&self, nodes: impl IntoIterator<Item = (&'a NodeName, &'a NodeFacts)>) -> Home {
+        match self {
+            Self::Anywhere => Home::Anywhere,
+            Self::Node(name) => Home::Node(NodeName::new(name)),
+            Self::Hostname(hostname) => {
+                let mut nodes = nodes.into_iter();
+                let named = nodes.find(|(_, facts)| facts.hostname.as_ref() == Some(hostname)).map(|(name, _)| name);
+                Home::Node(named.cloned().unwrap_or_else(|| NodeName::new(hostname)))
+            }
+        }
+    }
+}
+
+/// A Service or a budget without what the API server and others keep in it.
+pub fn furniture<K: ResourceExt + serde::Serialize + Clone>(object: &K) -> Option<Value> {
+    let mut object = object.clone();
+    object.managed_fields_mut().clear();
+    let mut value = serde_json::to_value(object).ok()?;
+    value.as_object_mut()?.remove("status");
+    Some(value)
+}
+
+/// A time as the state machine counts it; what lies before 1970 is zero.
+pub fn millis(time: Timestamp) -> Millis {
+    Millis(u64::try_from(time.as_millisecond()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_statemachine::Serial;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_rendered_is_read_back() {
+        let spec = EtcdClusterSpec::default();
+        let cluster = render::Cluster { name: "db", namespace: "ns", uid: "c-uid", spec: &spec };
+        let claim = Uid::new("claim-uid");
+        let joining = Begin::Join([Serial(0), Serial(3)].into());
+        let ticket = render::ticket(&cluster, Serial(3), &claim, &joining).unwrap();
+        let sealed = render::Sealed::new(&ticket, Millis(77)).unwrap();
+        let mut pod = render::pod(&cluster, Serial(3), "agent:1", render::Volume::Claim(&claim), Some(&sealed));
+        pod.metadata.uid = Some("p-uid".into());
+        let facts = PodFacts::of(&pod).unwrap();
+        assert_eq!(facts.owner.as_deref(), Some("c-uid"));
+        assert_eq!(facts.volume, claim);
+        assert_eq!(facts.ticket, Some(TicketFacts { begin: joining, volume: claim, since: Millis(77) }));
+        assert_eq!(facts.template, render::hash(&spec));
+        assert_eq!((facts.stage, facts.ready, facts.terminating), (PodStage::Pending, false, false));
+        let mut ephemeral = render::pod(&cluster, Serial(3), "agent:1", render::Volume::Ephemeral, None);
+        ephemeral.metadata.uid = Some("p-uid".into());
+        let facts = PodFacts::of(&ephemeral).unwrap();
+        assert_eq!((facts.volume, facts.ticket), (Uid::new("p-uid"), None));
+    }
+
+    fn node(value: serde_json::Value) -> NodeFacts {
+        NodeFacts::of(&serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn a_node_is_ready_not_ready_or_gone() {
+        let with = |status: &str, taints: serde_json::Value| {
+            node(json!({ "metadata": { "labels": { HOSTNAME_LABEL: "h1" } }, "spec": { "taints": taints },
+                "status": { "conditions": [{ "type": "Ready", "status": status,
+                    "lastTransitionTime": "1970-01-01T00:00:02Z" }] } }))
+        };
+        assert_eq!(with("True", json!([])).sight, NodeSight::Ready);
+        assert_eq!(with("True", json!([])).hostname.as_deref(), Some("h1"));
+        assert_eq!(with("Unknown", json!([])).sight, NodeSight::NotReady(Millis(2000)));
+        let out = json!([{ "key": OUT_OF_SERVICE, "effect": "NoExecute" }]);
+        assert_eq!(with("Unknown", out).sight, NodeSight::Gone);
+        let never = node(json!({ "metadata": { "creationTimestamp": "1970-01-01T00:00:03Z" } }));
+        assert_eq!(never.sight, NodeSight::NotReady(Millis(3000)));
+    }
+
+    fn place(terms: &serde_json::Value) -> Place {
+        Place::of(
+            &serde_json::from_value(
+                json!({ "spec": { "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } }),
+            )
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_local_volume_is_at_home_on_its_node() {
+        let on = |values: serde_json::Value| json!({ "matchExpressions": [{ "key": HOSTNAME_LABEL, "operator": "In", "values": values }] });
+        assert_eq!(Place::of(&PersistentVolume::default()), Place::Anywhere);
+        assert_eq!(place(&json!([on(json!(["h1"]))])), Place::Hostname("h1".into()));
+        assert_eq!(place(&json!([on(json!(["h1", "h2"]))])), Place::Anywhere);
+        assert_eq!(place(&json!([on(json!(["h1"])), on(json!(["h2"]))])), Place::Anywhere);
+        let by_name = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }] }]);
+        assert_eq!(place(&by_name), Place::Node("n1".into()));
+    }
+
+    #[test]
+    fn a_host_name_leads_to_the_node_that_carries_it() {
+        let facts = NodeFacts { sight: NodeSight::Ready, hostname: Some("h1".into()) };
+        let name = NodeName::new("node-one");
+        let home = |place: Place| place.home([(&name, &facts)]);
+        assert_eq!(home(Place::Hostname("h1".into())), Home::Node(name.clone()));
+        assert_eq!(home(Place::Hostname("h9".into())), Home::Node(NodeName::new("h9")));
+        assert_eq!(home(Place::Anywhere), Home::Anywhere);
+    }
+}

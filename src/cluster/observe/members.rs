@@ -1,0 +1,270 @@
+//! Asks the members: what answers on each pod's metrics port, and what the quorum says of membership. Silence stays
+//! silence here: nobody is declared dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
+use jiff::Timestamp;
+use quorate_backup::launch::{Reason, Report};
+use quorate_etcd::{Pool, Role, Silence, Vitals};
+use quorate_statemachine::{Alive, MemberId, Millis, Refusal, Serial, Sight, Uid};
+use tokio::time::{sleep, timeout};
+
+use super::facts::millis;
+
+/// The port on which the launcher and etcd say how they are.
+const METRICS_PORT: u16 = 2381;
+/// The port on which etcd serves clients.
+pub const CLIENT_PORT: u16 = 2379;
+/// How long the member list is waited for after everybody has been looked at. A read after a round of the quorum takes
+/// milliseconds; a member that has lost its quorum holds it for seconds, and healing must not wait for that.
+const LIST_PATIENCE: Duration = Duration::from_millis(500);
+/// How much later than the leader the others are asked for the list: at rest one answer is enough.
+const OTHERS_LATER: Duration = Duration::from_millis(50);
+
+/// Where a pod can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The pod.
+    pub pod: Uid,
+    /// Its address.
+    pub ip: IpAddr,
+    /// It carries a ticket, so etcd may be running in it.
+    pub ticketed: bool,
+}
+
+/// What was seen at one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// At which pod.
+    pub pod: Uid,
+    /// At which address.
+    pub ip: IpAddr,
+    /// What answered.
+    pub sight: Sight,
+    /// The launcher's own words, where it refuses its ticket.
+    pub refusal: Option<String>,
+    /// The version that runs.
+    pub version: Option<String>,
+    /// The id of the member that answered.
+    pub member: Option<MemberId>,
+}
+
+/// What all members said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// What was seen at each pod that has an address.
+    pub seen: BTreeMap<Serial, Seen>,
+    /// The linearizable member list, if anybody gave one in time.
+    pub list: Option<quorate_etcd::MemberList>,
+}
+
+impl Said {
+    /// Who leads, as that member itself says. Of two, the one that has come further: the other has not heard yet.
+    pub fn leader(&self) -> Option<(Serial, MemberId)> {
+        let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
+            Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member?)),
+            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+        });
+        leading.max().map(|(_, serial, member)| (serial, member))
+    }
+}
+
+/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen.
+pub async fn ask(pool: &Pool, addresses: &BTreeMap<Serial, Address>, leader: Option<Serial>) -> Said {
+    let looks = join_all(addresses.iter().map(async |(serial, address)| (*serial, look(address).await)));
+    let list = list(pool, addresses, leader);
+    tokio::pin!(looks, list);
+    let (seen, early) = tokio::select! {
+        seen = &mut looks => (seen, None),
+        list = &mut list => (looks.await, Some(list)),
+    };
+    let seen: BTreeMap<_, _> = seen.into_iter().collect();
+    let list = match early {
+        Some(list) => list,
+        None if seen.values().any(sees_leader) => timeout(LIST_PATIENCE, list).await.ok().flatten(),
+        None => None,
+    };
+    Said { seen, list }
+}
+
+fn sees_leader(seen: &Seen) -> bool {
+    match &seen.sight {
+        Sight::Etcd(alive) => alive.has_leader && !alive.learner,
+        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => false,
+    }
+}
+
+/// Looks at one pod.
+pub async fn look(address: &Address) -> Seen {
+    let now = millis(Timestamp::now());
+    let said = quorate_etcd::look(SocketAddr::new(address.ip, METRICS_PORT)).await;
+    let (sight, refusal, version, member) = match said {
+        quorate_etcd::Sight::Silent(silence) => {
+            trace_silence(address, &silence);
+            (Sight::Unknown, None, None, None)
+        }
+        quorate_etcd::Sight::Launcher(report) => {
+            let (sight, refusal) = of_report(&report);
+            (sight, refusal, None, None)
+        }
+        quorate_etcd::Sight::Etcd(vitals) => {
+            let member = vitals.member.map(|id| MemberId(id.0));
+            (Sight::Etcd(of_vitals(&vitals, now)), None, vitals.version, member)
+        }
+    };
+    Seen { pod: address.pod.clone(), ip: address.ip, sight, refusal, version, member }
+}
+
+fn trace_silence(address: &Address, silence: &Silence) {
+    tracing::trace!(ip = %address.ip, %silence, "a pod does not answer");
+}
+
+fn of_report(report: &[u8]) -> (Sight, Option<String>) {
+    let Ok(report) = serde_json::from_slice::<Report>(report) else { return (Sight::Unknown, None) };
+    let refusal = match report.reason {
+        Reason::NoTicket => return (Sight::Waiting, None),
+        Reason::VolumeIsEmpty | Reason::VolumeHasNoEntry => Refusal::VolumeLost,
+        Reason::VolumeHasOtherData => Refusal::VolumeForeign,
+        Reason::OtherMember
+        | Reason::OtherVolume
+        | Reason::VolumeInUse
+        | Reason::VolumeUnreadable
+        | Reason::WrongVersion
+        | Reason::BadTicket
+        | Reason::BinaryMissing => Refusal::Other,
+    };
+    (Sight::Refused(refusal), Some(format!("{}: {}", report.reason, report.message)))
+}
+
+fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
+    let Vitals { process_start, has_leader, role, committed, applied, live, .. } = vitals;
+    Alive {
+        seen: now,
+        process: Millis(u64::try_from(process_start.as_millis()).unwrap_or(u64::MAX)),
+        has_leader: *has_leader,
+        leads: *role == Role::Leader,
+        learner: *role == Role::Learner,
+        committed: *committed,
+        applied: *applied,
+        live: *live,
+    }
+}
+
+/// A list as [`list`] gives it, if it comes about in time.
+pub async fn list_in_time(
+    pool: &Pool,
+    addresses: &BTreeMap<Serial, Address>,
+    leader: Option<Serial>,
+) -> Option<quorate_etcd::MemberList> {
+    timeout(LIST_PATIENCE, list(pool, addresses, leader)).await.ok().flatten()
+}
+
+/// The first linearizable member list that anybody gives: the leader is asked first, the others a little later.
+pub async fn list(
+    pool: &Pool,
+    addresses: &BTreeMap<Serial, Address>,
+    leader: Option<Serial>,
+) -> Option<quorate_etcd::MemberList> {
+    let known = leader.is_some_and(|leader| addresses.get(&leader).is_some_and(|address| address.ticketed));
+    let asked = addresses.iter().filter(|(_, address)| address.ticketed);
+    let mut answers: FuturesUnordered<_> = asked
+        .map(async |(serial, address)| {
+            if known && leader != Some(*serial) {
+                sleep(OTHERS_LATER).await;
+            }
+            let url = format!("http://{}", SocketAddr::new(address.ip, CLIENT_PORT));
+            let answer = match pool.member(&url) {
+                Ok(member) => member.member_list().await,
+                Err(error) => Err(error),
+            };
+            answer.inspect_err(|error| tracing::trace!(member = %serial, %error, "no member list")).ok()
+        })
+        .collect();
+    while let Some(answer) = answers.next().await {
+        if answer.is_some() {
+            return answer;
+        }
+    }
+    None
+}
+
+/// The ids of a list in the state machine's words.
+pub fn ids(list: &quorate_etcd::MemberList) -> BTreeSet<MemberId> {
+    list.members.iter().map(|member| MemberId(member.id.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(reason: Reason) -> (Sight, Option<String>) {
+        let report = Report { state: reason.state(), reason, message: "m".into(), since: 1 };
+        of_report(&serde_json::to_vec(&report).unwrap())
+    }
+
+    #[test]
+    fn only_what_speaks_of_lost_data_counts_as_lost() {
+        assert_eq!(report(Reason::NoTicket), (Sight::Waiting, None));
+        assert_eq!(report(Reason::VolumeIsEmpty).0, Sight::Refused(Refusal::VolumeLost));
+        assert_eq!(report(Reason::VolumeHasOtherData).0, Sight::Refused(Refusal::VolumeForeign));
+        for other in [Reason::VolumeInUse, Reason::VolumeUnreadable, Reason::WrongVersion, Reason::BadTicket] {
+            assert_eq!(report(other).0, Sight::Refused(Refusal::Other));
+        }
+        assert_eq!(report(Reason::BadTicket).1.as_deref(), Some("BadTicket: m"));
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_read_is_silence() {
+        for odd in [json!({}), json!({ "state": "waiting", "reason": "New", "message": "", "since": 0 })] {
+            assert_eq!(of_report(odd.to_string().as_bytes()), (Sight::Unknown, None));
+        }
+        assert_eq!(of_report(b"<html>"), (Sight::Unknown, None));
+    }
+
+    fn seen(serial: u32, leads: bool, committed: u64) -> (Serial, Seen) {
+        let alive = Alive {
+            seen: Millis(0),
+            process: Millis(1),
+            has_leader: true,
+            leads,
+            learner: false,
+            committed,
+            applied: committed,
+            live: true,
+        };
+        let seen = Seen {
+            pod: Uid::new("u"),
+            ip: IpAddr::from([127, 0, 0, 1]),
+            sight: Sight::Etcd(alive),
+            refusal: None,
+            version: None,
+            member: Some(MemberId(u64::from(serial) + 100)),
+        };
+        (Serial(serial), seen)
+    }
+
+    #[test]
+    fn of_two_that_claim_to_lead_the_further_one_does() {
+        let said = |seen: Vec<(Serial, Seen)>| Said { seen: seen.into_iter().collect(), list: None };
+        assert_eq!(said(vec![seen(0, false, 9)]).leader(), None);
+        assert_eq!(
+            said(vec![seen(0, true, 3), seen(1, true, 9), seen(2, false, 10)]).leader(),
+            Some((Serial(1), MemberId(101)))
+        );
+    }
+
+    #[tokio::test]
+    async fn pods_that_do_not_answer_are_unknown_and_soon_so() {
+        let address = Address { pod: Uid::new("u"), ip: IpAddr::from([127, 0, 0, 77]), ticketed: true };
+        let pool = Pool::new(quorate_etcd::Access::plaintext());
+        let said = ask(&pool, &BTreeMap::from([(Serial(0), address)]), None).await;
+        assert_eq!(said.seen[&Serial(0)].sight, Sight::Unknown);
+        assert_eq!(said.list, None);
+    }
+}

@@ -1,0 +1,366 @@
+//! Observes one cluster: the object, its pods, claims and nodes, and every member over etcd's own ports. What is unknown
+//! stays unknown. Nothing is written and nothing decided here.
+
+pub mod cache;
+pub mod facts;
+pub mod members;
+pub mod trouble;
+mod wish;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use futures::future::{join_all, try_join_all};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use quorate_crds::{EtcdCluster, names};
+use quorate_etcd::Pool;
+use quorate_statemachine::{
+    Claim, ClusterId, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, NodeName, NodeSight,
+    PodStage, Role, Seat, Serial, Sight, Start, Ticket, World,
+};
+use serde_json::Value;
+
+use self::cache::{Cache, Key};
+use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, TicketFacts, millis};
+use self::members::{Address, Said};
+use super::ledger;
+use super::render::{self, Begin};
+use crate::api::{Error, Kube};
+
+/// What the watches have brought.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Members' pods.
+    pub pods: Cache<PodFacts>,
+    /// Members' claims.
+    pub claims: Cache<ClaimFacts>,
+    /// Clusters' Services.
+    pub services: Cache<Value>,
+    /// Clusters' disruption budgets.
+    pub budgets: Cache<Value>,
+    /// The nodes.
+    pub nodes: RwLock<HashMap<NodeName, NodeFacts>>,
+    /// Where PersistentVolumes can be used. It never changes, so each is read once.
+    places: Mutex<HashMap<String, Place>>,
+}
+
+impl Watched {
+    /// The nodes as they are now.
+    fn nodes(&self) -> HashMap<NodeName, NodeFacts> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What was observed of one cluster.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The object.
+    pub cluster: Arc<EtcdCluster>,
+    /// The same in the state machine's words, with all the rest.
+    pub world: World,
+    /// Its pods, for guards and reports.
+    pub pods: BTreeMap<Serial, PodFacts>,
+    /// Its claims, for reports.
+    pub claims: BTreeMap<Serial, ClaimFacts>,
+    /// Its Services and its budget, from the watches.
+    pub furniture: Furniture,
+    /// What its members said.
+    pub said: Said,
+}
+
+/// What a cluster has besides members, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Furniture {
+    /// Its Services.
+    pub services: BTreeMap<String, Value>,
+    /// Its disruption budget.
+    pub budgets: BTreeMap<String, Value>,
+}
+
+/// Who observes.
+#[derive(Clone)]
+pub struct Observer {
+    /// The Kubernetes API.
+    pub kube: Kube,
+    /// What the watches have brought.
+    pub watched: Arc<Watched>,
+    /// Connections to members.
+    pub pool: Arc<Pool>,
+}
+
+/// The Kubernetes side of an observation.
+struct Objects {
+    freshness: Freshness,
+    cluster: Arc<EtcdCluster>,
+    pods: BTreeMap<Serial, PodFacts>,
+    claims: BTreeMap<Serial, ClaimFacts>,
+}
+
+impl Observer {
+    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen.
+    pub async fn glance(&self, cluster: Arc<EtcdCluster>, leader: Option<Serial>) -> Result<Observed, Error> {
+        let key = key(&cluster);
+        let pods = own_pods(&cluster, self.watched.pods.of(&key));
+        let claims = by_serial(&cluster, self.watched.claims.of(&key));
+        let said = members::ask(&self.pool, &addresses(&pods), leader).await;
+        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims }, said).await
+    }
+
+    /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
+    /// ledger first, then the member list, so that the list is never older than what the ledger says of it. What was
+    /// seen at each pod a moment ago is kept; pods that nobody looked at yet are looked at now. `None`: the object is
+    /// gone, or is another by now.
+    pub async fn stare(&self, glanced: &Observed) -> Result<Option<Observed>, Error> {
+        let Key { namespace, name } = key(&glanced.cluster);
+        let cluster = self.kube.get::<EtcdCluster>(&namespace, &name).await?;
+        let Some(cluster) = cluster.filter(|cluster| cluster.uid() == glanced.cluster.uid()) else { return Ok(None) };
+        let cluster = Arc::new(cluster);
+        let labels = format!("{}={name}", names::LABEL_CLUSTER);
+        let (pods, claims, list) = tokio::join!(
+            self.kube.list::<Pod>(&namespace, &labels),
+            self.kube.list::<PersistentVolumeClaim>(&namespace, &labels),
+            self.list_again(glanced),
+        );
+        let pods = pods?.iter().filter_map(|pod| Some((pod.name_any(), PodFacts::of(pod)?))).collect();
+        let pods = own_pods(&cluster, pods);
+        let claims = claims?.iter().filter_map(|claim| Some((claim.name_any(), ClaimFacts::of(claim)?))).collect();
+        let claims = by_serial(&cluster, claims);
+        let said = Said { list, ..glanced.said.clone() };
+        let said = self.complete(said, &addresses(&pods)).await;
+        self.assemble(Objects { freshness: Freshness::Quorum, cluster, pods, claims }, said).await.map(Some)
+    }
+
+    /// The member list once more, if there was one a moment ago.
+    async fn list_again(&self, glanced: &Observed) -> Option<quorate_etcd::MemberList> {
+        glanced.said.list.as_ref()?;
+        let leader = glanced.said.leader().map(|(serial, _)| serial);
+        members::list_in_time(&self.pool, &addresses(&glanced.pods), leader).await
+    }
+
+    /// What was said, without pods that are gone, and with those that are new.
+    async fn complete(&self, mut said: Said, addresses: &BTreeMap<Serial, Address>) -> Said {
+        let still = |serial: &Serial, seen: &members::Seen| {
+            addresses.get(serial).is_some_and(|address| address.pod == seen.pod && address.ip == seen.ip)
+        };
+        said.seen.retain(|serial, seen| still(serial, seen));
+        let new: Vec<_> = addresses.iter().filter(|(serial, _)| !said.seen.contains_key(serial)).collect();
+        let looks = join_all(new.into_iter().map(async |(serial, address)| (*serial, members::look(address).await)));
+        said.seen.extend(looks.await);
+        said
+    }
+
+    async fn assemble(&self, objects: Objects, said: Said) -> Result<Observed, Error> {
+        let places = self.places(&objects.claims).await?;
+        let watched_nodes = self.watched.nodes();
+        let homes = objects.claims.iter().map(|(serial, claim)| {
+            let place = claim.volume_name.as_ref().and_then(|volume| places.get(volume));
+            (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
+        });
+        let homes: BTreeMap<_, _> = homes.collect();
+        let Objects { freshness, cluster, pods, claims } = objects;
+        let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
+        let named = named_nodes(&pods, &homes, &memory);
+        let nodes = match freshness {
+            Freshness::Cached => {
+                named.into_iter().filter_map(|n| watched_nodes.get(&n).map(|facts| (n.clone(), facts.sight))).collect()
+            }
+            Freshness::Quorum => self.ask_for_nodes(named).await?,
+        };
+        let template = render::hash(&cluster.spec);
+        let world = World {
+            now: now(),
+            freshness,
+            wish: wish::of(&cluster, template),
+            memory,
+            seats: seats(&cluster, &pods, &claims, &homes, &said),
+            nodes,
+            membership: membership(&cluster, &said),
+        };
+        let key = key(&cluster);
+        let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
+        Ok(Observed { cluster, world, pods, claims, furniture, said })
+    }
+
+    /// Where the claims' volumes can be used; each volume is read once in this process's life.
+    async fn places(&self, claims: &BTreeMap<Serial, ClaimFacts>) -> Result<HashMap<String, Place>, Error> {
+        let bound: Vec<_> = claims.values().filter_map(|claim| claim.volume_name.clone()).collect();
+        let mut places: HashMap<_, _> = {
+            let known = self.watched.places.lock().unwrap_or_else(PoisonError::into_inner);
+            bound.iter().filter_map(|name| Some((name.clone(), known.get(name)?.clone()))).collect()
+        };
+        let unknown = bound.into_iter().filter(|name| !places.contains_key(name));
+        let read = unknown.map(async |name| {
+            let volume = self.kube.get_global::<PersistentVolume>(&name).await?;
+            Ok(volume.map(|volume| (name, Place::of(&volume))))
+        });
+        let read: Vec<_> = try_join_all(read).await?.into_iter().flatten().collect();
+        self.watched.places.lock().unwrap_or_else(PoisonError::into_inner).extend(read.iter().cloned());
+        places.extend(read);
+        Ok(places)
+    }
+
+    /// Each of these nodes by a quorum read: one that is not there is gone.
+    async fn ask_for_nodes(&self, named: Vec<NodeName>) -> Result<BTreeMap<NodeName, NodeSight>, Error> {
+        let asked = named.into_iter().map(async |name| {
+            let node = self.kube.get_global::<Node>(name.as_str()).await?;
+            let sight = node.map_or(NodeSight::Gone, |node| NodeFacts::of(&node).sight);
+            Ok((name, sight))
+        });
+        Ok(try_join_all(asked).await?.into_iter().collect())
+    }
+}
+
+/// The operator's clock.
+pub fn now() -> Millis {
+    millis(Timestamp::now())
+}
+
+/// Which cluster an object is.
+pub fn key(cluster: &EtcdCluster) -> Key {
+    Key { namespace: cluster.namespace().unwrap_or_default(), name: cluster.name_any() }
+}
+
+/// The pods of this very object: those of an earlier one of its name are being collected.
+fn own_pods(cluster: &EtcdCluster, pods: BTreeMap<String, PodFacts>) -> BTreeMap<Serial, PodFacts> {
+    let mut pods = by_serial(cluster, pods);
+    pods.retain(|_, pod| pod.owner == cluster.uid());
+    pods
+}
+
+fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMap<Serial, T> {
+    let cluster = cluster.name_any();
+    let with_serial = children.into_iter().filter_map(|(name, facts)| {
+        let serial = names::serial(&cluster, &name)?;
+        Some((Serial(serial), facts))
+    });
+    with_serial.collect()
+}
+
+fn addresses(pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
+    let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
+    can_answer
+        .filter_map(|(serial, pod)| {
+            let address = Address { pod: pod.uid.clone(), ip: pod.ip?, ticketed: pod.ticket.is_some() };
+            Some((*serial, address))
+        })
+        .collect()
+}
+
+fn named_nodes(pods: &BTreeMap<Serial, PodFacts>, homes: &BTreeMap<Serial, Home>, memory: &Memory) -> Vec<NodeName> {
+    let of_pods = pods.values().filter_map(|pod| pod.node.clone());
+    let of_homes = homes.values().filter_map(|home| match home {
+        Home::Node(node) => Some(node.clone()),
+        Home::Anywhere => None,
+    });
+    let of_ledger: Vec<_> = match memory {
+        Memory::Ledger(ledger) => ledger.members.values().filter_map(|entry| entry.node.clone()).collect(),
+        Memory::Blank | Memory::Unreadable => Vec::new(),
+    };
+    let mut all: Vec<_> = of_pods.chain(of_homes).chain(of_ledger).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn seats(
+    cluster: &EtcdCluster,
+    pods: &BTreeMap<Serial, PodFacts>,
+    claims: &BTreeMap<Serial, ClaimFacts>,
+    homes: &BTreeMap<Serial, Home>,
+    said: &Said,
+) -> BTreeMap<Serial, Seat> {
+    let mut seats = BTreeMap::<Serial, Seat>::new();
+    for (serial, facts) in pods {
+        seats.entry(*serial).or_default().pod = Some(pod(facts, said.seen.get(serial), said, cluster));
+    }
+    if cluster.spec.storage.ephemeral {
+        return seats;
+    }
+    for (serial, facts) in claims {
+        let ClaimFacts { uid, cluster_uid, terminating, volume_name: _, class: _, requested: _ } = facts;
+        seats.entry(*serial).or_default().claim = Some(Claim {
+            uid: uid.clone(),
+            ours: *cluster_uid == cluster.uid(),
+            terminating: *terminating,
+            home: homes.get(serial).cloned().unwrap_or(Home::Anywhere),
+        });
+    }
+    seats
+}
+
+fn pod(
+    facts: &PodFacts,
+    seen: Option<&members::Seen>,
+    said: &Said,
+    cluster: &EtcdCluster,
+) -> quorate_statemachine::Pod {
+    let PodFacts {
+        uid,
+        resource_version: _,
+        owner: _,
+        created,
+        node,
+        ip: _,
+        stage,
+        terminating,
+        trouble,
+        volume,
+        ticket,
+        template,
+        labelled_voter,
+        ready,
+    } = facts;
+    quorate_statemachine::Pod {
+        uid: uid.clone(),
+        created: *created,
+        node: node.clone(),
+        stage: *stage,
+        terminating: *terminating,
+        trouble: trouble.as_ref().map(|told| told.trouble),
+        volume: volume.clone(),
+        ticket: ticket.as_ref().map(|held| self::ticket(held, said, cluster)),
+        ticket_since: ticket.as_ref().map(|held| held.since).unwrap_or_default(),
+        template: *template,
+        labelled_voter: *labelled_voter,
+        ready: *ready,
+        sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
+    }
+}
+
+/// A ticket in the state machine's words, which speak of members by id. A pod's ticket names them by serial, since an id
+/// is nothing etcd is started with; a serial belongs to one id for ever, so the list that holds it translates. One that
+/// is not listed (any more) becomes an id that etcd never gives out: the ticket is then seen to be out of date.
+fn ticket(held: &TicketFacts, said: &Said, cluster: &EtcdCluster) -> Ticket {
+    const NOT_LISTED: MemberId = MemberId(0);
+    let id_of = |serial: &Serial| {
+        let members = said.list.iter().flat_map(|list| &list.members);
+        let mut with_serial = members.filter(|member| serial_of(cluster, member) == Some(*serial));
+        with_serial.next().map_or(NOT_LISTED, |member| MemberId(member.id.0))
+    };
+    let start = match &held.begin {
+        Begin::Seed => Start::Seed,
+        Begin::Join(serials) => Start::Join(serials.iter().map(id_of).collect()),
+        Begin::Resume => Start::Resume,
+    };
+    Ticket { start, volume: held.volume.clone() }
+}
+
+/// The serial to which a listed member's peer URL belongs.
+pub fn serial_of(cluster: &EtcdCluster, member: &quorate_etcd::Member) -> Option<Serial> {
+    let cluster = render::Cluster::of(cluster)?;
+    member.peer_urls.iter().find_map(|url| cluster.serial_of_peer_url(url))
+}
+
+fn membership(cluster: &EtcdCluster, said: &Said) -> Membership {
+    let Some(list) = &said.list else { return Membership::Unknown };
+    let members = list.members.iter().map(|member| {
+        let serial = serial_of(cluster, member);
+        let role = if member.learner { Role::Learner } else { Role::Voter };
+        (MemberId(member.id.0), Listed { serial, role, started: member.started() })
+    });
+    let members: BTreeMap<_, _> = members.collect();
+    let leader = said.leader().map(|(_, id)| id).filter(|id| members.contains_key(id));
+    Membership::Known(MemberList { cluster: ClusterId(list.cluster.0), leader, members })
+}

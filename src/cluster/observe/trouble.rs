@@ -1,0 +1,137 @@
+//! What keeps a pod from running, as the kubelet and the scheduler say, with their own words. Only reading.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use quorate_statemachine::Trouble;
+
+/// Why an image is not there, as the kubelet names it (`pkg/kubelet/images/types.go`, stable for years).
+const IMAGE_REASONS: [&str; 6] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+];
+/// Why a container can't be started, or is not started for now.
+const FAILING_REASONS: [&str; 4] =
+    ["CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+/// The longest words that are kept, in bytes: an event's note holds 1 KiB, and a condition names several members.
+const MAX_WORDS: usize = 400;
+
+/// A trouble, and what the kubelet or the scheduler says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The trouble.
+    pub trouble: Trouble,
+    /// Their words, on one line.
+    pub words: String,
+}
+
+/// What keeps this pod from running, if anything does.
+pub fn of(pod: &Pod) -> Option<Told> {
+    let status = pod.status.as_ref()?;
+    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    containers.find_map(in_container).or_else(|| status.conditions.iter().flatten().find_map(in_condition))
+}
+
+fn in_container(container: &ContainerStatus) -> Option<Told> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref()?;
+    let trouble = if IMAGE_REASONS.contains(&reason) {
+        Trouble::ImageMissing
+    } else if FAILING_REASONS.contains(&reason) {
+        Trouble::ContainerFailing
+    } else {
+        return None;
+    };
+    let said = waiting.message.as_deref().unwrap_or_default();
+    Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}", container.name)) })
+}
+
+fn in_condition(condition: &PodCondition) -> Option<Told> {
+    let unschedulable = condition.type_ == "PodScheduled"
+        && condition.status == "False"
+        && matches!(condition.reason.as_deref(), Some("Unschedulable" | "SchedulerError"));
+    unschedulable.then(|| Told {
+        trouble: Trouble::Unschedulable,
+        words: one_line(condition.message.as_deref().unwrap_or("no node takes it")),
+    })
+}
+
+/// On one line, without what changes at each retry ("back-off 2m40s restarting ..." names a growing time), and cut to
+/// [`MAX_WORDS`]: a status that changed at each look would be written at each look.
+fn one_line(words: &str) -> String {
+    let steady = words.split_whitespace().filter(|word| !is_duration(word)).collect::<Vec<_>>().join(" ");
+    let end = steady.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_WORDS).last();
+    steady[..end.unwrap_or(0)].trim_end_matches([' ', ':']).to_owned()
+}
+
+/// `10s`, `2m40s`, `5m0s`.
+fn is_duration(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit())
+        && word.ends_with(['s', 'm', 'h'])
+        && word.chars().all(|c| c.is_ascii_digit() || ['h', 'm', 's', '.'].contains(&c))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(status: &serde_json::Value) -> Pod {
+        serde_json::from_value(json!({ "metadata": { "name": "db-0" }, "status": status })).unwrap()
+    }
+
+    fn waiting(reason: &str, message: &str) -> serde_json::Value {
+        let state = json!({ "waiting": { "reason": reason, "message": message } });
+        json!([{ "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }])
+    }
+
+    #[test]
+    fn a_missing_image_is_told_in_the_kubelets_words() {
+        let told =
+            of(&pod(&json!({ "containerStatuses": waiting("ImagePullBackOff", "Back-off pulling image \"x\"") })));
+        let told = told.unwrap();
+        assert_eq!(told.trouble, Trouble::ImageMissing);
+        assert_eq!(told.words, "container etcd: ImagePullBackOff: Back-off pulling image \"x\"");
+        let init = of(&pod(&json!({ "initContainerStatuses": waiting("ErrImageNeverPull", "") }))).unwrap();
+        assert_eq!((init.trouble, init.words.as_str()), (Trouble::ImageMissing, "container etcd: ErrImageNeverPull"));
+    }
+
+    #[test]
+    fn a_failing_container_is_told_without_the_growing_time() {
+        let told = |time: &str| {
+            let message = format!("back-off {time} restarting failed container=etcd");
+            of(&pod(&json!({ "containerStatuses": waiting("CrashLoopBackOff", &message) }))).unwrap()
+        };
+        assert_eq!(told("10s").trouble, Trouble::ContainerFailing);
+        assert_eq!(told("10s"), told("2m40s"));
+    }
+
+    #[test]
+    fn an_unschedulable_pod_is_told_in_the_schedulers_words() {
+        let condition = |reason: &str| {
+            json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": reason,
+                "message": "0/3 nodes are available:\n 3 Insufficient cpu." }] })
+        };
+        let told = of(&pod(&condition("Unschedulable"))).unwrap();
+        assert_eq!(told.trouble, Trouble::Unschedulable);
+        assert_eq!(told.words, "0/3 nodes are available: 3 Insufficient cpu.");
+        assert_eq!(of(&pod(&condition("WaitingForGates"))), None);
+    }
+
+    #[test]
+    fn a_pod_that_starts_has_no_trouble() {
+        assert_eq!(of(&Pod::default()), None);
+        assert_eq!(of(&pod(&json!({ "containerStatuses": waiting("ContainerCreating", "") }))), None);
+        let scheduled = json!({ "conditions": [{ "type": "PodScheduled", "status": "True" }] });
+        assert_eq!(of(&pod(&scheduled)), None);
+    }
+
+    #[test]
+    fn long_words_are_cut_between_letters() {
+        let words = one_line(&"ä".repeat(MAX_WORDS));
+        assert!(words.len() <= MAX_WORDS && words.chars().all(|c| c == 'ä') && words.len() > MAX_WORDS - 2);
+    }
+}

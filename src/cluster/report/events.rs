@@ -1,0 +1,159 @@
+//! Events: what was done, and what has turned between two statuses. Derived, so that nothing is told twice at rest, and
+//! nothing is remembered. Pure but for sending.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Resource;
+use kube::runtime::events::{Event, EventType, Recorder};
+use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
+use quorate_statemachine::{Finding, Plan, Serial, Start, Step};
+
+use super::sentences::{self, Weight};
+use crate::cluster::observe::Observed;
+use crate::writes::Writes;
+
+/// How long an event may take. It is told or it is not; nothing waits for it longer.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// The longest note that the API server takes, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Something to worry about, or not.
+    pub warning: bool,
+    /// The reason.
+    pub reason: Reason,
+    /// The sentence.
+    pub note: String,
+    /// The member that it is about.
+    pub member: Option<String>,
+}
+
+/// What was done by the steps that succeeded.
+pub fn of_steps(cluster: &str, done: &[Step]) -> Vec<News> {
+    done.iter().filter_map(|step| of_step(cluster, step)).collect()
+}
+
+fn of_step(cluster: &str, step: &Step) -> Option<News> {
+    let name = |serial: Serial| quorate_crds::names::member(cluster, serial.0);
+    let news = |reason, serial: Option<Serial>, note: String| {
+        Some(News { warning: false, reason, note, member: serial.map(name) })
+    };
+    match step {
+        Step::IssueTicket { serial, ticket, .. } => match ticket.start {
+            Start::Seed => {
+                news(Reason::Seeded, Some(*serial), format!("{} was told to create the cluster.", name(*serial)))
+            }
+            Start::Join(_) | Start::Resume => None,
+        },
+        Step::CreatePod { serial, resume: true, .. } => news(
+            Reason::PodCreated,
+            Some(*serial),
+            format!("The pod of {} was created again on its volume.", name(*serial)),
+        ),
+        Step::AddLearner { serial, .. } => {
+            news(Reason::MemberAdded, Some(*serial), format!("{} was added as a learner.", name(*serial)))
+        }
+        Step::Promote { serial, .. } => {
+            news(Reason::MemberPromoted, Some(*serial), format!("{} became a voter.", name(*serial)))
+        }
+        Step::Remove { serial, id, .. } => {
+            let who = serial.map_or_else(|| id.to_string(), name);
+            news(Reason::MemberRemoved, *serial, format!("{who} was removed from the cluster."))
+        }
+        Step::MoveLeader { from, to } => {
+            news(Reason::LeaderMoved, None, format!("The leadership was moved from {from} to {to}."))
+        }
+        Step::DeleteClaim { serial, .. } => {
+            news(Reason::VolumeDeleted, Some(*serial), format!("The volume claim of {} was deleted.", name(*serial)))
+        }
+        Step::DeletePod { serial, .. } => {
+            news(Reason::PodDeleted, Some(*serial), format!("The pod of {} was deleted.", name(*serial)))
+        }
+        Step::CreateClaim(_)
+        | Step::CreatePod { resume: false, .. }
+        | Step::LabelPod { .. }
+        | Step::ReleaseFinalizer => None,
+    }
+}
+
+/// What has turned between the old status and the new one.
+pub fn of_turns(observed: &Observed, plan: &Plan, new: &EtcdClusterStatus) -> Vec<News> {
+    let old = observed.cluster.status.clone().unwrap_or_default();
+    let conditions = of_conditions(&old.conditions, &new.conditions);
+    conditions.into_iter().chain(of_findings(observed, plan, &old)).collect()
+}
+
+fn of_conditions(old: &[Condition], new: &[Condition]) -> Vec<News> {
+    let find = |all: &[Condition], kind: ConditionType| all.iter().find(|c| c.type_ == kind.as_str()).cloned();
+    let mut news = Vec::new();
+    for kind in ConditionType::ALL {
+        let (before, Some(now)) = (find(old, *kind), find(new, *kind)) else { continue };
+        let was = before.as_ref().map(|c| c.status.as_str());
+        let turned = was != Some(now.status.as_str());
+        let other_reason = before.as_ref().is_some_and(|c| c.reason != now.reason);
+        let warning = match (kind, now.status.as_str()) {
+            (ConditionType::Ready, "True") if turned => false,
+            (ConditionType::Stalled, "True") if turned || other_reason => true,
+            (ConditionType::Available, "False") if was == Some("True") && now.reason != "Hibernated" => true,
+            _ => continue,
+        };
+        let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason) else { continue };
+        news.push(News { warning, reason: *reason, note: now.message, member: None });
+    }
+    news
+}
+
+/// Findings about members that their old status did not show. What only the user can mend is told as Stalled.
+fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec<News> {
+    let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
+    let of_members = plan.findings.iter().filter_map(|(about, findings)| about.map(|serial| (serial, findings)));
+    let mut news = Vec::new();
+    for (serial, findings) in of_members {
+        let name = quorate_crds::names::member(cluster, serial.0);
+        let before = old.members.iter().find(|member| member.name == name).and_then(|member| member.reason.as_deref());
+        let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding));
+        let Some(worst) = worst.filter(|finding| sentences::weight(*finding) == Weight::Mending) else { continue };
+        let told = sentences::tell(observed, Some(serial), worst);
+        if before != Some(told.reason.as_str()) {
+            news.push(News { warning: true, reason: told.reason, note: told.sentence, member: Some(name) });
+        }
+    }
+    news
+}
+
+/// Sends what there is to tell. What can't be told is logged: an event is no state.
+pub async fn send(recorder: &Recorder, writes: &Writes, cluster: &EtcdCluster, news: Vec<News>) {
+    let regarding = cluster.object_ref(&());
+    for News { warning, reason, note, member } in news {
+        tracing::info!(cluster = regarding.name, %reason, note, "tells");
+        let secondary = member.map(|name| ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            namespace: regarding.namespace.clone(),
+            name: Some(name),
+            ..ObjectReference::default()
+        });
+        let event = Event {
+            type_: if warning { EventType::Warning } else { EventType::Normal },
+            reason: reason.as_str().into(),
+            note: Some(cut(note)),
+            action: reason.as_str().into(),
+            secondary,
+        };
+        if let Err(error) = writes.mention(DEADLINE, recorder.publish(&event, &regarding)).await {
+            tracing::warn!(%error, %reason, "failed to send an event");
+        }
+    }
+}
+
+fn cut(note: String) -> String {
+    let fits = |end: &usize| *end <= MAX_NOTE;
+    match note.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(fits).last() {
+        Some(end) if end < note.len() => note[..end].to_owned(),
+        Some(_) | None => note,
+    }
+}

@@ -1,0 +1,214 @@
+//! What is told of each finding: a reason from the closed set, and a short sentence that names the member and the
+//! remedy. Only words; when they are told is decided elsewhere.
+
+use quorate_crds::Reason;
+use quorate_statemachine::{Finding, Phase, Serial};
+
+use crate::cluster::observe::Observed;
+
+/// A reason and its sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The reason.
+    pub reason: Reason,
+    /// The sentence.
+    pub sentence: String,
+}
+
+/// How much a finding weighs: what is told first, and whether the user has to do something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// Passes by itself.
+    Passing,
+    /// Something is broken that Quorate mends.
+    Mending,
+    /// Only the user can mend it.
+    Stuck,
+}
+
+/// How much a finding weighs.
+pub fn weight(finding: Finding) -> Weight {
+    match finding {
+        Finding::PodOutdated | Finding::QuorumTooThin => Weight::Passing,
+        Finding::EtcdUnknown
+        | Finding::VolumeLost
+        | Finding::VolumeForeign
+        | Finding::VolumeGoing
+        | Finding::PodMissing
+        | Finding::NodeUnreachable
+        | Finding::NodeGone
+        | Finding::LearnerGivenUp => Weight::Mending,
+        Finding::LedgerMissing
+        | Finding::LedgerUnreadable
+        | Finding::VolumesOfAnother
+        | Finding::MembersOfAnother
+        | Finding::QuorumLost
+        | Finding::SeedRefused
+        | Finding::LauncherRefuses
+        | Finding::ImageMissing
+        | Finding::Unschedulable
+        | Finding::ContainerFailing => Weight::Stuck,
+    }
+}
+
+/// What is told of a finding about the cluster or one of its members.
+pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Told {
+    let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
+    let member = about.map_or_else(|| cluster.to_owned(), |serial| format!("{cluster}-{serial}"));
+    let told = |reason, sentence: String| Told { reason, sentence };
+    match finding {
+        Finding::LedgerMissing => told(
+            Reason::LedgerMissing,
+            format!(
+                "There are volumes or pods of {cluster}, and no ledger in its status. Nothing is seeded. Restore the \
+                 status, or delete the object and its claims, or use another name."
+            ),
+        ),
+        Finding::LedgerUnreadable => told(
+            Reason::LedgerUnreadable,
+            "The ledger in the status can't be read. Restore status.ledger from before it was edited.".into(),
+        ),
+        Finding::VolumesOfAnother => told(
+            Reason::ForeignVolumes,
+            format!(
+                "There are volume claims of an earlier cluster {cluster}. They are not used. Delete them, or use another \
+                 name."
+            ),
+        ),
+        Finding::EtcdUnknown => {
+            told(Reason::EtcdUnknown, "No member gave a linearizable answer: membership is not changed until one does.".into())
+        }
+        Finding::MembersOfAnother => told(
+            Reason::MembershipForeign,
+            "etcd lists members that Quorate did not add. Remove them with `etcdctl member remove`.".into(),
+        ),
+        Finding::QuorumLost => told(
+            Reason::QuorumLost,
+            "The volumes of a majority are lost. Nothing is started in their place and what is left is kept. Restore a \
+             backup into a new EtcdCluster, or recover the data from the volumes that are left."
+                .into(),
+        ),
+        Finding::QuorumTooThin => told(
+            Reason::ScalingHeld,
+            format!("{member}: the change waits, because too few healthy voters would be left without it."),
+        ),
+        Finding::SeedRefused => told(
+            Reason::VolumeRefused,
+            format!("{member}: its volume carries data of somebody else, so no cluster is started on it. Empty the volume."),
+        ),
+        Finding::VolumeLost => {
+            told(Reason::VolumeLost, format!("{member}: its volume is lost. It is replaced while a majority is up."))
+        }
+        Finding::VolumeForeign => told(
+            Reason::VolumeRefused,
+            format!("{member}: its volume carries other data than its own. If it was exchanged by hand, put it back."),
+        ),
+        Finding::VolumeGoing => {
+            told(Reason::VolumeGoing, format!("{member}: its volume claim is being deleted. A successor comes first."))
+        }
+        Finding::LauncherRefuses => told(
+            Reason::LauncherRefuses,
+            format!("{member}: etcd is not started: {}", refusal(observed, about).unwrap_or("see the pod's log.")),
+        ),
+        Finding::PodMissing => told(Reason::PodMissing, format!("{member}: its pod is gone. It is created again.")),
+        Finding::NodeUnreachable => told(
+            Reason::NodeUnreachable,
+            format!(
+                "{member}: its node {} is not Ready. Bring it back; or delete it, or taint it \
+                 node.kubernetes.io/out-of-service, when it is off for good.",
+                node(observed, about)
+            ),
+        ),
+        Finding::NodeGone => told(
+            Reason::NodeGone,
+            format!("{member}: its node {} is gone, and its volume with it. It is replaced.", node(observed, about)),
+        ),
+        Finding::ImageMissing => told(
+            Reason::ImageMissing,
+            format!("{member}: correct spec.version or spec.image, or provide the image: {}", words(observed, about)),
+        ),
+        Finding::Unschedulable => unschedulable(observed, about, &member),
+        Finding::ContainerFailing => told(
+            Reason::ContainerFailing,
+            format!("{member}: read the container's log: {}", words(observed, about)),
+        ),
+        Finding::LearnerGivenUp => told(
+            Reason::LearnerBehind,
+            format!("{member}: it did not come up or did not catch up in time. Another takes its place."),
+        ),
+        Finding::PodOutdated => {
+            told(Reason::Rolling, format!("{member}: its pod is out of date and is replaced when its turn comes."))
+        }
+    }
+}
+
+/// A pod that no node takes: because of its claim, or of anything else.
+fn unschedulable(observed: &Observed, about: Option<Serial>, member: &str) -> Told {
+    let words = words(observed, about);
+    let claim = about.and_then(|serial| observed.claims.get(&serial));
+    let unbound = claim.filter(|claim| claim.volume_name.is_none());
+    let class_missing = words.contains("storageclass") && words.contains("not found");
+    let (reason, remedy) = match unbound {
+        Some(_) if class_missing => (
+            Reason::StorageClassMissing,
+            "create the StorageClass, or name one that exists in \
+            spec.storage.storageClassName of a new cluster",
+        ),
+        Some(claim) if claim.class.is_none() => (
+            Reason::StorageClassMissing,
+            "there is no default StorageClass: make \
+            one the default, or name one in spec.storage.storageClassName",
+        ),
+        Some(_) if words.contains("unbound immediate PersistentVolumeClaims") => {
+            (Reason::VolumePending, "the claim waits for its volume: look at the claim's events")
+        }
+        Some(_) | None => (Reason::Unschedulable, "add a node, or loosen spec.scheduling or spec.resources"),
+    };
+    Told { reason, sentence: format!("{member}: {remedy}: {words}") }
+}
+
+/// What the kubelet or the scheduler says of a member's pod.
+fn words(observed: &Observed, about: Option<Serial>) -> &str {
+    let pod = about.and_then(|serial| observed.pods.get(&serial));
+    pod.and_then(|pod| pod.trouble.as_ref()).map_or("see the pod's events", |told| told.words.as_str())
+}
+
+/// What a member's launcher says.
+fn refusal(observed: &Observed, about: Option<Serial>) -> Option<&str> {
+    observed.said.seen.get(&about?)?.refusal.as_deref()
+}
+
+fn node(observed: &Observed, about: Option<Serial>) -> &str {
+    let pod = about.and_then(|serial| observed.pods.get(&serial));
+    let of_pod = pod.and_then(|pod| pod.node.as_ref());
+    let of_ledger = match &observed.world.memory {
+        quorate_statemachine::Memory::Ledger(ledger) => {
+            about.and_then(|serial| ledger.members.get(&serial)).and_then(|entry| entry.node.as_ref())
+        }
+        quorate_statemachine::Memory::Blank | quorate_statemachine::Memory::Unreadable => None,
+    };
+    of_pod.or(of_ledger).map_or("(unknown)", |node| node.as_str())
+}
+
+/// What is told of a phase when no finding says more.
+pub fn of_phase(phase: Phase) -> Told {
+    let (reason, sentence) = match phase {
+        Phase::Pending => (Reason::Progressing, "The cluster has not begun."),
+        Phase::Seeding => (Reason::Seeding, "The first member is being started."),
+        Phase::Growing => (Reason::Growing, "The members are joining."),
+        Phase::Running => (Reason::ClusterReady, "The cluster is as asked for."),
+        Phase::Scaling => (Reason::Scaling, "Members are being added or removed."),
+        Phase::Healing => (Reason::Healing, "A member is being brought back or replaced."),
+        Phase::Restarting => (Reason::Rolling, "Members are being restarted one by one with changed settings."),
+        Phase::Hibernated => {
+            (Reason::Hibernated, "spec.replicas is 0: no pods, every volume kept. Raise it to wake the cluster.")
+        }
+        Phase::QuorumLost => (Reason::QuorumLost, "The cluster has lost its quorum."),
+        Phase::Paused => {
+            (Reason::Paused, "spec.paused is set: nothing is changed or healed. Set it to false to go on.")
+        }
+        Phase::Deleting => (Reason::ClusterDeleting, "The cluster is being deleted."),
+        Phase::Failed => (Reason::ReconcileFailed, "The cluster can't begin or go on without help."),
+    };
+    Told { reason, sentence: sentence.into() }
+}

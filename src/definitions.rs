@@ -1,0 +1,152 @@
+//! The operator's own definition in Kubernetes: brought up to date at the start where that is allowed, else checked. It
+//! never takes anything out of a cluster.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, ResourceExt};
+use quorate_crds::manifest;
+use quorate_crds::names::FIELD_MANAGER;
+use serde_json::Value;
+use tokio::time::timeout;
+
+/// How long one call may take; at the start there is nothing to hold up.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a definition may take until it is served.
+const ESTABLISH_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why the operator can't start on this definition.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer in time.
+    #[error("failed to {0} the definition of EtcdCluster: no answer in time")]
+    Deadline(&'static str),
+    /// The API server's answer.
+    #[error("failed to {0} the definition of EtcdCluster")]
+    Kube(&'static str, #[source] Box<kube::Error>),
+    /// It is not there, and the operator may not make it.
+    #[error("failed to find the definition {0}, and it may not be created: install deploy/base/crds")]
+    Missing(String),
+    /// It is too old, and the operator may not change it.
+    #[error(
+        "failed to use the definition {name}: it lacks {lacking}, and it may not be changed: install deploy/base/crds"
+    )]
+    Outdated {
+        /// Its name.
+        name: String,
+        /// The first field that it lacks.
+        lacking: String,
+    },
+    /// It could not be compared.
+    #[error("failed to compare the definition of EtcdCluster")]
+    Compare(#[from] serde_json::Error),
+    /// It was not served in time.
+    #[error("failed to see the definition of EtcdCluster served")]
+    NotServed(#[source] Option<Box<kube::runtime::wait::Error>>),
+}
+
+/// Makes sure that EtcdClusters are served as this operator knows them.
+pub async fn ensure(client: &Client) -> Result<(), Error> {
+    let wished = manifest::cluster();
+    let name = wished.name_any();
+    let api = Api::<CustomResourceDefinition>::all(client.clone());
+    let live = within("read", api.get_opt(&name)).await?;
+    let lacking = match &live {
+        Some(live) => lacking(&serde_json::to_value(live)?, &serde_json::to_value(&wished)?),
+        None => BTreeSet::from([String::new()]),
+    };
+    let Some(first) = lacking.into_iter().next() else { return Ok(()) };
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    match within("apply", api.patch(&name, &params, &Patch::Apply(&wished))).await {
+        Ok(_) => tracing::info!(name, "applied the definition"),
+        Err(Error::Kube(_, error)) if forbidden(&error) => {
+            return Err(match live {
+                Some(_) => Error::Outdated { name, lacking: first },
+                None => Error::Missing(name),
+            });
+        }
+        Err(error) => return Err(error),
+    }
+    match timeout(ESTABLISH_DEADLINE, await_condition(api, &name, conditions::is_crd_established())).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(Error::NotServed(Some(Box::new(error)))),
+        Err(_) => Err(Error::NotServed(None)),
+    }
+}
+
+async fn within<T>(verb: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
+    let answer = timeout(DEADLINE, call).await.map_err(|_| Error::Deadline(verb))?;
+    answer.map_err(|error| Error::Kube(verb, Box::new(error)))
+}
+
+fn forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_forbidden())
+}
+
+/// The paths of what is wished for and is not so in the live definition. Descriptions are for people and do not count;
+/// what the API server filled in, or a newer operator added, does no harm.
+fn lacking(live: &Value, wished: &Value) -> BTreeSet<String> {
+    let mut lacking = BTreeSet::new();
+    compare(live.get("spec").unwrap_or(&Value::Null), wished.get("spec").unwrap_or(&Value::Null), "spec", &mut lacking);
+    lacking
+}
+
+fn compare(live: &Value, wished: &Value, path: &str, lacking: &mut BTreeSet<String>) {
+    match (live, wished) {
+        (Value::Object(live), Value::Object(wished)) => {
+            for (key, wished) in wished.iter().filter(|(key, _)| *key != "description") {
+                compare(live.get(key).unwrap_or(&Value::Null), wished, &format!("{path}.{key}"), lacking);
+            }
+        }
+        (Value::Array(live), Value::Array(wished)) if live.len() == wished.len() => {
+            for (at, (live, wished)) in live.iter().zip(wished).enumerate() {
+                compare(live, wished, &format!("{path}[{at}]"), lacking);
+            }
+        }
+        (Value::Number(live), Value::Number(wished)) if live.as_f64() == wished.as_f64() => (),
+        // What is wished to be absent, or is empty, may be left out by the API server.
+        (Value::Null, wished) if is_nothing(wished) => (),
+        (live, wished) if live == wished => (),
+        (_, _) => {
+            lacking.insert(path.to_owned());
+        }
+    }
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Value {
+        serde_json::to_value(manifest::cluster()).unwrap()
+    }
+
+    #[test]
+    fn a_definition_lacks_nothing_of_itself_nor_of_an_older_one() {
+        assert!(lacking(&own(), &own()).is_empty());
+        let mut newer = own();
+        newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["more"] = Value::Bool(true);
+        assert!(lacking(&newer, &own()).is_empty());
+    }
+
+    #[test]
+    fn a_field_that_is_missing_is_named() {
+        let mut older = own();
+        let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+        older.pointer_mut(spec).unwrap().as_object_mut().unwrap().remove("paused").unwrap();
+        let first = lacking(&older, &own()).into_iter().next().unwrap();
+        assert!(first.ends_with("spec.properties.paused"), "{first}");
+    }
+}

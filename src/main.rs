@@ -1,0 +1,37 @@
+//! The operator's process: reads the command line, starts the log and the runtime, and runs.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use quorate::cli::{Cli, Command};
+use quorate::{operator, telemetry};
+
+/// Two threads are enough to serve ten thousand clusters, most of whose time is waiting; each costs memory.
+const THREADS: usize = 2;
+
+fn main() -> ExitCode {
+    let Cli { command, settings } = Cli::parse();
+    match command.unwrap_or_default() {
+        Command::Run => (),
+    }
+    if let Err(error) = telemetry::start(&settings.log, settings.log_format) {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "failed to start the runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(operator::run(settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            let causes: Vec<_> = std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect();
+            tracing::error!(error = causes.join(": "), "failed to run");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The operator's own metrics. Labels come from closed sets: nothing a user can name becomes a label.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
+use prometheus_client::registry::{Registry, Unit};
+
+/// Bounds of reconcile durations in seconds: a round at rest takes some milliseconds, one with deadlines a few seconds.
+const RECONCILE_BOUNDS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
+/// Bounds in seconds of what users wait for: to heal, to bootstrap.
+const WAIT_BOUNDS: [f64; 11] = [0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 180.0, 600.0, 3600.0];
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    reconciles: Family<Outcome, Counter>,
+    reconcile_seconds: Histogram,
+    clusters: Family<InPhase, Gauge>,
+    phases: Mutex<HashMap<String, &'static str>>,
+    actions: Family<Action, Counter>,
+    heal_seconds: Histogram,
+    bootstrap_seconds: Histogram,
+    calls: Family<Call, Counter>,
+    leader: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InPhase {
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Action {
+    action: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    service: &'static str,
+    verb: &'static str,
+    kind: String,
+    outcome: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// A fresh set, all at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("quorate");
+        let reconciles = Family::default();
+        registry.register("reconciles", "Rounds of observe, plan, act, report, by outcome", reconciles.clone());
+        let reconcile_seconds = Histogram::new(RECONCILE_BOUNDS);
+        registry.register_with_unit(
+            "reconcile_duration",
+            "How long a round took",
+            Unit::Seconds,
+            reconcile_seconds.clone(),
+        );
+        let clusters = Family::default();
+        registry.register("clusters", "EtcdClusters by phase, as seen by the operator that leads", clusters.clone());
+        let actions = Family::default();
+        registry.register("actions", "Steps done for clusters", actions.clone());
+        let heal_seconds = Histogram::new(WAIT_BOUNDS);
+        registry.register_with_unit(
+            "heal_duration",
+            "From a fault seen to Running",
+            Unit::Seconds,
+            heal_seconds.clone(),
+        );
+        let bootstrap_seconds = Histogram::new(WAIT_BOUNDS);
+        registry.register_with_unit(
+            "bootstrap_duration",
+            "From the creation of an EtcdCluster to its first Running",
+            Unit::Seconds,
+            bootstrap_seconds.clone(),
+        );
+        let calls = Family::default();
+        registry.register("api_calls", "Calls to the Kubernetes API and to etcd, watches apart", calls.clone());
+        let leader = Gauge::default();
+        registry.register("leader", "1 where this operator is the one that acts", leader.clone());
+        Self {
+            registry,
+            reconciles,
+            reconcile_seconds,
+            clusters,
+            phases: Mutex::default(),
+            actions,
+            heal_seconds,
+            bootstrap_seconds,
+            calls,
+            leader,
+        }
+    }
+
+    /// One round ended.
+    pub fn reconciled(&self, outcome: &'static str, took: Duration) {
+        self.reconciles.get_or_create(&Outcome { outcome }).inc();
+        self.reconcile_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A cluster was seen in this phase; `None`: it is no more.
+    pub fn phase(&self, cluster: &str, phase: Option<&'static str>) {
+        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match phase {
+            Some(phase) => phases.insert(cluster.to_owned(), phase),
+            None => phases.remove(cluster),
+        };
+        if before == phase {
+            return;
+        }
+        if let Some(phase) = before {
+            self.clusters.get_or_create(&InPhase { phase }).dec();
+        }
+        if let Some(phase) = phase {
+            self.clusters.get_or_create(&InPhase { phase }).inc();
+        }
+    }
+
+    /// A step was done.
+    pub fn acted(&self, action: &'static str) {
+        self.actions.get_or_create(&Action { action }).inc();
+    }
+
+    /// A fault was mended.
+    pub fn healed(&self, took: Duration) {
+        self.heal_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A cluster reached its first size.
+    pub fn bootstrapped(&self, took: Duration) {
+        self.bootstrap_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A call to Kubernetes or etcd ended.
+    pub fn called(&self, service: &'static str, verb: &'static str, kind: &str, outcome: &'static str) {
+        self.calls.get_or_create(&Call { service, verb, kind: kind.to_owned(), outcome }).inc();
+    }
+
+    /// This operator is, or is no longer, the one that acts.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+    }
+
+    /// All of it in the OpenMetrics text form.
+    pub fn render(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_counted_in_one_phase_only() {
+        let metrics = Metrics::new();
+        metrics.phase("ns/a", Some("Growing"));
+        metrics.phase("ns/a", Some("Running"));
+        metrics.phase("ns/a", Some("Running"));
+        metrics.phase("ns/b", Some("Running"));
+        let text = metrics.render().unwrap();
+        assert!(text.contains("quorate_clusters{phase=\"Growing\"} 0"), "{text}");
+        assert!(text.contains("quorate_clusters{phase=\"Running\"} 2"), "{text}");
+        metrics.phase("ns/a", None);
+        assert!(metrics.render().unwrap().contains("quorate_clusters{phase=\"Running\"} 1"));
+    }
+
+    #[test]
+    fn counters_appear_with_their_labels() {
+        let metrics = Metrics::new();
+        metrics.called("kubernetes", "get", "Pod", "ok");
+        metrics.acted("Promote");
+        metrics.reconciled("ok", Duration::from_millis(3));
+        let text = metrics.render().unwrap();
+        for line in [
+            r#"quorate_api_calls_total{service="kubernetes",verb="get",kind="Pod",outcome="ok"} 1"#,
+            r#"quorate_actions_total{action="Promote"} 1"#,
+            r#"quorate_reconciles_total{outcome="ok"} 1"#,
+            "quorate_reconcile_duration_seconds_count 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}

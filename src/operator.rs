@@ -1,0 +1,99 @@
+//! The operator as a whole: what is started, in which order, and how it ends. No cluster is looked at here.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::api::{self, Kube};
+use crate::cli::Settings;
+use crate::cluster::controller::{self, Setup};
+use crate::lease::Election;
+use crate::metrics::Metrics;
+use crate::writes::Writes;
+use crate::{definitions, serve};
+
+/// Why the operator can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Kubernetes can't be reached.
+    #[error(transparent)]
+    Client(#[from] api::ClientError),
+    /// The definition is missing or too old.
+    #[error(transparent)]
+    Definition(#[from] definitions::Error),
+    /// Nothing can be served.
+    #[error(transparent)]
+    Serve(#[from] serve::Error),
+    /// Signals can't be waited for.
+    #[error("failed to wait for signals")]
+    Signal(#[source] std::io::Error),
+}
+
+/// Runs the operator until it is told to stop.
+pub async fn run(settings: Settings) -> Result<(), Error> {
+    let metrics = Arc::new(Metrics::new());
+    let (stop, stopping) = watch::channel(false);
+    let (filled, ready) = watch::channel(false);
+    let (mut terminate, mut interrupt) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
+    let listener = serve::listen(settings.listen).await?;
+    let server = tokio::spawn(serve::serve(listener, metrics.clone(), ready, turned(stopping.clone())));
+
+    let client = api::client().await?;
+    definitions::ensure(&client).await?;
+    let Settings { lease_namespace, lease_name, identity, .. } = &settings;
+    let (election, claim) = Election::new(client.clone(), lease_namespace, lease_name, identity, metrics.clone());
+    let writes = Writes::new(claim.clone(), stopping.clone(), settings.crash_after_writes);
+    let kube = Kube::new(client, metrics.clone(), writes);
+
+    let namespaces: Vec<Option<String>> = match settings.namespaces.as_slice() {
+        [] => vec![None],
+        some => some.iter().cloned().map(Some).collect(),
+    };
+    let (controllers, filling): (Vec<_>, Vec<_>) = namespaces
+        .into_iter()
+        .map(|namespace| {
+            let setup = Setup {
+                kube: kube.clone(),
+                claim: claim.clone(),
+                metrics: metrics.clone(),
+                agent_image: settings.agent_image.clone(),
+                identity: settings.identity.clone(),
+                concurrency: settings.concurrency,
+            };
+            let (own, filling) = watch::channel(false);
+            (controller::run(setup, namespace, own, stopping.clone()), filling)
+        })
+        .unzip();
+    tokio::spawn(async move {
+        join_all(filling.into_iter().map(turned)).await;
+        filled.send_replace(true);
+    });
+
+    // The Lease is handed back only after the last round has ended.
+    let (over, ended) = watch::channel(false);
+    let election = tokio::spawn(election.run(turned(ended)));
+    let mut work = std::pin::pin!(join_all(controllers));
+    tokio::select! {
+        _ = &mut work => (),
+        _ = terminate.recv() => (),
+        _ = interrupt.recv() => (),
+    }
+    tracing::info!("stops");
+    stop.send_replace(true);
+    work.await;
+    over.send_replace(true);
+    let _ = election.await;
+    let _ = server.await;
+    Ok(())
+}
+
+fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(Error::Signal)
+}
+
+/// Resolves when a channel turns true, or nobody can turn it any more.
+async fn turned(mut channel: watch::Receiver<bool>) {
+    let _ = channel.wait_for(|turned| *turned).await;
+}
