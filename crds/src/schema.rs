@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::names::CLUSTER_NAME_MAX;
 use crate::rules::{self, Rule};
+use crate::status;
 
 /// Where Kubernetes keeps the rules of a schema.
 const VALIDATIONS: &str = "x-kubernetes-validations";
@@ -58,7 +59,7 @@ impl Transform for Structural {
     }
 }
 
-/// As [`Structural`], and without defaults: what is not reported must not look as if it were.
+/// As [`Structural`], and with no default but that of the whole: what is not reported must not look as if it were.
 #[derive(Clone, Debug)]
 pub(crate) struct Reported;
 
@@ -66,6 +67,7 @@ impl Transform for Reported {
     fn transform(&mut self, schema: &mut Schema) {
         Structural.transform(schema);
         without_defaults(schema);
+        schema.insert("default".to_owned(), json!({ "conditions": status::unseen() }));
     }
 }
 

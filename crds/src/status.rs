@@ -4,9 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 
 use crate::schema::Reported;
-use crate::{HexId, Ledger};
+use crate::{HexId, Ledger, Reason};
 
 /// What Quorate observes, and what it remembers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -173,11 +174,27 @@ words! {
     }
 }
 
+/// The conditions of an object that no operator has seen yet. Without them, tools that wait for it (kstatus, and by it
+/// Helm, Flux and kpt) would take it for ready. Kubernetes fills them in while there is no status; they are Unknown, so
+/// that each turns, and gets its date, with the first report.
+pub(crate) fn unseen() -> Vec<Value> {
+    let unknown = |kind: &ConditionType| {
+        json!({
+            "type": kind,
+            "status": "Unknown",
+            "reason": Reason::Unseen,
+            "message": "no operator has looked at this object yet",
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        })
+    };
+    ConditionType::ALL.iter().map(unknown).collect()
+}
+
 /// A word that this version knows, or none. One object with a word of a later version must not blind the operator's
 /// watch to all the others.
 fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
     let word = Option::<String>::deserialize(deserializer)?;
-    Ok(word.and_then(|word| serde_json::from_value(serde_json::Value::String(word)).ok()))
+    Ok(word.and_then(|word| serde_json::from_value(Value::String(word)).ok()))
 }
 
 /// The schema of a word in the status: any text. An enum in an older CRD would refuse what a newer operator reports.
@@ -191,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_word_of_a_later_version_reads_as_unknown() -> Result<(), serde_json::Error> {
-        let status: EtcdClusterStatus = serde_json::from_value(serde_json::json!({
+        let status: EtcdClusterStatus = serde_json::from_value(json!({
             "phase": "Dancing",
             "members": [{ "name": "db-1", "role": "Witness", "health": "Healthy" }],
         }))?;

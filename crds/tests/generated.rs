@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quorate_crds::{EtcdCluster, EtcdClusterSpec, manifest, reference};
+use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterSpec, manifest, reference};
 use serde_json::{Value, json};
 
 /// The most that `kubectl apply` can keep in its annotation.
@@ -81,9 +81,28 @@ fn the_schema_is_one_that_kubernetes_takes_without_a_warning() {
 }
 
 #[test]
-fn the_status_has_no_defaults_and_refuses_no_word() {
+fn an_object_that_no_operator_has_seen_does_not_look_ready() {
+    let unseen = kube_cel::apply_defaults(&schema(), &json!({ "spec": {} }));
+    let cluster: EtcdCluster = serde_json::from_value(json!({
+        "apiVersion": "quorate.dev/v1alpha1",
+        "kind": "EtcdCluster",
+        "metadata": { "name": "db" },
+        "spec": unseen["spec"],
+        "status": unseen["status"],
+    }))
+    .expect("the defaults are a cluster");
+    let status = cluster.status.expect("there is a status");
+    assert_eq!(status.ledger, None, "a default must not look like a memory");
+    let conditions: Vec<(&str, &str)> =
+        status.conditions.iter().map(|condition| (condition.type_.as_str(), condition.status.as_str())).collect();
+    let all: Vec<(&str, &str)> = ConditionType::ALL.iter().map(|kind| (kind.as_str(), "Unknown")).collect();
+    assert_eq!(conditions, all);
+}
+
+#[test]
+fn the_fields_of_the_status_have_no_defaults_and_refuse_no_word() {
     each_schema(&schema()["properties"]["status"], "status", &mut |path, schema| {
-        assert_eq!(schema["default"], Value::Null, "{path}");
+        assert!(path == "status" || schema["default"].is_null(), "{path}");
         assert_eq!(schema["enum"], Value::Null, "{path}");
     });
 }
