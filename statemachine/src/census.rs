@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    MemberId, MemberList, Membership, Role, Seeding, Serial, Storage, World,
+    MemberId, MemberList, Membership, Role, Seeding, Serial, Step, Storage, World,
     member::{Ground, Member, Volume},
 };
 
@@ -153,6 +153,10 @@ impl<'w> Census<'w> {
     /// The ids of all members: what a change of the list, or a ticket to join it, is bound to.
     pub fn ids(&self) -> BTreeSet<MemberId> {
         self.list.members.keys().copied().collect()
+    }
+
+    pub fn removal_of(&self, peer: &Peer<'_>) -> Step {
+        Step::Remove { serial: Some(peer.member.serial), id: peer.id, expect: self.ids() }
     }
 
     pub fn peers(&self) -> impl Iterator<Item = &Peer<'w>> {

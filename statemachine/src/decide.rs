@@ -62,20 +62,21 @@ fn lead(mut draft: Draft<'_>) -> Plan {
 /// Tends a cluster that serves: keeps its pods, changes its member list by at most one member, starts its learners,
 /// clears away what left, makes spares for what is to come; and only when nothing of that is due, restarts.
 fn tend(draft: &mut Draft<'_>, census: &Census<'_>) -> Phase {
+    let change = grow::give_up(draft, census)
+        .or_else(|| shrink::bury(draft, census))
+        .or_else(|| grow::promote(draft, census))
+        .or_else(|| grow::add(draft, census))
+        .or_else(|| shrink::shed(draft, census));
     for peer in census.peers() {
-        if peer.leaving {
+        if peer.leaving || change == Some(census.removal_of(peer)) {
             report::troubles(draft, &peer.member);
         } else {
             keep::keep(draft, &peer.member);
         }
     }
-    let list_changes = grow::give_up(draft, census)
-        || shrink::bury(draft, census)
-        || grow::promote(draft, census)
-        || grow::add(draft, census)
-        || shrink::shed(draft, census);
-    if !list_changes {
-        grow::start(draft, census);
+    match change {
+        Some(change) => draft.step(change),
+        None => grow::start(draft, census),
     }
     leave::clear_away(draft, census);
     spares::dismiss(draft, census.missing_learners());

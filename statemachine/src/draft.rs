@@ -140,12 +140,14 @@ impl<'w> Draft<'w> {
         self.step(Step::IssueTicket { serial: member.serial, pod: pod.uid.clone(), ticket });
     }
 
-    /// Remembers the node a member's pod is on. Spares are nobody yet, so theirs is not worth a write.
-    pub fn remember_node(&mut self, member: &Member<'_>) {
-        let Some(node) = member.pod.and_then(|pod| pod.node.as_ref()) else { return };
-        if let Some(entry) = self.ledger.members.get_mut(&member.serial).filter(|entry| entry.create.is_some())
-            && entry.node.as_ref() != Some(node)
-        {
+    /// Remembers the node a member's pod is on, and its volume, should the ledger have lost it. Spares are nobody yet:
+    /// where they are is not worth a write.
+    pub fn remember(&mut self, member: &Member<'_>) {
+        let Some(entry) = self.ledger.members.get_mut(&member.serial) else { return };
+        if entry.create.is_none() && member.started {
+            entry.create = member.create.cloned();
+        }
+        if let (true, Some(node)) = (entry.create.is_some(), member.pod.and_then(|pod| pod.node.as_ref())) {
             entry.node = Some(node.clone());
         }
     }

@@ -18,33 +18,30 @@ const PROMOTION_SIGHT_MS: u64 = 500;
 const JOIN_PATIENCE_MS: u64 = 5_000;
 
 /// Removes a learner that is given up or too many. That costs nothing; another serial takes its place.
-pub fn give_up(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+pub fn give_up(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     for learner in census.learners.iter().filter(|learner| learner.leaving) {
         draft.tell_of(learner.member.serial, Finding::LearnerGivenUp);
     }
     let too_many = census.hopeful_learners().count() > census.wanted_learners();
     let least_wanted = |learner: &&Peer<'_>| (learner.leaving, learner.member.alive().is_none(), learner.member.serial);
     let victim = census.learners.iter().filter(|learner| learner.leaving || too_many).max_by_key(least_wanted);
-    let Some(victim) = victim else { return false };
-    draft.step(Step::Remove { serial: Some(victim.member.serial), id: victim.id, expect: census.ids() });
-    true
+    victim.map(|victim| census.removal_of(victim))
 }
 
 /// Promotes a learner once all that are wanted now have caught up, so that their promotions come back to back and the
 /// cluster does not stay at an even size.
-pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
-    let Some(first) = census.learners.first() else { return false };
+pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
+    let first = census.learners.first()?;
     draft.look(LookAgain::Soon);
     if !census.learners.iter().all(|learner| may_be_promoted(draft, census, learner)) {
-        return false;
+        return None;
     }
     // It counts as a voter at once: with it, and those that are well, there must be a quorum of one more.
     if census.well_voters() + 1 < quorum(census.voters.len() + 1) {
         draft.tell(Finding::QuorumTooThin);
-        return false;
+        return None;
     }
-    draft.step(Step::Promote { serial: first.member.serial, id: first.id, expect: census.ids() });
-    true
+    Some(Step::Promote { serial: first.member.serial, id: first.id, expect: census.ids() })
 }
 
 fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -> bool {
@@ -56,19 +53,18 @@ fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -
 
 /// Adds the readiest spare as a learner. Not while one that was told to join has not come up: it compares the member
 /// list with the one on its ticket when it starts.
-pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     if !may_add(draft, census) || joining(census).is_some() {
-        return false;
+        return None;
     }
-    let Some(spare) = spares::readiest(draft) else { return false };
+    let spare = spares::readiest(draft)?;
     let voters = census.voters.len();
     // etcd refuses it otherwise, except to a cluster of one (server/etcdserver/server.go, mayAddMember).
     if voters > 1 && census.well_voters() < quorum(voters + 1) {
         draft.tell(Finding::QuorumTooThin);
-        return false;
+        return None;
     }
-    draft.step(Step::AddLearner { serial: spare.serial, expect: census.ids() });
-    true
+    Some(Step::AddLearner { serial: spare.serial, expect: census.ids() })
 }
 
 fn may_add(draft: &Draft<'_>, census: &Census<'_>) -> bool {

@@ -10,7 +10,7 @@ use crate::{
 /// Sees to it that a serial has a pod on its volume, with a ticket to resume if it has run.
 pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
     report::troubles(draft, member);
-    draft.remember_node(member);
+    draft.remember(member);
     let Some(pod) = member.pod else { return revive(draft, member) };
     if !member.well() && member.is_settling() {
         draft.look(LookAgain::Soon);

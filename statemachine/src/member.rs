@@ -86,12 +86,13 @@ impl<'w> Member<'w> {
         let Some(create) = self.create else {
             return if self.started { Volume::Lost(Finding::VolumeLost) } else { self.unspent_volume() };
         };
-        if let Some(loss) = self.refused_volume() {
-            return Volume::Lost(loss);
-        }
-        match self.world.wish.storage {
+        let volume = match self.world.wish.storage {
             Storage::Claims { .. } => self.claimed_volume(create),
             Storage::Ephemeral => self.ephemeral_volume(create),
+        };
+        match (volume, self.refused_volume()) {
+            (Volume::Intact(_), Some(loss)) => Volume::Lost(loss),
+            (volume, _) => volume,
         }
     }
 

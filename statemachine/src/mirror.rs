@@ -22,9 +22,7 @@ pub fn record(draft: &mut Draft<'_>, census: &Census<'_>) {
         }
         let entry = draft.ledger.members.entry(member.serial).or_default();
         entry.standing = standing;
-        if entry.create.is_none() {
-            entry.create = member.create.cloned();
-        }
+        draft.remember(member);
     }
     let gone: Vec<_> = draft
         .ledger

@@ -21,7 +21,9 @@ pub fn roll(draft: &mut Draft<'_>, census: &Census<'_>) {
         return;
     }
     if census.leads(next) && census.voters.len() > 1 {
-        shrink::hand_over(draft, census, next);
+        if let Some(step) = shrink::hand_over(draft, census, next) {
+            draft.step(step);
+        }
     } else {
         draft.delete_pod(&next.member);
     }

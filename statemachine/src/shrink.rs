@@ -9,33 +9,32 @@ use crate::{
 
 /// Removes a voter that is down and can't come back. This comes before its successor is added: of three voters with
 /// one down, etcd refuses even a learner.
-pub fn bury(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
+pub fn bury(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     let dead: Vec<_> = census.voters.iter().filter(|voter| voter.leaving && !voter.member.well()).collect();
-    let Some(last) = dead.last() else { return false };
-    match dead.iter().find(|voter| may_go(census, voter)) {
-        Some(voter) => remove(draft, census, voter),
-        None => draft.tell_of(last.member.serial, Finding::QuorumTooThin),
+    let goes = dead.iter().find(|voter| may_go(census, voter));
+    if goes.is_none()
+        && let Some(waits) = dead.last()
+    {
+        draft.tell_of(waits.member.serial, Finding::QuorumTooThin);
     }
-    draft.changes_members()
+    goes.map(|voter| census.removal_of(voter))
 }
 
 /// Removes a voter too many, once no learner is in the way: one that was replaced, else one that is ill, else the one
 /// with the highest serial. The leader hands over first: removed directly, it cost up to 2 s of writes.
-pub fn shed(draft: &mut Draft<'_>, census: &Census<'_>) -> bool {
-    if !census.learners.is_empty() {
-        return false;
-    }
-    let Some(victim) = victim(census) else { return false };
+pub fn shed(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
+    let victim = victim(census).filter(|_| census.learners.is_empty())?;
     if !may_go(census, victim) {
         draft.tell_of(victim.member.serial, Finding::QuorumTooThin);
+        None
     } else if census.leads(victim) {
-        hand_over(draft, census, victim);
+        hand_over(draft, census, victim)
     } else if census.leader().is_some() {
-        remove(draft, census, victim);
+        Some(census.removal_of(victim))
     } else {
         draft.look(LookAgain::Soon);
+        None
     }
-    draft.changes_members()
 }
 
 fn victim<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
@@ -46,12 +45,12 @@ fn victim<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
 }
 
 /// Moves the leadership to the well voter with the lowest serial that stays: the last one ever to be removed.
-pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) {
+pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) -> Option<Step> {
     let heir = census.staying_voters().find(|voter| voter.id != from.id && voter.member.well());
-    match heir {
-        Some(heir) => draft.step(Step::MoveLeader { from: from.id, to: heir.id }),
-        None => draft.tell(Finding::QuorumTooThin),
+    if heir.is_none() {
+        draft.tell(Finding::QuorumTooThin);
     }
+    heir.map(|heir| Step::MoveLeader { from: from.id, to: heir.id })
 }
 
 /// Whether a voter may be removed. One that may still be alive goes only if all others are well. One that is surely
@@ -61,8 +60,4 @@ fn may_go(census: &Census<'_>, victim: &Peer<'_>) -> bool {
     let well = census.voters.iter().filter(|voter| voter.id != victim.id && voter.member.well()).count();
     let down = victim.member.surely_down() && !census.leads(victim);
     if down { well >= quorum(others) } else { others > 0 && well == others }
-}
-
-fn remove(draft: &mut Draft<'_>, census: &Census<'_>, victim: &Peer<'_>) {
-    draft.step(Step::Remove { serial: Some(victim.member.serial), id: victim.id, expect: census.ids() });
 }

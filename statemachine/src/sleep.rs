@@ -1,7 +1,7 @@
 //! Hibernates a cluster: its pods go, its volumes and its ledger stay. Changes no membership.
 
 use crate::{
-    Finding, LookAgain, Phase, Seeding, Storage,
+    Finding, LookAgain, Phase, Storage,
     draft::Draft,
     member::{Member, Volume},
 };
@@ -10,7 +10,7 @@ use crate::{
 pub fn hibernate(draft: &mut Draft<'_>) -> Phase {
     let would_lose_all = match draft.world.wish.storage {
         Storage::Claims { .. } => false,
-        Storage::Ephemeral => draft.ledger.seeding != Seeding::NotBegun,
+        Storage::Ephemeral => draft.ledger.members.values().any(|entry| entry.create.is_some()),
     };
     if would_lose_all {
         draft.look(LookAgain::Later);
@@ -23,7 +23,7 @@ pub fn hibernate(draft: &mut Draft<'_>) -> Phase {
         match member.volume() {
             Volume::Going(_) => draft.tell_of(member.serial, Finding::VolumeGoing),
             Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Intact(_) | Volume::Lost(_) => {
-                draft.remember_node(member);
+                draft.remember(member);
                 draft.delete_pod(member);
             }
         }

@@ -84,7 +84,7 @@ pub fn readiest<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
 
 /// Whether it can be started now.
 fn is_ready(spare: &Member<'_>) -> bool {
-    spare.waits() && !spare.wants_new_pod() && spare.volume_to_create_on().is_some()
+    spare.waits() && is_fit(spare) && !spare.wants_new_pod() && spare.volume_to_create_on().is_some()
 }
 
 /// Whether it is where it can be started, or will be.

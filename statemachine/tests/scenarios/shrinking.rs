@@ -21,7 +21,7 @@ fn the_leader_hands_over_before_it_goes() {
 #[test]
 fn an_ill_voter_goes_before_a_well_one() {
     cluster(5).wish(3).unheard(1).plan().does(["remove 1"]);
-    cluster(5).wish(3).pod_gone(2).plan().also_does("remove 2");
+    cluster(5).wish(3).pod_gone(2).plan().does(["remove 2"]);
 }
 
 #[test]
