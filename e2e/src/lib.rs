@@ -1,1 +1,18 @@
 //! A real cluster, scenarios, faults and benchmarks for Quorate.
+
+pub mod bench;
+pub mod cli;
+pub mod command;
+pub mod debian;
+pub mod demo;
+pub mod deploy;
+pub mod digest;
+pub mod faults;
+pub mod images;
+pub mod lab;
+pub mod progress;
+pub mod provider;
+pub mod provisioner;
+pub mod scene;
+pub mod tools;
+pub mod workspace;

@@ -1,0 +1,100 @@
+//! Runs the tests against a cluster: everything is built outside first, then the test program alone is started where the
+//! cluster can be reached. Judges nothing itself.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::cluster::{Context, code};
+use crate::command::Command;
+use crate::deploy;
+use crate::lab::NODES_MAX;
+use crate::progress::Progress;
+use crate::workspace;
+
+/// The test program.
+const TARGET: &str = "cluster";
+
+/// Which tests to run and how.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// Every test, not the usual choice.
+    pub all: bool,
+    /// How many at a time.
+    pub jobs: Option<u16>,
+    /// The operator is there.
+    pub no_deploy: bool,
+    /// Parts of names.
+    pub filter: Vec<String>,
+}
+
+/// Runs them. Returns the exit code.
+pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
+    let progress = Progress::new();
+    let program = build(&progress).await?;
+    let provider = context.provider().await?;
+    provider.up(NODES_MAX, &progress).await?;
+    if !choice.no_deploy {
+        deploy::deploy(&provider, &progress).await?;
+    }
+    let command = provider
+        .exec(&program.display().to_string())?
+        .env("QUORATE_LAB", context.lab.as_str())
+        .env("QUORATE_PROVIDER", provider.kind().to_string())
+        .env("RUST_LIB_BACKTRACE", "0")
+        .env("QUORATE_TESTS", if choice.all { "all" } else { "choice" })
+        .args(arguments(&choice));
+    Ok(code(command.show().await?))
+}
+
+/// The arguments of the test program: long tests are marked `#[ignore]`.
+fn arguments(choice: &Choice) -> Vec<String> {
+    let Choice { all, jobs, no_deploy: _, filter } = choice;
+    let mut arguments = filter.clone();
+    arguments.extend(all.then(|| "--include-ignored".into()));
+    arguments.extend(jobs.map(|jobs| format!("--test-threads={jobs}")));
+    arguments
+}
+
+async fn build(progress: &Progress) -> anyhow::Result<PathBuf> {
+    let step = progress.step("test program");
+    let messages = Command::new("cargo")
+        .folder(&workspace::root())
+        .args(["test", "-p", "quorate-e2e", "--test", TARGET, "--no-run", "--message-format=json"])
+        .run()
+        .await?;
+    step.done("built");
+    executable(&messages).context("cargo named no program for the test target `cluster`")
+}
+
+/// The program of the test target in cargo's messages.
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
+        let ours = message["reason"] == "compiler-artifact" && message["target"]["name"] == TARGET;
+        message["executable"].as_str().filter(|_| ours).map(PathBuf::from)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_in_cargos_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"serde"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"quorate-e2e"},"executable":"/t/quorate-e2e"}
+{"reason":"compiler-artifact","target":{"name":"cluster"},"executable":"/t/cluster-1a"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages), Some("/t/cluster-1a".into()));
+        assert_eq!(executable("not json"), None);
+    }
+
+    #[test]
+    fn all_includes_the_ignored() {
+        let choice = Choice { all: true, jobs: Some(2), no_deploy: false, filter: vec!["seed".into()] };
+        assert_eq!(arguments(&choice), ["seed", "--include-ignored", "--test-threads=2"]);
+        let choice = Choice { all: false, jobs: None, no_deploy: false, filter: vec![] };
+        assert!(arguments(&choice).is_empty());
+    }
+}

@@ -1,0 +1,237 @@
+//! The images that the lab runs: what is in each, and the archives in the cache. Asks no registry for anything.
+
+mod archive;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::command::{Command, CommandError};
+use crate::debian::find_program;
+use crate::progress::Progress;
+use crate::tools::{self, Etcd, Tool, ToolError};
+use crate::workspace;
+pub use archive::{Content, Entry, Image};
+
+/// What holds a pod's namespaces: any program that sleeps.
+pub const PAUSE: &str = "registry.k8s.io/pause:3.10";
+/// A shell to look around with.
+pub const BUSYBOX: &str = "docker.io/library/busybox:1.36";
+/// The operator.
+pub const OPERATOR: &str = "quorate.dev/operator:dev";
+/// The agent.
+pub const AGENT: &str = "quorate.dev/agent:dev";
+/// A folder with the programs `quorate` and `quorate-agent`, statically linked, to be used instead of building them.
+pub const BINARIES: &str = "QUORATE_BINARIES";
+
+const STATIC_BUSYBOX: &str = "/bin/busybox";
+const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
+const SEARCH_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why an image can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A Go tool is needed and can't be had.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// Our own programs can't be built.
+    #[error("failed to build the operator and the agent; set {BINARIES} to a folder that holds them to use those")]
+    Build(#[from] CommandError),
+    /// The archive can't be written.
+    #[error("failed to write the archive of {name}")]
+    Write {
+        /// The image.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// One of our own programs isn't where it should be.
+    #[error("there is no program {}", .0.display())]
+    NoProgram(PathBuf),
+}
+
+/// An image's archive in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// The image's full name.
+    pub name: String,
+    /// A hash of its content.
+    pub key: String,
+    /// The archive.
+    pub path: PathBuf,
+}
+
+/// The images that are not ours: etcd, the pause image and a shell.
+pub async fn foreign(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
+    let mut images = vec![pause(), busybox().await?];
+    for etcd in Etcd::ALL {
+        let built = tools::build(Tool::Etcd(etcd), progress).await?;
+        images.push(etcd_image(etcd, &built.bin()));
+    }
+    archive_all(images, progress).await
+}
+
+/// The operator's and the agent's image, from programs that are built now or lie in the folder that `QUORATE_BINARIES`
+/// names.
+pub async fn own(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
+    let folder = match std::env::var_os(BINARIES) {
+        Some(folder) => PathBuf::from(folder),
+        None => build_own(progress).await?,
+    };
+    let program = |name: &str| {
+        let path = folder.join(name);
+        if path.is_file() { Ok(path) } else { Err(ImageError::NoProgram(path)) }
+    };
+    let images = vec![
+        own_image(OPERATOR, "quorate", program("quorate")?),
+        own_image(AGENT, "quorate-agent", program("quorate-agent")?),
+    ];
+    archive_all(images, progress).await
+}
+
+/// Builds our programs so that they run in an image with nothing else in it.
+async fn build_own(progress: &Progress) -> Result<PathBuf, ImageError> {
+    let step = progress.step("quorate and quorate-agent");
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    // Without a target, cargo would apply the flags to build scripts and macros too.
+    Command::new("cargo")
+        .folder(&workspace::root())
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .args(["build", "--release", "--bins", "--target", &target, "-p", "quorate", "-p", "quorate-backup"])
+        .run()
+        .await?;
+    step.done("built");
+    let target_folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    Ok(workspace::root().join(target_folder).join(target).join("release"))
+}
+
+fn file(path: impl Into<String>, content: Content) -> Entry {
+    let mode = match content {
+        Content::File(_) | Content::Folder => 0o755,
+        Content::Text(_) => 0o644,
+        Content::Link(_) => 0o777,
+    };
+    Entry { path: path.into(), mode, content }
+}
+
+/// What every image of ours has besides its program: names for the users, and a place for temporary files.
+fn ground() -> Vec<Entry> {
+    vec![
+        file("etc/passwd", Content::Text(PASSWD)),
+        file("etc/group", Content::Text(GROUP)),
+        Entry { mode: 0o1777, ..file("tmp", Content::Folder) },
+    ]
+}
+
+fn own_image(name: &str, program: &str, path: PathBuf) -> Image {
+    let mut entries = ground();
+    entries.push(file(program, Content::File(path)));
+    let entrypoint = format!("/{program}");
+    let config = json!({ "User": "65532:65532", "Entrypoint": [entrypoint], "Env": [SEARCH_PATH], "WorkingDir": "/" });
+    Image { name: name.into(), entries, config }
+}
+
+/// Laid out as the official image: https://github.com/etcd-io/etcd/blob/v3.6.0/Dockerfile, on distroless/static.
+fn etcd_image(etcd: Etcd, bin: &Path) -> Image {
+    let mut entries = ground();
+    for program in ["etcd", "etcdctl", "etcdutl"] {
+        entries.push(file(format!("usr/local/bin/{program}"), Content::File(bin.join(program))));
+    }
+    entries.push(file("etc/nsswitch.conf", Content::Text("hosts: files dns\n")));
+    entries.extend(["var/etcd", "var/lib/etcd"].map(|folder| file(folder, Content::Folder)));
+    let config = json!({
+        "Env": [SEARCH_PATH], "WorkingDir": "/var/lib/etcd", "Cmd": ["/usr/local/bin/etcd"],
+        "ExposedPorts": { "2379/tcp": {}, "2380/tcp": {} },
+    });
+    Image { name: format!("quay.io/coreos/etcd:v{}", etcd.version()), entries, config }
+}
+
+fn pause() -> Image {
+    let entries = vec![file("busybox", Content::File(STATIC_BUSYBOX.into()))];
+    let config = json!({ "Entrypoint": ["/busybox", "sleep", "2147483647"], "User": "65535:65535" });
+    Image { name: PAUSE.into(), entries, config }
+}
+
+async fn busybox() -> Result<Image, ImageError> {
+    let mut entries = ground();
+    entries.push(file("bin/busybox", Content::File(STATIC_BUSYBOX.into())));
+    let applets = Command::new(STATIC_BUSYBOX).arg("--list").run().await?;
+    let links = applets.lines().filter(|applet| *applet != "busybox");
+    entries.extend(links.map(|applet| file(format!("bin/{applet}"), Content::Link("/bin/busybox"))));
+    let config = json!({ "Env": [SEARCH_PATH], "Cmd": ["sh"] });
+    Ok(Image { name: BUSYBOX.into(), entries, config })
+}
+
+async fn archive_all(images: Vec<Image>, progress: &Progress) -> Result<Vec<Archive>, ImageError> {
+    let mut archives = vec![];
+    for image in images {
+        let name = image.name.clone();
+        let step = progress.step(&name);
+        let worked = tokio::task::spawn_blocking(move || archive(&image)).await;
+        let worked = worked.map_err(io::Error::other).and_then(|archived| archived);
+        let (archive, written) = worked.map_err(|source| ImageError::Write { name, source })?;
+        if written {
+            step.done("archived");
+        }
+        archives.push(archive);
+    }
+    Ok(archives)
+}
+
+/// The image's archive, and whether it had to be written.
+fn archive(image: &Image) -> io::Result<(Archive, bool)> {
+    let key = image.key()?;
+    let folder = workspace::images();
+    let prefix = image.name.replace(['/', ':'], "_");
+    let path = folder.join(format!("{prefix}-{key}.tar"));
+    let archive = Archive { name: image.name.clone(), key, path };
+    if archive.path.exists() {
+        return Ok((archive, false));
+    }
+    fs::create_dir_all(&folder)?;
+    image.write(&archive.path)?;
+    for entry in fs::read_dir(&folder)?.flatten() {
+        let older = entry.file_name().to_string_lossy().starts_with(&format!("{prefix}-"));
+        if older && entry.path() != archive.path {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok((archive, true))
+}
+
+/// The container tool of this machine, if there is one that answers.
+pub async fn container_tool() -> Option<&'static str> {
+    for tool in ["docker", "podman"] {
+        if find_program(tool).is_some() && Command::new(tool).arg("info").succeeds().await {
+            return Some(tool);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_lies_where_the_official_image_has_it() {
+        let image = etcd_image(Etcd::V3_6, Path::new("/bin"));
+        assert_eq!(image.name, "quay.io/coreos/etcd:v3.6.16");
+        for path in ["usr/local/bin/etcd", "usr/local/bin/etcdctl", "usr/local/bin/etcdutl", "var/lib/etcd", "tmp"] {
+            assert!(image.entries.iter().any(|entry| entry.path == path), "{path}");
+        }
+        assert_eq!(image.config["Cmd"], json!(["/usr/local/bin/etcd"]));
+    }
+
+    #[test]
+    fn our_programs_run_as_nobody_from_the_root() {
+        let image = own_image(OPERATOR, "quorate", "/x/quorate".into());
+        assert_eq!(image.config["User"], "65532:65532");
+        assert_eq!(image.config["Entrypoint"], json!(["/quorate"]));
+        let program = image.entries.iter().find(|entry| entry.path == "quorate").unwrap();
+        assert_eq!((program.mode, &program.content), (0o755, &Content::File("/x/quorate".into())));
+    }
+}

@@ -1,0 +1,204 @@
+//! The programs of a node: their command lines and configuration. Starts none of them itself.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::cgroup::Cgroup;
+use super::control_plane::proxy_config;
+use super::daemon::{Component, Daemon};
+use super::names::{DNS_SERVICE, LabName, NodeNumber};
+use super::pki::{Pki, write_kubeconfig};
+use super::{Folders, LabError, Programs};
+use crate::images::PAUSE;
+
+/// Where Debian's package puts the CNI plugins.
+const CNI_PLUGINS: &str = "/usr/lib/cni";
+
+/// What a node is made of.
+#[derive(Debug, Clone)]
+pub struct Node<'a> {
+    /// The lab's name.
+    pub lab: &'a LabName,
+    /// Which node.
+    pub number: NodeNumber,
+    /// The lab's folders.
+    pub folders: &'a Folders,
+    /// The built programs.
+    pub programs: &'a Programs,
+    /// The certificates.
+    pub pki: &'a Pki,
+    /// The group for the node's pods.
+    pub cgroup: &'a Cgroup,
+}
+
+impl Node<'_> {
+    /// Writes the configuration files.
+    pub fn configure(&self) -> Result<(), LabError> {
+        super::create_folder(&self.folders.runtime_of(self.number))?;
+        super::create_folder(&self.folders.volumes(self.number))?;
+        super::write(&self.config("containerd.toml"), &self.containerd_config())?;
+        super::write(&self.config("cni/10-lab.conflist"), &self.cni_config())?;
+        super::write(&self.config("kubelet.json"), &self.kubelet_config())?;
+        super::write(
+            &self.config("proxy.json"),
+            &proxy_config(&self.kubeconfig_of("proxy"), &self.number.to_string()),
+        )?;
+        // With no resolver of the host's, names outside the cluster fail at once instead of timing out.
+        super::write(&self.config("resolv.conf"), "")?;
+        write_kubeconfig(self.pki, &self.number.to_string(), &self.config("kubelet.kubeconfig"))?;
+        write_kubeconfig(self.pki, "proxy", &self.config("proxy.kubeconfig"))
+    }
+
+    /// Where containerd listens: short, since a socket's path may have 107 bytes.
+    pub fn socket(&self) -> PathBuf {
+        self.folders.containerd_socket(self.number)
+    }
+
+    /// containerd.
+    pub fn containerd(&self) -> Daemon {
+        let config = self.config("containerd.toml");
+        let args = vec!["--config".into(), config.display().to_string()];
+        let program = self.programs.containerd.join("containerd");
+        // It finds its shim by the search path.
+        let path = vec![self.programs.containerd.clone()];
+        Daemon { path, ..self.daemon(Component::Containerd(self.number), program, args, vec![config]) }
+    }
+
+    /// The kubelet.
+    pub fn kubelet(&self) -> Daemon {
+        let config = self.config("kubelet.json");
+        let args = vec![
+            format!("--config={}", config.display()),
+            format!("--kubeconfig={}", self.kubeconfig_of("kubelet")),
+            format!("--root-dir={}", self.folder().join("kubelet").display()),
+            format!("--hostname-override={}", self.number),
+            format!("--node-ip={}", self.number.address()),
+        ];
+        self.daemon(Component::Kubelet(self.number), self.programs.kubernetes("kubelet"), args, vec![config])
+    }
+
+    /// kube-proxy.
+    pub fn kube_proxy(&self) -> Daemon {
+        let config = self.config("proxy.json");
+        let args = vec![format!("--config={}", config.display())];
+        self.daemon(Component::KubeProxy(self.number), self.programs.kubernetes("kube-proxy"), args, vec![config])
+    }
+
+    fn daemon(&self, component: Component, program: PathBuf, args: Vec<String>, files: Vec<PathBuf>) -> Daemon {
+        Daemon { component, namespace: self.lab.node(self.number), program, args, path: vec![], files }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.folders.node(self.number)
+    }
+
+    fn config(&self, name: &str) -> PathBuf {
+        self.folder().join("config").join(name)
+    }
+
+    fn kubeconfig_of(&self, name: &str) -> String {
+        self.config(&format!("{name}.kubeconfig")).display().to_string()
+    }
+
+    /// `restrict_oom_score_adj`: without CAP_SYS_RESOURCE no sandbox may have a lower score than containerd's own.
+    /// Network namespaces under the state folder go with it when the node is stopped.
+    fn containerd_config(&self) -> String {
+        let root = self.folder().join("containerd");
+        let state = self.folders.runtime_of(self.number).join("containerd");
+        let (root, state, socket) = (root.display(), state.display(), self.socket());
+        let (socket, cni) = (socket.display(), self.config("cni"));
+        let (cni, runc) = (cni.display(), self.programs.runc.display());
+        format!(
+            r#"version = 3
+root = "{root}"
+state = "{state}"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
+
+[grpc]
+  address = "{socket}"
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{PAUSE}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["{CNI_PLUGINS}"]
+  conf_dir = "{cni}"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+  default_runtime_name = "runc"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  BinaryName = "{runc}"
+  SystemdCgroup = false
+"#
+        )
+    }
+
+    fn cni_config(&self) -> String {
+        let config = json!({
+            "cniVersion": "1.0.0", "name": "lab",
+            "plugins": [{
+                "type": "bridge", "bridge": "pods", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": self.folder().join("addresses"),
+                    "ranges": [[{ "subnet": self.number.pods() }]],
+                    "routes": [{ "dst": "0.0.0.0/0" }],
+                },
+            }],
+        });
+        format!("{config:#}\n")
+    }
+
+    fn kubelet_config(&self) -> String {
+        let (certificate, key) = self.pki.pair(&self.number.to_string());
+        let config = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+            "address": self.number.address(),
+            "authentication": {
+                "anonymous": { "enabled": false },
+                "webhook": { "enabled": true },
+                "x509": { "clientCAFile": self.pki.authority() },
+            },
+            "authorization": { "mode": "Webhook" },
+            "tlsCertFile": certificate, "tlsPrivateKeyFile": key,
+            "clusterDNS": [DNS_SERVICE], "clusterDomain": "cluster.local",
+            "resolvConf": self.config("resolv.conf"),
+            "containerRuntimeEndpoint": format!("unix://{}", self.socket().display()),
+            "cgroupDriver": "cgroupfs", "cgroupRoot": self.cgroup.absolute(),
+            "failCgroupV1": false, "failSwapOn": false,
+            "podLogsDir": self.folder().join("pods"),
+            // A node that is gone must be noticed within the grace period, which is 10 s here.
+            "nodeStatusUpdateFrequency": "2s", "nodeLeaseDurationSeconds": 8,
+            "syncFrequency": "10s",
+            "maxPods": 200, "kubeAPIQPS": 100, "kubeAPIBurst": 200, "eventRecordQPS": 0,
+            // Images come by import only, so none may be thrown away; the disk is shared with much else.
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": { "memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%" },
+            "serializeImagePulls": false, "registryPullQPS": 0,
+        });
+        format!("{config:#}\n")
+    }
+
+    /// Removes what a machine forgets when it is switched off: sockets, sandboxes, mounts. Containers and volumes stay.
+    pub fn forget_runtime(&self) -> Result<(), LabError> {
+        let runtime = self.folders.runtime_of(self.number);
+        super::unmount_below(&runtime)?;
+        super::unmount_below(&self.folder().join("kubelet"))?;
+        match fs::remove_dir_all(&runtime) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(LabError::io("remove", &runtime)(error)),
+            Ok(()) | Err(_) => super::create_folder(&runtime),
+        }
+    }
+}

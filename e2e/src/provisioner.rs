@@ -1,0 +1,232 @@
+//! Makes volumes for the StorageClass `quorate-local`: each a folder of its own on the node that the scheduler chose, as
+//! a `local` PersistentVolume. Must delete a folder only when its volume was released and its policy says so.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use crate::lab::{Folders, Lab, LabError, NodeNumber, STORAGE_CLASS};
+
+/// The name by which a StorageClass asks for us.
+pub const PROVISIONER: &str = "quorate.dev/local";
+/// Where the scheduler writes the node it chose.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Where we write that a volume is ours.
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// When to try again what failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why a volume can't be made or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvisionError {
+    /// The API server said no.
+    #[error("failed to {what}")]
+    Kube {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: Box<kube::Error>,
+    },
+    /// A folder can't be made or deleted.
+    #[error("failed to {what} {}", path.display())]
+    Folder {
+        /// What was tried.
+        what: &'static str,
+        /// Which folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+struct Context {
+    client: Client,
+    folders: Folders,
+}
+
+/// Serves claims until the process is killed.
+pub async fn run(lab: &Lab) -> Result<(), LabError> {
+    let client = lab.client().await?;
+    let context = Arc::new(Context { client: client.clone(), folders: Folders::of(lab.name()) });
+    let claims = Controller::new(Api::<PersistentVolumeClaim>::all(client.clone()), watcher::Config::default());
+    let volumes = Controller::new(Api::<PersistentVolume>::all(client), watcher::Config::default());
+    let claims = claims.run(serve_claim, retry, Arc::clone(&context)).for_each(|outcome| async { report(outcome) });
+    let volumes = volumes.run(serve_volume, retry, context).for_each(|outcome| async { report(outcome) });
+    futures::join!(claims, volumes);
+    Ok(())
+}
+
+fn report<T, E: std::error::Error + 'static>(outcome: Result<T, E>) {
+    if let Err(error) = outcome {
+        tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve a volume");
+    }
+}
+
+fn retry<K>(_: Arc<K>, _: &ProvisionError, _: Arc<Context>) -> Action {
+    Action::requeue(RETRY)
+}
+
+async fn serve_claim(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -> Result<Action, ProvisionError> {
+    let Some(spec) = claim.spec.as_ref().filter(|spec| spec.storage_class_name.as_deref() == Some(STORAGE_CLASS))
+    else {
+        return Ok(Action::await_change());
+    };
+    let selected = claim.annotations().get(SELECTED_NODE).and_then(|node| node.parse::<NodeNumber>().ok());
+    match (&spec.volume_name, selected) {
+        (Some(volume), _) => grow(&claim, volume, &context).await?,
+        (None, Some(node)) => provision(&claim, node, &context).await?,
+        // The scheduler has not chosen yet.
+        (None, None) => {}
+    }
+    Ok(Action::await_change())
+}
+
+async fn provision(claim: &PersistentVolumeClaim, node: NodeNumber, context: &Context) -> Result<(), ProvisionError> {
+    let name = format!("pvc-{}", claim.uid().unwrap_or_default());
+    let path = context.folders.volumes(node).join(&name);
+    fs::create_dir_all(&path).map_err(folder_error("create", &path))?;
+    let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
+    match volumes.create(&PostParams::default(), &volume(claim, &name, node, &path)).await {
+        Ok(_) => tracing::info!(volume = name, %node, claim = claim.name_any(), "made"),
+        // Made by an earlier try.
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        Err(source) => return Err(kube_error("create a volume")(source)),
+    }
+    Ok(())
+}
+
+/// The volume for a claim: bound to it from the start, so that no other claim can take it.
+fn volume(claim: &PersistentVolumeClaim, name: &str, node: NodeNumber, path: &std::path::Path) -> PersistentVolume {
+    let spec = claim.spec.as_ref();
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": { "name": name, "annotations": { PROVISIONED_BY: PROVISIONER } },
+        "spec": {
+            "accessModes": spec.and_then(|spec| spec.access_modes.clone()).unwrap_or_default(),
+            "capacity": { "storage": requested(claim) },
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace(), "name": claim.name_any(), "uid": claim.uid(),
+            },
+            "local": { "path": path },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [
+                { "key": "kubernetes.io/hostname", "operator": "In", "values": [node.to_string()] },
+            ] }] } },
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": STORAGE_CLASS,
+            "volumeMode": "Filesystem",
+        },
+    });
+    // All values above are of the types that the fields have.
+    serde_json::from_value(volume).unwrap_or_default()
+}
+
+fn requested(claim: &PersistentVolumeClaim) -> Option<String> {
+    let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+    requests.get("storage").map(|quantity| quantity.0.clone())
+}
+
+/// A folder is as large as its disk, so growing is writing it down.
+async fn grow(claim: &PersistentVolumeClaim, volume: &str, context: &Context) -> Result<(), ProvisionError> {
+    let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get("storage"));
+    let (Some(wanted), Some(capacity)) = (requested(claim), capacity) else { return Ok(()) };
+    if wanted == capacity.0 {
+        return Ok(());
+    }
+    let capacity = json!({ "storage": wanted });
+    let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
+    let patch = Patch::Merge(json!({ "spec": { "capacity": capacity } }));
+    volumes.patch(volume, &PatchParams::default(), &patch).await.map_err(kube_error("grow a volume"))?;
+    let claims: Api<PersistentVolumeClaim> =
+        Api::namespaced(context.client.clone(), &claim.namespace().unwrap_or_default());
+    let patch = Patch::Merge(json!({ "status": { "capacity": capacity } }));
+    let patched = claims.patch_status(&claim.name_any(), &PatchParams::default(), &patch).await;
+    patched.map(drop).map_err(kube_error("write down a claim's new size"))
+}
+
+async fn serve_volume(volume: Arc<PersistentVolume>, context: Arc<Context>) -> Result<Action, ProvisionError> {
+    if let Some(path) = abandoned(&volume) {
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(folder_error("delete", &path)(error)),
+            Ok(()) | Err(_) => {}
+        }
+        let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
+        match volumes.delete(&volume.name_any(), &DeleteParams::default()).await {
+            Ok(_) => tracing::info!(volume = volume.name_any(), "deleted"),
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(source) => return Err(kube_error("delete a volume")(source)),
+        }
+    }
+    Ok(Action::await_change())
+}
+
+/// The folder of a volume of ours whose claim is gone and whose policy is Delete.
+fn abandoned(volume: &PersistentVolume) -> Option<PathBuf> {
+    let ours = volume.annotations().get(PROVISIONED_BY).is_some_and(|by| by == PROVISIONER);
+    let released = volume.status.as_ref()?.phase.as_deref() == Some("Released");
+    let spec = volume.spec.as_ref()?;
+    let delete = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
+    (ours && released && delete).then(|| spec.local.as_ref().map(|local| PathBuf::from(&local.path))).flatten()
+}
+
+fn kube_error(what: &'static str) -> impl FnOnce(kube::Error) -> ProvisionError {
+    move |source| ProvisionError::Kube { what, source: Box::new(source) }
+}
+
+fn folder_error(what: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> ProvisionError {
+    let path = path.to_path_buf();
+    move |source| ProvisionError::Folder { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim() -> PersistentVolumeClaim {
+        serde_json::from_value(json!({
+            "metadata": { "name": "data", "namespace": "default", "uid": "u-1" },
+            "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": STORAGE_CLASS,
+                      "resources": { "requests": { "storage": "1Gi" } } },
+        }))
+        .unwrap()
+    }
+
+    fn made() -> PersistentVolume {
+        volume(&claim(), "pvc-u-1", "node2".parse().unwrap(), "/volumes/pvc-u-1".as_ref())
+    }
+
+    #[test]
+    fn a_volume_is_bound_to_its_claim_and_node() {
+        let spec = made().spec.unwrap();
+        assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u-1"));
+        assert_eq!(spec.local.unwrap().path, "/volumes/pvc-u-1");
+        assert_eq!(spec.capacity.unwrap()["storage"].0, "1Gi");
+        let affinity = serde_json::to_string(&spec.node_affinity).unwrap();
+        assert!(affinity.contains(r#""values":["node2"]"#), "{affinity}");
+    }
+
+    #[test]
+    fn only_a_released_volume_of_ours_with_policy_delete_is_deleted() {
+        let with = |phase: &str, policy: &str, by: &str| {
+            let mut volume = made();
+            volume.status = serde_json::from_value(json!({ "phase": phase })).unwrap();
+            volume.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some(policy.into());
+            volume.annotations_mut().insert(PROVISIONED_BY.into(), by.into());
+            abandoned(&volume)
+        };
+        assert_eq!(with("Released", "Delete", PROVISIONER), Some("/volumes/pvc-u-1".into()));
+        assert_eq!(with("Bound", "Delete", PROVISIONER), None);
+        assert_eq!(with("Released", "Retain", PROVISIONER), None);
+        assert_eq!(with("Released", "Delete", "example.org/other"), None);
+    }
+}
