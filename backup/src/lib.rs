@@ -4,4 +4,5 @@
 pub mod install;
 pub mod launch;
 pub mod ticket;
+pub mod ticket_push;
 pub mod wal;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use quorate_backup::launch::{self, Identity, Settings};
+use quorate_backup::launch::{self, Identity, PushSettings, Settings};
 use quorate_backup::{install, ticket};
 
 /// What runs beside each etcd member of a Quorate cluster.
@@ -45,6 +45,8 @@ enum Action {
     ///   /quorate  state, reason and message as JSON
     ///   /livez    200
     ///   /readyz   503
+    ///   /ticket   takes a ticket ahead of the file, by POST, signed with the operator's key for this pod; only before
+    ///             the file has shown one, and only one
     ///
     /// Reasons: NoTicket, OtherMember, OtherVolume, VolumeIsEmpty, VolumeHasOtherData, VolumeHasNoEntry, VolumeInUse,
     /// VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
@@ -72,12 +74,30 @@ struct Launch {
     /// The UID of the member's claim; for ephemeral storage the pod's
     #[arg(long, value_name = "UID", env = "QUORATE_VOLUME")]
     volume_uid: String,
+    /// The UID of this pod; without it no pushed ticket is taken
+    #[arg(long, value_name = "UID", env = "QUORATE_POD_UID")]
+    pod_uid: Option<String>,
+    /// The operator's public key in hexadecimal; without it no pushed ticket is taken
+    #[arg(long, value_name = "KEY", env = "QUORATE_TICKET_KEY")]
+    ticket_key: Option<String>,
 }
 
 impl From<Launch> for Settings {
-    fn from(Launch { ticket, volume, listen, etcd, member, volume_uid }: Launch) -> Self {
+    fn from(Launch { ticket, volume, listen, etcd, member, volume_uid, pod_uid, ticket_key }: Launch) -> Self {
         let identity = Identity { member: ticket::MemberName::new(member), volume: ticket::VolumeUid::new(volume_uid) };
-        Self { ticket, volume, listen, etcd, identity }
+        Self { ticket, volume, listen, etcd, identity, push: push(pod_uid, ticket_key.as_deref()) }
+    }
+}
+
+/// Whose pushed tickets are taken. A key that can't be read only costs the shorter way: the annotation still arrives.
+fn push(pod: Option<String>, key: Option<&str>) -> Option<PushSettings> {
+    let pod = ticket::PodUid::new(pod?);
+    match key?.parse() {
+        Ok(key) => Some(PushSettings { pod, key }),
+        Err(fault) => {
+            tracing::warn!("no pushed ticket will be taken: {fault}");
+            None
+        }
     }
 }
 

@@ -66,6 +66,10 @@ text!(
     VolumeUid
 );
 text!(
+    /// The UID of a pod: of one incarnation, never again of another.
+    PodUid
+);
+text!(
     /// An etcd version as `etcd --version` says it: `3.6.16`.
     EtcdVersion
 );

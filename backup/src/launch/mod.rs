@@ -4,6 +4,7 @@
 mod binary;
 mod board;
 mod http;
+mod inbox;
 mod report;
 mod ticket_file;
 mod volume;
@@ -18,6 +19,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ticket::{MemberName, VolumeUid};
 use board::Board;
+use inbox::Inbox;
+pub use inbox::PushSettings;
 pub use report::{PATH, PORT, Reason, Report, State};
 
 /// Who this pod is and where its things are.
@@ -33,6 +36,8 @@ pub struct Settings {
     pub etcd: PathBuf,
     /// The member that this pod is.
     pub identity: Identity,
+    /// Whose pushed tickets are taken; nobody's if nothing.
+    pub push: Option<PushSettings>,
 }
 
 /// What a ticket and a volume must name to be this pod's.
@@ -82,9 +87,11 @@ async fn wait_or_stop(settings: Settings) -> Result<ExitCode, LaunchError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
     let board = Board::new(&settings.ticket);
-    let listener = tokio::spawn(http::serve(settings.listen, board.clone()));
+    let inbox = Inbox::new(settings.push.clone());
+    let listener =
+        tokio::spawn(http::serve(settings.listen, http::Desk { board: board.clone(), inbox: inbox.clone() }));
     let stopped_by = tokio::select! {
-        never = wait::until_etcd(&settings, &board) => match never {},
+        never = wait::until_etcd(&settings, &board, &inbox) => match never {},
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     };

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::binary::{self, Binary};
 use super::board::{self, Board};
+use super::inbox::Inbox;
 use super::volume::{Held, Volume};
 use super::{Identity, Reason, Refusal, Settings, ticket_file};
 use crate::ticket::{Start, Ticket};
@@ -36,16 +37,16 @@ struct Refused {
 }
 
 /// Waits until it can become etcd.
-pub async fn until_etcd(settings: &Settings, board: &Board) -> Infallible {
+pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox) -> Infallible {
     let mut binary = Binary::ask(settings.etcd.clone());
     let volume = Volume::new(settings.volume.clone(), settings.identity.clone());
     let mut refused: Option<Refused> = None;
     loop {
-        match ticket_file::read(&settings.ticket) {
+        match current(settings, inbox) {
             Ok(Some(text)) if !is_still_refused(refused.as_ref(), &text) => {
                 let refusal = match check(&text, &settings.identity, &mut binary, &volume, board).await {
                     // Checking may have taken seconds: don't follow a ticket that has been taken back meanwhile.
-                    Ok(_) if ticket_file::read(&settings.ticket) != Ok(Some(text.clone())) => continue,
+                    Ok(_) if current(settings, inbox).as_ref() != Ok(&Some(text.clone())) => continue,
                     Ok(cleared) => start(&cleared),
                     Err(refusal) => refusal,
                 };
@@ -63,7 +64,19 @@ pub async fn until_etcd(settings: &Settings, board: &Board) -> Infallible {
                 board.post(refusal);
             }
         }
-        sleep(TICKET_PERIOD).await;
+        // Whether a push came or the period ended, the file is looked at first.
+        let _ = timeout(TICKET_PERIOD, inbox.arrival()).await;
+    }
+}
+
+/// The ticket that counts now: the file's, or a pushed one as long as the file has never shown any.
+fn current(settings: &Settings, inbox: &Inbox) -> Result<Option<String>, Refusal> {
+    match ticket_file::read(&settings.ticket) {
+        Ok(shown) => Ok(inbox.reconcile(shown)),
+        Err(refusal) => {
+            inbox.close();
+            Err(refusal)
+        }
     }
 }
 

@@ -5,4 +5,5 @@
 mod launch;
 mod logs;
 mod process;
+mod push;
 mod real_etcd;

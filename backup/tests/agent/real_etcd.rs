@@ -15,7 +15,7 @@ use quorate_backup::wal::{Wal, inspect};
 /// Set to `required` where the binaries must be there.
 const DEMAND: &str = "QUORATE_REAL_ETCD";
 /// How many kills for each version: enough to hit both sides of the first entry.
-const KILLS: u32 = 12;
+const KILLS: u32 = 8;
 
 /// The built etcd binaries with their versions, one for each minor version.
 fn binaries() -> Vec<(String, PathBuf)> {
