@@ -44,7 +44,7 @@ pub async fn stays(what: &str, span: Duration, mut look: impl AsyncFnMut() -> Re
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn it_returns_what_it_waited_for() {
         let mut looks = 0;
         let seen = wait_for("three looks", Duration::from_secs(5), async || {

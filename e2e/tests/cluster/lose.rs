@@ -157,3 +157,18 @@ async fn a_volume_emptied_while_pod_and_operator_are_away_is_not_resumed() -> Re
     })
     .await
 }
+
+#[tokio::test]
+async fn a_claim_deleted_under_a_running_member_is_replaced_first() -> Result<()> {
+    play("lose_claim_going", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        let before = db.settles(3).await?;
+        let writer = Writer::start(&db, "w").await?;
+        let going = before.members.keys().next().cloned().context("no members")?;
+        let params = kube::api::DeleteParams::default();
+        db.claims().delete(&going, &params).await.context("failed to delete the claim")?;
+        replaced(&db, &before, &going).await?;
+        writer.stop().await?.check(&db).await
+    })
+    .await
+}

@@ -1,0 +1,75 @@
+# The front door: `make demo` shows the main job, `make test` passes the tests. Each target sets up what it needs.
+
+CARGO      ?= cargo
+E2E         = $(CARGO) run --quiet --package quorate-e2e --
+TOOLS      := $(CURDIR)/.cache/cargo-tools
+DENY        = $(TOOLS)/bin/cargo-deny
+# Scenes at a time: each waits most of its time, and beside them two cores have to run three nodes.
+JOBS       ?= 3
+
+# Debian packages that the build needs: the name of a program, and the package that has it.
+NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit e2e bench lint images crds deploy up down status clean
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what the build needs, or say what to install
+	@missing=""; \
+	for pair in $(NEEDED); do command -v "$${pair%%:*}" > /dev/null || missing="$$missing $${pair#*:}"; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
+	  else echo "missing, install first: apt-get install$$missing" >&2; exit 1; fi; \
+	fi
+	@command -v $(CARGO) > /dev/null || { echo "missing: Rust 1.95 or later (https://rustup.rs)" >&2; exit 1; }
+
+demo: setup ## Show the main job on a real three-node Kubernetes, step by step
+	$(E2E) demo
+
+unit: setup ## Unit, property and model tests
+	$(CARGO) test --workspace --exclude quorate-e2e
+	$(CARGO) test --package quorate-e2e --lib --bins
+
+test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
+	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
+
+e2e: setup ## Every scene, every loop to its end; FILTER=... for some
+	$(E2E) test --all --jobs $(JOBS) $(FILTER); result=$$?; $(E2E) down; exit $$result
+
+bench: setup ## Measure how fast it is, as ratios to hand-written pods; ROWS=... for some
+	$(E2E) bench $(if $(ROWS),--only $(ROWS)); result=$$?; $(E2E) down; exit $$result
+
+lint: setup $(DENY) ## Formatting, clippy, generated files, dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --quiet --package quorate-crds --test generated
+	@if $(DENY) fetch db > /dev/null 2>&1; then $(DENY) check; else \
+	  echo "the advisory database can't be fetched: checking bans, licences and sources only"; \
+	  $(DENY) check bans licenses sources; fi
+
+$(DENY):
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny
+
+images: setup ## Build the images and load them into the running cluster
+	$(E2E) images
+
+crds: setup ## Generate the CustomResourceDefinition and the API reference
+	$(CARGO) run --quiet --package quorate-crds --bin crdgen
+
+up: setup ## Bring up a real three-node Kubernetes
+	$(E2E) up
+
+deploy: up ## Build the operator and install it there
+	$(E2E) deploy
+
+status: ## Show what runs
+	$(E2E) status
+
+down: ## Take the cluster down; built tools and images stay
+	$(E2E) down
+
+clean: down ## Remove everything that was built
+	rm -rf .cache target
