@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::scene::{EtcdProcess, PATIENCE, Scene, etcd_processes, pids, wait_for};
+use crate::scene::{EtcdProcess, PATIENCE, Scene, etcd_processes, is_launcher, pids, wait_for};
 
 /// How often a birth is looked for: the moments that matter are tens of milliseconds apart.
 const BIRTH_INTERVAL: Duration = Duration::from_millis(2);
@@ -63,10 +63,13 @@ pub fn moment(number: u32) -> Duration {
 pub async fn at_birth(scene: &Scene, known: &BTreeSet<String>, after: Duration, what: Signal) -> Result<EtcdProcess> {
     let (namespace, known) = (scene.namespace().to_owned(), known.clone());
     let waited = tokio::task::spawn_blocking(move || {
+        // What is something else already stays that; only launchers and processes to come have to be looked at.
+        let old: BTreeSet<i32> = pids().into_iter().filter(|pid| !is_launcher(*pid)).collect();
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
-            let born = etcd_processes(&namespace).into_iter().find(|process| !known.contains(process.member()));
-            if let Some(born) = born {
+            let young = pids().into_iter().filter(|pid| !old.contains(pid)).filter_map(EtcdProcess::read);
+            let mut ours = young.filter(|process| process.namespace() == namespace);
+            if let Some(born) = ours.find(|process| !known.contains(process.member())) {
                 std::thread::sleep(after);
                 // It may be gone already: then something else ended it, and this try shows nothing.
                 signal(born.pid, what)?;

@@ -29,7 +29,7 @@ use crate::lab::Lab;
 pub use cluster::{Cluster, Identity};
 pub use kubectl::{Said, kubectl};
 pub use members::{Member, Membership};
-pub use processes::{EtcdProcess, etcd_processes, pids};
+pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
 pub use twice::{Twice, Watch};
 pub use view::View;
 pub use wait::{stays, wait_for};

@@ -41,6 +41,11 @@ pub fn etcd_processes(namespace: &str) -> Vec<EtcdProcess> {
     found.filter(|process| process.namespace() == namespace).collect()
 }
 
+/// Whether this process is a launcher, which may become etcd.
+pub fn is_launcher(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("quorate-agent"))
+}
+
 /// The ids of all processes of this machine.
 pub fn pids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

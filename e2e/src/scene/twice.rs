@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::processes::{EtcdProcess, pids};
+use super::processes::{EtcdProcess, is_launcher, pids};
 
 /// How often the processes are looked at. Two lives of one identity that overlap do so for seconds when a node is cut
 /// off, and for some tens of milliseconds when a pod is replaced too early.
@@ -90,10 +90,6 @@ fn look(known: &mut HashMap<i32, Known>) -> Vec<(String, String)> {
         }
     }
     doubles(known.values().filter_map(|known| known.etcd.clone()).collect())
-}
-
-fn is_launcher(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("quorate-agent"))
 }
 
 /// Each identity with two processes that both still run now: one of them may have ended while the others were read.

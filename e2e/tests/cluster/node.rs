@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use quorate_e2e::faults::nodes;
 use quorate_e2e::faults::operator::Operator;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, stays};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, stays, wait_for};
 
 /// A node that runs exactly one member, and that member: not the operator that leads, if there is such a one.
 async fn victim(scene: &Scene, db: &Cluster) -> Result<(String, String)> {
@@ -83,7 +83,7 @@ async fn a_member_whose_node_is_gone_for_good_is_replaced_under_a_new_name() -> 
         });
         gone.await?;
         // The node comes back and registers anew; what still ran there finds that it was removed, and ends.
-        let ended = quorate_e2e::scene::wait_for("the removed member's process to end", PATIENCE, async || {
+        let ended = wait_for("the removed member's process to end", PATIENCE, async || {
             let running = etcd_processes(scene.namespace());
             ensure!(running.iter().all(|process| process.member() != name), "{name} runs");
             Ok(())

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, etcd_processes, play, stays};
+use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, etcd_processes, play, stays, wait_for};
 use serde_json::json;
 
 /// How long to look on to see that nothing is done: many times the operator's longest pause in a transition.
@@ -89,7 +89,7 @@ async fn a_cluster_deleted_with_its_volumes_leaves_nothing() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3)).await?;
         db.settles(3).await?;
         db.delete().await?;
-        quorate_e2e::scene::wait_for("claims and pods to be gone", PATIENCE, async || {
+        wait_for("claims and pods to be gone", PATIENCE, async || {
             scene.has_no_claims().await?;
             let pods = db.pods().list(&kube::api::ListParams::default()).await?.items.len();
             ensure!(pods == 0, "{pods} pods are there");
@@ -108,20 +108,27 @@ async fn retained_volumes_are_never_taken_by_a_second_cluster_of_that_name() -> 
         let first = db.settles(3).await?;
         db.put("hello", "world").await?;
         db.delete().await?;
+        wait_for("the first cluster's members to end", PATIENCE, async || {
+            let (running, pods) = (
+                etcd_processes(scene.namespace()),
+                db.pods().list(&kube::api::ListParams::default()).await?.items.len(),
+            );
+            ensure!(running.is_empty() && pods == 0, "{pods} pods, and {running:?}");
+            Ok(())
+        })
+        .await?;
         let claims = db.claims();
         let kept = claims.list(&kube::api::ListParams::default()).await?.items;
         ensure!(kept.len() == 3, "{} claims were kept", kept.len());
         // The second cluster sees volumes of the first: it says so and touches nothing.
         let db = scene.create(&wish).await?;
-        let view = db
-            .until("the second cluster to say that the volumes are another's", PATIENCE, |view| {
-                ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
-                Ok(())
-            })
-            .await?;
-        let reason =
-            view.condition(ConditionType::Stalled).map(|condition| condition.reason.clone()).unwrap_or_default();
-        ensure!(reason == "ForeignVolumes", "the reason is {reason}");
+        db.until("the second cluster to say that the volumes are another's", PATIENCE, |view| {
+            ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
+            let reason = view.condition(ConditionType::Stalled).map(|condition| condition.reason.as_str());
+            ensure!(reason == Some("ForeignVolumes"), "the reason is {reason:?}");
+            Ok(())
+        })
+        .await?;
         stays("the first cluster's volumes", A_WHILE, async || {
             let now = claims.list(&kube::api::ListParams::default()).await?.items;
             let same = kept.iter().all(|kept| now.iter().any(|now| now.metadata.uid == kept.metadata.uid));

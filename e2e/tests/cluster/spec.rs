@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::ConditionType;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, kubectl, play, thorough};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, kubectl, play, thorough, wait_for};
 use serde_json::{Value, json};
 
 /// One wrong spec and the words that the refusal must contain.
@@ -142,7 +142,7 @@ fn reasons(view: &View) -> Vec<String> {
 
 /// Waits for an event of this reason about the cluster.
 async fn told(scene: &Scene, reason: &str) -> Result<()> {
-    quorate_e2e::scene::wait_for(&format!("an event {reason}"), PATIENCE, async || {
+    wait_for(&format!("an event {reason}"), PATIENCE, async || {
         let events = scene.kubectl(&["get", "events", "-o", "custom-columns=R:.reason,N:.message"]).await?.well()?;
         ensure!(events.contains(reason), "the events are\n{events}");
         Ok(())
@@ -218,14 +218,14 @@ async fn an_object_from_before_a_tightened_rule_can_still_be_used_and_deleted() 
         kubectl(&["patch", "crd", crd, "--type=json", "-p", &loose], None).await?.well()?;
         let long = "a-name-of-forty-one-letters-and-then-some";
         let db = scene.cluster(long);
-        let created = quorate_e2e::scene::wait_for("the looser rules to be in force", PATIENCE, async || {
+        let created = wait_for("the looser rules to be in force", PATIENCE, async || {
             scene.create(&Wish::new(long, 1)).await.map(drop)
         })
         .await;
         let again = patch(json!({ "op": "add", "path": rules, "value": tight }));
         kubectl(&["patch", "crd", crd, "--type=json", "-p", &again], None).await?.well()?;
         created?;
-        quorate_e2e::scene::wait_for("the tightened rules to be in force", PATIENCE, async || {
+        wait_for("the tightened rules to be in force", PATIENCE, async || {
             let mut other = Wish::new("a-second-name-of-more-than-forty-letters-here", 1).object();
             other["metadata"]["namespace"] = json!(scene.namespace());
             let said = kubectl(&["apply", "--dry-run=server", "-f", "-"], Some(serde_json::to_vec(&other)?)).await?;
