@@ -34,9 +34,9 @@ reasons! {
     Progressing,
     /// The first member is being started. Nothing to do.
     Seeding,
-    /// The members of a new cluster are joining. Nothing to do.
+    /// Members are being added: to a new cluster, or after `spec.replicas` was raised. Nothing to do.
     Growing,
-    /// Members are being added or removed after a change of `spec.replicas`. Nothing to do.
+    /// Members are being removed after `spec.replicas` was lowered. Nothing to do.
     Scaling,
     /// A change of `spec.replicas` waits, because another member is down or being replaced. Nothing to do, unless a
     /// further condition or event says so.
@@ -45,59 +45,40 @@ reasons! {
     Healing,
     /// Members are being restarted one by one with changed settings. Nothing to do.
     Rolling,
-    /// Members are being moved to another version one by one. Nothing to do.
-    Upgrading,
-    /// A change of `spec.version` can't be made from the version that runs. Set a version that the message names.
-    VersionHeld,
     /// `spec.paused` is set: nothing is changed or healed. Set it to false to go on.
     Paused,
     /// `spec.replicas` is 0: no pods, every volume kept. Raise it to wake the cluster.
     Hibernated,
-    /// The cluster is coming back from hibernation on its volumes. Nothing to do.
-    Waking,
     /// The cluster can't serve: a majority of its members is down. If their volumes are there, Quorate brings them back.
-    /// If a majority of volumes is lost, it stops and keeps what is left: restore a backup into a new EtcdCluster, or
-    /// recover the data from the volumes that the message names.
+    /// If a majority of volumes is lost, it stops, keeps what is left and seeds nothing: recover the data from the volumes
+    /// that remain or from a snapshot of yours, into a new EtcdCluster.
     QuorumLost,
-    /// The cluster was seeded once and its data is gone; Quorate does not start an empty one under the same object.
-    /// Restore a backup into a new EtcdCluster, or delete this one and create it again empty.
-    SeedRefused,
     /// The first member was told to create the cluster. Nothing to do.
     Seeded,
-    /// A member was told to start. Nothing to do.
-    TicketIssued,
     /// A member was added as a learner. Nothing to do.
     MemberAdded,
     /// A learner became a voter. Nothing to do.
     MemberPromoted,
     /// A member was removed from the cluster. Nothing to do.
     MemberRemoved,
-    /// A member was removed and another takes its place under a new name. Nothing to do.
-    MemberReplaced,
     /// The leadership was moved to another member before a change. Nothing to do.
     LeaderMoved,
     /// A member runs and is not healthy. Look at its log if this lasts.
     MemberUnhealthy,
     /// A learner has not caught up yet. Nothing to do; look at the disk and the network if this lasts.
     LearnerBehind,
-    /// A pod is being started, or waits for its turn. Nothing to do.
-    PodStarting,
     /// A pod was created. Nothing to do.
     PodCreated,
     /// A pod was deleted. Nothing to do.
     PodDeleted,
     /// A member's pod is gone; it is created again on the same volume. Nothing to do.
     PodMissing,
-    /// A pod is being deleted and its process may still run. Nothing to do.
-    PodGoing,
     /// The scheduler finds no node for a pod. Add a node, or loosen `spec.scheduling` or `spec.resources`.
     Unschedulable,
     /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available.
     ImageMissing,
     /// A container fails again and again. Read its log and the message.
     ContainerFailing,
-    /// A volume claim was created. Nothing to do.
-    VolumeCreated,
     /// A volume claim was deleted, as `spec.storage.retention` says. Nothing to do.
     VolumeDeleted,
     /// A volume claim waits for its volume. Look at the claim's events; the StorageClass's provisioner may be missing.
@@ -112,9 +93,6 @@ reasons! {
     /// A launcher does not start etcd, for a reason that is not the volume's data. The message has it: for example another
     /// version in the image than `spec.version` says.
     LauncherRefuses,
-    /// A volume can't grow: its StorageClass does not allow it. Replace the members one by one, or use another class in
-    /// a new cluster.
-    VolumeNotResizable,
     /// The StorageClass that `spec.storage.storageClassName` names does not exist, or there is no default class. Create
     /// it, or name one that exists.
     StorageClassMissing,
@@ -132,19 +110,11 @@ reasons! {
     /// There are volume claims of an earlier cluster of this name. They are not used and not deleted. Delete them when
     /// their data is no longer needed, or use another name.
     ForeignVolumes,
-    /// An object of a name that this cluster needs belongs to somebody else. Delete or rename it, or use another name
-    /// for the cluster.
-    ForeignObject,
     /// Members can't be asked, so nothing is known of etcd. Quorate tries again; look at the network if this lasts.
     EtcdUnknown,
     /// etcd lists a member that Quorate did not add. Quorate changes no membership until it is gone: remove it with
     /// `etcdctl member remove`.
     MembershipForeign,
-    /// etcd has raised an alarm. For NOSPACE: compact and defragment, or raise `spec.etcd.quota`, then disarm the alarm.
-    /// For CORRUPT: replace the member that the message names.
-    AlarmRaised,
-    /// etcd refused a change of membership. The message has its answer; Quorate tries again.
-    MembershipRefused,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,
     /// Kubernetes refused to create or change an object, for example by a quota or an admission policy. The message has
@@ -152,8 +122,6 @@ reasons! {
     ObjectRefused,
     /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
     ClusterDeleting,
-    /// The object's deletion is complete. Nothing to do.
-    ClusterDeleted,
     /// The last round failed; the message says why. Quorate tries again.
     ReconcileFailed,
 }

@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::Value;
 
 use crate::flags::{self, Flag, Spelling};
-use crate::{Reason, names, rules};
+use crate::{Phase, Reason, names, rules};
 
 /// Where the reference is kept, from the root of the repository.
 pub const FILE: &str = "docs/api.md";
@@ -44,7 +44,9 @@ pub fn markdown(definition: &CustomResourceDefinition) -> Result<String, serde_j
     }
     root_rules(&mut page, root);
     flag_table(&mut page);
-    reason_table(&mut page);
+    words(&mut page, "Phases", "phase", Phase::ALL.iter().map(|phase| (phase.as_str(), phase.meaning())));
+    let reasons = Reason::ALL.iter().map(|reason| (reason.as_str(), reason.meaning()));
+    words(&mut page, "Reasons in conditions and events", "reason", reasons);
     Ok(page)
 }
 
@@ -154,12 +156,12 @@ fn flag_table(page: &mut String) {
         };
         let _ = writeln!(page, "| `{name}` | {on_3_5} | {purpose} |");
     }
-    page.push('\n');
 }
 
-fn reason_table(page: &mut String) {
-    page.push_str("## Reasons in conditions and events\n\n| reason | meaning |\n|---|---|\n");
-    for reason in Reason::ALL {
-        let _ = writeln!(page, "| `{reason}` | {} |", reason.meaning().trim());
+/// A table of words with their meanings.
+fn words<'a>(page: &mut String, title: &str, what: &str, words: impl Iterator<Item = (&'a str, &'a str)>) {
+    let _ = write!(page, "\n## {title}\n\n| {what} | meaning |\n|---|---|\n");
+    for (word, meaning) in words {
+        let _ = writeln!(page, "| `{word}` | {} |", meaning.trim());
     }
 }

@@ -77,10 +77,10 @@ pub struct MemberStatus {
 
 /// A set of words that are written as they are spelled.
 macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident),+ $(,)? }) => {
+    ($(#[$meta:meta])* $name:ident { $(#[doc = $doc:literal] $variant:ident),+ $(,)? }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$variant_meta])* $variant),+ }
+        pub enum $name { $(#[doc = $doc] $variant),+ }
 
         impl $name {
             /// Every word.
@@ -89,6 +89,11 @@ macro_rules! words {
             /// The word as it is written.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+
+            /// What it means, as the API reference shows it.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $doc),+ }
             }
         }
 
@@ -107,20 +112,16 @@ words! {
         Pending,
         /// The first member is being started.
         Seeding,
-        /// The members of a new cluster are joining.
+        /// Members are being added: to a new cluster, or after `spec.replicas` was raised.
         Growing,
         /// The cluster is as asked for.
         Running,
-        /// Members are being added or removed after a change of `spec.replicas`.
+        /// Members are being removed after `spec.replicas` was lowered.
         Scaling,
         /// A member is being brought back or replaced.
         Healing,
         /// Members are being restarted one by one with changed settings.
         Restarting,
-        /// Members are being moved to another version.
-        Upgrading,
-        /// Data is being restored.
-        Restoring,
         /// `spec.replicas` is 0: no pods, volumes kept.
         Hibernated,
         /// A majority of members is gone, or can't be reached.
