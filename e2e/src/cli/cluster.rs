@@ -4,8 +4,9 @@ use std::process::ExitStatus;
 
 use anyhow::Context as _;
 
+use super::NodeAct;
 use crate::deploy;
-use crate::lab::{Component, Lab, LabName};
+use crate::lab::{Component, Lab, LabName, NodeNumber};
 use crate::progress::Progress;
 use crate::provider::{Provider, ProviderKind, all_images};
 use crate::{images, provisioner};
@@ -88,6 +89,22 @@ impl Context {
         let tail = crate::command::Command::new("tail").args(["-n", "+1"]);
         let tail = if follow { tail.arg("-F") } else { tail };
         Ok(code(tail.arg(log).show().await?))
+    }
+
+    pub(super) async fn node(&self, act: NodeAct, node: NodeNumber) -> anyhow::Result<()> {
+        let node = Lab::open(self.lab.clone())?.node(node.into())?;
+        match act {
+            NodeAct::Stop => node.stop().await?,
+            NodeAct::Start => {
+                node.start().await?;
+                node.wait_ready().await?;
+            }
+            NodeAct::Freeze => node.freeze(),
+            NodeAct::Thaw => node.thaw(),
+            NodeAct::Cut => node.cut().await?,
+            NodeAct::Heal => node.heal().await?,
+        }
+        Ok(())
     }
 
     pub(super) async fn exec(&self, command: &[String]) -> anyhow::Result<u8> {

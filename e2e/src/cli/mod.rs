@@ -4,10 +4,10 @@ mod cluster;
 mod show;
 mod suite;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::bench::{self, RUNS, Row};
-use crate::lab::{Component, DEFAULT_LAB, LabName, NODES_MAX};
+use crate::lab::{Component, DEFAULT_LAB, LabName, NODES_MAX, NodeNumber};
 use crate::provider::ProviderKind;
 
 /// A real Kubernetes for Quorate's tests, benchmarks and demo.
@@ -22,6 +22,7 @@ use crate::provider::ProviderKind;
 ///   quorate-e2e deploy                     build and install the operator
 ///   quorate-e2e demo                       the main job, step by step
 ///   quorate-e2e test                       the usual choice of tests; --all for every one
+///   quorate-e2e node cut node2             pull a node's cable; `node heal node2` plugs it in again
 ///   quorate-e2e exec -- curl 10.96.0.1     a program where pods and Services can be reached
 ///   quorate-e2e down                       all of it gone
 #[derive(Debug, Parser)]
@@ -79,6 +80,13 @@ pub enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Do something to a node of a local cluster and see what Kubernetes makes of it.
+    Node {
+        /// What to do.
+        act: NodeAct,
+        /// To which.
+        node: NodeNumber,
+    },
     /// Build and install the operator, and wait until it is available.
     Deploy,
     /// Bring up the cluster, install the operator and run the tests against them.
@@ -117,6 +125,23 @@ pub enum Command {
     Provisioner,
 }
 
+/// What can be done to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NodeAct {
+    /// Switch it off, at once and without a word.
+    Stop,
+    /// Switch it on, and wait until it is Ready.
+    Start,
+    /// Stop all its processes where they are.
+    Freeze,
+    /// Let them go on.
+    Thaw,
+    /// Pull its cable.
+    Cut,
+    /// Plug its cable in.
+    Heal,
+}
+
 /// Does what the command line says. Returns the exit code.
 pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     let Cli { lab, provider, command } = cli;
@@ -130,6 +155,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Kubectl { args } => cluster.kubectl(&args).await,
         Command::Logs { component, follow } => cluster.logs(component, follow).await,
         Command::Exec { command } => cluster.exec(&command).await,
+        Command::Node { act, node } => cluster.node(act, node).await.map(|()| 0),
         Command::Deploy => cluster.deploy().await.map(|()| 0),
         Command::Test { all, jobs, no_deploy, filter } => {
             suite::run(&cluster, suite::Choice { all, jobs, no_deploy, filter }).await

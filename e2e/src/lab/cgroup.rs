@@ -20,7 +20,7 @@ const KILL_POLL: Duration = Duration::from_millis(5);
 /// The control group hierarchies of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hierarchies {
-    /// Version 1: one for each set of controllers.
+    /// Version 1: one for each set of controllers, and often one of version 2 without any, which runc enters too.
     V1(Vec<PathBuf>),
     /// Version 2: one for all.
     V2(PathBuf),
@@ -43,10 +43,12 @@ impl Hierarchies {
             });
             mounts.collect::<Vec<_>>()
         };
-        match of_kind("cgroup") {
-            v1 if !v1.is_empty() => Some(Self::V1(v1)),
-            _ => of_kind("cgroup2").into_iter().next().map(Self::V2),
+        let (mut v1, v2) = (of_kind("cgroup"), of_kind("cgroup2"));
+        if v1.is_empty() {
+            return v2.into_iter().next().map(Self::V2);
         }
+        v1.extend(v2);
+        Some(Self::V1(v1))
     }
 
     fn roots(&self) -> Vec<&Path> {
@@ -227,7 +229,10 @@ mod tests {
     #[test]
     fn version_1_counts_when_it_is_mounted() {
         let found = Hierarchies::parse(V1).unwrap();
-        assert_eq!(found.roots(), [Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup/pids")]);
+        assert_eq!(
+            found.roots(),
+            ["/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified"].map(Path::new)
+        );
         assert_eq!(found.tracking(), Path::new("/sys/fs/cgroup/pids"));
     }
 

@@ -67,12 +67,9 @@ impl Lab {
 
     /// Undoes all faults: links, stopped processes, nodes without power, the API server. Waits until the nodes are Ready.
     pub async fn heal_all(&self) -> Result<(), LabError> {
-        let nodes: Vec<NodeNumber> = self.nodes().map(|node| node.number()).collect();
-        for (index, node) in nodes.iter().enumerate() {
-            self.heal_between(*node, Place::ControlPlane).await?;
-            for other in &nodes[index + 1..] {
-                self.heal_between(*node, *other).await?;
-            }
+        let places = self.nodes().map(|node| node.number().into()).chain([Place::ControlPlane]);
+        for place in places {
+            network::uncut(&self.name, place).await?;
         }
         self.start_apiserver().await?;
         for node in self.nodes() {

@@ -10,9 +10,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::control_plane::{ControlPlane, START_TIMEOUT};
 use super::daemon::{Component, Daemon};
 use super::folders::remove_folder;
-use super::names::{LabName, NODES_MAX, NodeNumber};
+use super::names::{LabName, NODES_MAX, NodeNumber, Place};
 use super::node::Node;
-use super::{Folders, Lab, LabError, Programs, State, addons, network, ready};
+use super::{Cgroup, Folders, Lab, LabError, Programs, Signal, State, addons, network, ready};
 use crate::command::Command;
 use crate::debian;
 use crate::images::{self, Archive, PAUSE};
@@ -61,7 +61,7 @@ impl Lab {
 
     /// Takes down all that there is of a lab of this name, and removes its files.
     pub async fn down(name: &LabName) -> Result<(), LabError> {
-        let cgroup = super::Cgroup::of_lab(name.as_str())?;
+        let cgroup = Cgroup::of_lab(name.as_str())?;
         cgroup.kill().await?;
         network::remove(name).await?;
         let folders = Folders::of(name);
@@ -82,6 +82,9 @@ impl Lab {
                 self.daemons.kill(component).await?;
             }
         }
+        // A test that was interrupted may have left cuts and stopped processes.
+        network::uncut(&self.name, Place::ControlPlane).await?;
+        self.cgroup.signal(Signal::CONT);
         let plane = self.control_plane();
         plane.configure()?;
         self.daemons.ensure(&plane.etcd()).await?;
@@ -115,6 +118,7 @@ impl Lab {
             self.kill_node(number).await?;
         }
         network::heal(&self.name, number).await?;
+        network::uncut(&self.name, number.into()).await?;
         let since = self.start_node(number, Some(archives)).await?;
         ready::node(self, number, since).await?;
         step.done("Ready");
@@ -156,7 +160,7 @@ impl Lab {
         Ok(started)
     }
 
-    fn node_parts<'a>(&'a self, number: NodeNumber, cgroup: &'a super::Cgroup) -> Node<'a> {
+    fn node_parts<'a>(&'a self, number: NodeNumber, cgroup: &'a Cgroup) -> Node<'a> {
         let Self { name, state, folders, pki, cgroup: _, daemons: _ } = self;
         Node { lab: name, number, folders, programs: &state.programs, pki, cgroup }
     }
@@ -167,7 +171,7 @@ impl Lab {
         let pods = self.cgroup.child(&number.to_string());
         // The kubelet first: it would report the death of the rest, which a machine without power can't.
         for group in daemons.iter().chain([&pods]) {
-            group.signal(super::Signal::KILL);
+            group.signal(Signal::KILL);
         }
         for group in daemons.iter().chain([&pods]) {
             group.kill().await?;

@@ -99,6 +99,12 @@ pub async fn heal_between(lab: &LabName, one: Place, other: Place) -> Result<(),
     nft(lab, other, &undrop_rules(one)).await
 }
 
+/// Makes a place listen to all others again.
+pub async fn uncut(lab: &LabName, place: Place) -> Result<(), CommandError> {
+    let others = NodeNumber::first(NODES_MAX).map(Place::Node).chain([Place::ControlPlane]);
+    nft(lab, place, &others.map(undrop_rules).collect::<String>()).await
+}
+
 fn table(from: Place) -> String {
     format!("inet quorate_cut_{from}")
 }
@@ -106,8 +112,15 @@ fn table(from: Place) -> String {
 fn drop_rules(from: Place) -> String {
     let (table, sources) = (table(from), from.sources().join(", "));
     format!(
-        "table {table}\ndelete table {table}\ntable {table} {{ chain cut {{ type filter hook prerouting priority -400; \
-         ip saddr {{ {sources} }} drop; }} }}\n"
+        "table {table}
+delete table {table}
+table {table} {{
+    chain cut {{
+        type filter hook prerouting priority -400;
+        ip saddr {{ {sources} }} drop;
+    }}
+}}
+"
     )
 }
 
