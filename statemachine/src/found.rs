@@ -46,7 +46,8 @@ pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {
     let (Some(pod), Some(volume)) = (seed.pod, seed.volume_to_create_on()) else { return };
     let ticket = Ticket { start: Start::Seed, volume: volume.clone() };
-    let is_due = pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && !seed.wants_new_pod();
+    let is_due =
+        pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && seed.alive().is_none() && !seed.wants_new_pod();
     if is_due && pod.node.is_some() && seed.ground() == Ground::Sound {
         draft.issue_ticket(seed, Start::Seed, volume);
     }

@@ -180,8 +180,8 @@ impl<'w> Member<'w> {
     pub fn surely_down(&self) -> bool {
         let Some(pod) = self.pod else { return self.ground_of_last_node() != Ground::Unreachable };
         match (self.ground(), &pod.sight) {
+            (_, Sight::Etcd(_)) | (Ground::Unreachable, _) => false,
             (Ground::Gone, _) | (Ground::Sound, Sight::Waiting | Sight::Refused(_)) => true,
-            (Ground::Unreachable, _) | (Ground::Sound, Sight::Etcd(_)) => false,
             (Ground::Sound, Sight::Unknown) => pod.stage != PodStage::Running,
         }
     }

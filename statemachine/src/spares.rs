@@ -17,7 +17,7 @@ pub fn muster<'w>(draft: &Draft<'w>) -> Vec<Member<'w>> {
         .filter(|(serial, entry)| entry.create.is_none() && entry.standing == Standing::Spare && !is_seed(**serial))
         .map(|(serial, _)| Member::of(draft.world, *serial))
         .collect();
-    spares.sort_by_key(|spare| (!spare.waits(), spare.serial));
+    spares.sort_by_key(|spare| (!is_ready(spare), spare.serial));
     spares
 }
 
