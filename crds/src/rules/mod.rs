@@ -47,6 +47,7 @@ pub fn all() -> Vec<Rule> {
     [
         version::replicas(),
         version::version(),
+        version::steps(),
         pods::image(),
         storage::values(),
         storage::changes(),

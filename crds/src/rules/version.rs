@@ -25,8 +25,25 @@ pub(super) fn replicas() -> Vec<Rule> {
     ]
 }
 
+/// A full version of a line that Quorate runs.
+const FORM: &str = r"self.matches('^3[.][5-7][.](0|[1-9][0-9]{0,2})$')";
+
+/// etcd is upgraded one minor at a time: a member can't join or read what is two away (etcd's upgrade guides).
+pub(super) fn steps() -> Vec<Rule> {
+    let form = |of: &str| FORM.replace("self", &format!("{of}.version"));
+    let minor = |of: &str| format!("int({of}.version.substring(2, 3))");
+    let (new, old) = (minor("self"), minor("oldSelf"));
+    let condition = format!("!{} || !{} || ({new} - {old} <= 1 && {old} - {new} <= 1)", form("self"), form("oldSelf"));
+    vec![Rule::new(
+        "spec",
+        Some(".version"),
+        condition,
+        "spec.version can't skip a minor version of etcd; set the one between first, and go on when status.version \
+         shows it",
+    )]
+}
+
 pub(super) fn version() -> Vec<Rule> {
-    const FORM: &str = r"self.matches('^3[.][5-7][.](0|[1-9][0-9]{0,2})$')";
     let floors: Vec<String> = OLDEST
         .iter()
         .map(|(line, patch)| format!("(!self.startsWith('{line}.') || int(self.substring(4)) >= {patch})"))
