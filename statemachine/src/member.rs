@@ -186,6 +186,16 @@ impl<'w> Member<'w> {
         }
     }
 
+    /// It is down, and nothing that is there can bring it back: it has no pod, or no volume to resume on.
+    pub fn stays_down(&self) -> bool {
+        let has_ended = self.pod.is_none_or(|pod| pod.stage == PodStage::Finished);
+        let is_lost = match self.volume() {
+            Volume::Lost(_) => true,
+            Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) => false,
+        };
+        self.surely_down() && (has_ended || is_lost)
+    }
+
     /// Its pod, its ticket or its etcd is so new that more is to be expected of it in a moment.
     pub fn is_settling(&self) -> bool {
         let newest = self.pod.map(|pod| match &pod.sight {

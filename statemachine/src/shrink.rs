@@ -53,11 +53,14 @@ pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) ->
     heir.map(|heir| Step::MoveLeader { from: from.id, to: heir.id })
 }
 
-/// Whether a voter may be removed. One that may still be alive goes only if all others are well. One that is surely
-/// down, and leads nobody, goes if those that are well are a quorum of those that remain.
+/// Whether a voter may be removed. One that may be alive, or come back before it is removed, goes only if all others are
+/// well. One that stays down, and leads nobody, goes if those that are well are a quorum of those that remain.
 fn may_go(census: &Census<'_>, victim: &Peer<'_>) -> bool {
     let others = census.voters.len().saturating_sub(1);
     let well = census.voters.iter().filter(|voter| voter.id != victim.id && voter.member.well()).count();
-    let down = victim.member.surely_down() && !census.leads(victim);
-    if down { well >= quorum(others) } else { others > 0 && well == others }
+    if victim.member.stays_down() && !census.leads(victim) {
+        well >= quorum(others)
+    } else {
+        others > 0 && well == others
+    }
 }

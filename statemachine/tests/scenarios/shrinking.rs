@@ -29,10 +29,13 @@ fn no_live_voter_goes_while_another_is_down() {
     // Two are ill: neither can go, as either may still be alive, and none of the well ones may.
     let told = cluster(5).wish(3).unheard(1).unheard(2).plan();
     told.does([]).tells(2, Finding::QuorumTooThin).looks(LookAgain::Later);
-    // One of them is surely down, and without it three of four are well.
-    cluster(5).wish(3).unheard(1).waiting(2).plan().also_does("remove 2");
-    // Not so of three.
-    cluster(3).wish(1).unheard(1).waiting(2).plan().never("remove").tells(2, Finding::QuorumTooThin);
+    // One of them has no pod, and without it three of four are well.
+    cluster(5).wish(3).unheard(1).pod_gone(2).plan().does(["remove 2"]);
+    // One whose pod is on its way back may be alive by the time it is removed.
+    cluster(5).wish(3).unheard(1).waiting(2).plan().does([]).tells(2, Finding::QuorumTooThin);
+    cluster(5).wish(3).unheard(1).pod_pending(2, 1_000).plan().never("remove").tells(2, Finding::QuorumTooThin);
+    // And of three, the one that is well is no quorum of the two that would remain.
+    cluster(3).wish(1).unheard(1).pod_gone(2).plan().never("remove").tells(2, Finding::QuorumTooThin);
 }
 
 #[test]
