@@ -1,7 +1,7 @@
 //! Brings a lab up, whatever is left of an earlier one, and takes it down without a trace. Each step looks first at what
 //! is there, so that it may be repeated at any time.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use futures::future::try_join_all;
@@ -41,6 +41,7 @@ impl Lab {
     pub async fn up(name: LabName, nodes: u8, progress: &Progress) -> Result<Self, LabError> {
         debian::ensure(debian::LAB, progress).await?;
         load_kernel_modules().await;
+        let _alone = lock(&name)?;
         let programs = programs(progress).await?;
         let archives = images::foreign(progress).await?;
         let state = State { nodes, programs };
@@ -61,6 +62,7 @@ impl Lab {
 
     /// Takes down all that there is of a lab of this name, and removes its files.
     pub async fn down(name: &LabName) -> Result<(), LabError> {
+        let _alone = lock(name)?;
         let cgroup = Cgroup::of_lab(name.as_str())?;
         cgroup.kill().await?;
         network::remove(name).await?;
@@ -220,6 +222,15 @@ impl Lab {
         }
         Ok(imported)
     }
+}
+
+/// Keeps two runs from bringing up or taking down the same lab at the same time, until it is dropped.
+fn lock(name: &LabName) -> Result<File, LabError> {
+    let path = Folders::of(name).run.with_extension("lock");
+    super::create_folder(path.parent().unwrap_or(&path))?;
+    let file = File::create(&path).map_err(LabError::io("create", &path))?;
+    file.lock().map_err(LabError::io("lock", &path))?;
+    Ok(file)
 }
 
 /// Loads what the network and the containers need of the kernel, where it isn't built in.

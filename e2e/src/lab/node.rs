@@ -1,7 +1,7 @@
 //! The programs of a node: their command lines and configuration. Starts none of them itself.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -15,6 +15,8 @@ use crate::images::PAUSE;
 
 /// Where Debian's package puts the CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
+/// What statfs says of an overlay (linux/magic.h, OVERLAYFS_SUPER_MAGIC).
+const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
 
 /// What a node is made of.
 #[derive(Debug, Clone)]
@@ -107,6 +109,7 @@ impl Node<'_> {
     fn containerd_config(&self) -> String {
         let root = self.folder().join("containerd");
         let state = self.folders.runtime_of(self.number).join("containerd");
+        let snapshotter = snapshotter(&self.folders.run);
         let (root, state, socket) = (root.display(), state.display(), self.socket());
         let (socket, cni) = (socket.display(), self.config("cni"));
         let (cni, runc) = (cni.display(), self.programs.runc.display());
@@ -120,7 +123,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
   address = "{socket}"
 
 [plugins.'io.containerd.cri.v1.images']
-  snapshotter = "overlayfs"
+  snapshotter = "{snapshotter}"
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{PAUSE}"
@@ -201,4 +204,11 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
             Ok(()) | Err(_) => super::create_folder(&runtime),
         }
     }
+}
+
+/// How containerd keeps containers' files: in layers, but not where we are in a container ourselves, since an overlay
+/// can't lie on an overlay.
+fn snapshotter(folder: &Path) -> &'static str {
+    let overlay = rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == OVERLAYFS_MAGIC);
+    if overlay { "native" } else { "overlayfs" }
 }

@@ -20,6 +20,7 @@ pub async fn missing() -> Option<String> {
 /// A kind cluster.
 #[derive(Debug, Clone)]
 pub struct Kind {
+    program: PathBuf,
     name: String,
     folder: PathBuf,
 }
@@ -27,7 +28,7 @@ pub struct Kind {
 impl Kind {
     /// The cluster for a lab of this name.
     pub fn new(lab: &LabName) -> Self {
-        Self { name: lab.to_string(), folder: Folders::of(lab).run.with_extension("kind") }
+        Self { program: "kind".into(), name: lab.to_string(), folder: Folders::of(lab).run.with_extension("kind") }
     }
 
     /// Its kubeconfig.
@@ -82,7 +83,7 @@ impl Kind {
     }
 
     async fn kind(&self, args: &[&str]) -> Command {
-        let command = Command::new("kind").args(args);
+        let command = Command::new(&self.program).args(args);
         match container_tool().await {
             Some("podman") => command.env("KIND_EXPERIMENTAL_PROVIDER", "podman"),
             Some(_) | None => command,
@@ -98,7 +99,36 @@ fn config(nodes: u8) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
     use super::*;
+
+    /// A program that writes down how it is called, in the place of kind.
+    fn recording(folder: &Path) -> Kind {
+        let program = folder.join("kind");
+        let script = format!("#!/bin/sh\necho \"$@\" >> {}\n", folder.join("calls").display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Kind { program, name: "lab".into(), folder: folder.join("lab") }
+    }
+
+    #[tokio::test]
+    async fn an_image_is_loaded_when_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let kind = recording(folder.path());
+        kind.up(3, &Progress::new()).await.unwrap();
+        let archive = |name: &str, key: &str| Archive { name: name.into(), key: key.into(), path: "/a.tar".into() };
+        let image = archive("quorate.dev/agent:dev", "1");
+        assert_eq!(kind.load(&[image.clone(), archive(PAUSE, "1")]).await.unwrap(), ["quorate.dev/agent:dev"]);
+        assert!(kind.load(&[image]).await.unwrap().is_empty());
+        assert_eq!(kind.load(&[archive("quorate.dev/agent:dev", "2")]).await.unwrap().len(), 1);
+        kind.down().await.unwrap();
+        let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
+        let calls: Vec<&str> = calls.lines().filter_map(|call| call.split(" --").next()).collect();
+        let load = "load image-archive";
+        assert_eq!(calls, ["get clusters", "create cluster", load, load, "delete cluster"]);
+    }
 
     #[test]
     fn the_nodes_that_take_pods_are_counted() {
