@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    MemberId, MemberList, Membership, Role, Seeding, Serial, Step, Storage, World,
+    MemberId, MemberList, Membership, Role, Seeding, Serial, Standing, Step, Storage, World,
     member::{Ground, Member, Volume},
 };
 
@@ -130,8 +130,7 @@ impl<'w> Census<'w> {
     /// Whether a learner will not make it: removing one costs nothing, and another takes its place.
     fn gives_up(&self, world: &World, learner: &Peer<'_>) -> bool {
         let member = &learner.member;
-        let unknown_to_ledger = member.entry.is_none() && !member.started;
-        if unknown_to_ledger || learner.has_no_future() {
+        if learner.is_stranger() || learner.has_no_future() {
             return true;
         }
         let Some(pod) = member.pod else { return member.ground_for_new_pod() != Ground::Sound };
@@ -208,6 +207,16 @@ impl<'w> Census<'w> {
 }
 
 impl Peer<'_> {
+    /// It has not run, and the ledger doesn't know it, or knows its serial by another id: somebody added a serial that
+    /// was removed before. It could have been created on any volume, so it is never started.
+    pub fn is_stranger(&self) -> bool {
+        let known = self.member.entry.is_some_and(|entry| match entry.standing {
+            Standing::Spare => true,
+            Standing::Learner(id) | Standing::Voter(id) => id == self.id,
+        });
+        !known && !self.member.started
+    }
+
     /// Its volume is lost, or will be when its pod goes.
     pub fn has_no_future(&self) -> bool {
         match self.member.volume() {

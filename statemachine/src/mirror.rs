@@ -16,8 +16,7 @@ pub fn record(draft: &mut Draft<'_>, census: &Census<'_>) {
     let standings = standings.chain(census.learners.iter().map(|learner| (learner, Standing::Learner(learner.id))));
     for (peer, standing) in standings {
         let member = &peer.member;
-        // An unstarted learner that the ledger doesn't know could have been created on any volume: it is given up.
-        if member.entry.is_none() && !member.started {
+        if peer.is_stranger() {
             continue;
         }
         let entry = draft.ledger.members.entry(member.serial).or_default();

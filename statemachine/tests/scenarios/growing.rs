@@ -1,6 +1,6 @@
 //! Learners: added, started in turn, given up.
 
-use quorate_statemachine::{Finding, LookAgain, Millis, Phase, Refusal, Role, Serial, Standing, Start};
+use quorate_statemachine::{Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, Serial, Standing, Start};
 
 use crate::scene::{NOW, Scene, claim_uid, cluster, id, ids};
 
@@ -135,6 +135,8 @@ fn a_learner_without_a_future_is_given_up() {
         cluster(1).wish(3).learner(1).pod_gone(1).node_not_ready(1),
         cluster(1).wish(3).learner(1).ticket(1, Start::Resume).refused(1, Refusal::VolumeLost),
         cluster(1).wish(3).added(1).not_in_ledger(1),
+        // Removed, and added a second time by an operator that slept over it.
+        cluster(1).wish(3).added(1).entry(1, |entry| entry.standing = Standing::Learner(MemberId(77))),
     ] {
         hopeless.plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
     }
