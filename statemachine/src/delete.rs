@@ -1,7 +1,7 @@
 //! Deletes a cluster: pods, then claims if they are not to be retained, then our finalizer. Always comes to its end.
 
 use crate::{
-    Phase, Plan, Retention, Step, Storage, World,
+    LookAgain, Phase, Plan, Retention, Step, Storage, World,
     draft::Draft,
     member::{Ground, Member},
     spares::delete_claim,
@@ -32,7 +32,7 @@ pub fn tear_down(world: &World) -> Plan {
 /// its node is away is not waited for: its claim goes when it does.
 fn delete_claims(draft: &mut Draft<'_>, seats: &[Member<'_>]) -> bool {
     if seats.iter().any(|seat| seat.pod.is_some() && seat.ground() == Ground::Sound) || !draft.is_idle() {
-        draft.look(crate::LookAgain::Soon);
+        draft.look(LookAgain::Soon);
         return false;
     }
     for seat in seats {

@@ -1,6 +1,6 @@
 //! Clears away what members leave behind that etcd's list holds no more. Never touches a listed member or a spare.
 
-use crate::{Retention, Storage, census::Census, draft::Draft, member::Member, spares::delete_claim};
+use crate::{Retention, Serial, Storage, census::Census, draft::Draft, member::Member, spares::delete_claim};
 
 /// The pods and claims of nobody: first the pod, then the claim, if it is not to be retained.
 ///
@@ -19,7 +19,7 @@ pub fn clear_away(draft: &mut Draft<'_>, census: &Census<'_>) {
 
 /// The serials of nobody.
 pub fn strays<'w>(draft: &Draft<'w>, census: &Census<'_>) -> Vec<Member<'w>> {
-    let is_stray = |serial: &crate::Serial| {
+    let is_stray = |serial: &Serial| {
         *serial < draft.ledger.next_serial && !draft.ledger.members.contains_key(serial) && !census.lists(*serial)
     };
     draft.world.seats.keys().filter(|serial| is_stray(serial)).map(|serial| Member::of(draft.world, *serial)).collect()

@@ -2,6 +2,10 @@
 //!
 //! Pure and synchronous: no Kubernetes types, no clock, no I/O, no panic. Everything that is not known is a value of
 //! its own ([`Sight::Unknown`], [`Membership::Unknown`]), never a guess.
+//!
+//! To read it: `world.rs` and `plan.rs` have the words, `decide.rs` drives, and each job has a file of its own: found,
+//! keep, spares, grow, shrink, leave, restart, endure (without etcd's answer), sleep, delete. `member.rs` and
+//! `census.rs` answer the questions they ask, `mirror.rs` writes down what etcd says, `report.rs` tells the rest.
 
 mod census;
 mod decide;
