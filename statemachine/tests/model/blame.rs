@@ -1,0 +1,112 @@
+//! Judges what an operator means to do, and does, by what is really there: invariants that a look at a state alone can't
+//! tell, because it matters who brought it about.
+
+use quorate_statemachine::{Life, Plan, Role, Step, TemplateHash};
+
+use crate::{
+    config::Config,
+    observe::small,
+    state::{Broken, Data, State, quorum, serial_of},
+};
+
+/// What a plan would break if nothing else happened while it is acted on.
+pub fn blame_plan(config: &Config, state: &State, plan: &Plan) -> Option<Broken> {
+    if config.wish(state).life == Life::Paused && (plan.ledger.is_some() || !plan.steps.is_empty()) {
+        return Some(Broken::PausedWrite);
+    }
+    if plan.steps.iter().filter(|step| step.changes_members()).count() > 1 {
+        return Some(Broken::ExpectedSet);
+    }
+    let whole = config.wish(state).life == Life::Deleting;
+    let too_early = |step: &Step| match step {
+        Step::DeleteClaim { serial, .. } => {
+            let seat = state.seat(small(*serial));
+            matches!(seat.data(), Some(Data::Entries { .. })) && (seat.member.is_some() || !state.has_quorum())
+        }
+        _ => false,
+    };
+    let reuses = |step: &Step| match step {
+        Step::AddLearner { serial, .. } => state.seat(small(*serial)).removed,
+        _ => false,
+    };
+    if plan.steps.iter().any(reuses) {
+        return Some(Broken::IdentityReused);
+    }
+    if !whole && plan.steps.iter().any(too_early) {
+        return Some(Broken::VolumeDeleted);
+    }
+    let mut ahead = state.clone();
+    plan.steps.iter().find_map(|step| {
+        let broken = blame(config, &ahead, state.wish, step);
+        imagine(&mut ahead, step);
+        broken
+    })
+}
+
+/// What this step breaks, taken now.
+pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Broken> {
+    let wish = &config.wishes[usize::from(wish)];
+    let (voters, steady) = (state.voters(), state.steady_voters());
+    match step {
+        Step::DeletePod { serial, .. } => {
+            let seat = state.seat(small(*serial));
+            let meant_to_stop = wish.life == Life::Deleting || wish.replicas == 0;
+            let outdated = seat.pod.is_some_and(|pod| TemplateHash(u64::from(pod.template)) != wish.template);
+            let alone = voters == 1 && outdated;
+            let live = seat.is(Role::Voter) && seat.steady();
+            (live && steady - 1 < quorum(voters) && !meant_to_stop && !alone).then_some(Broken::Quorum)
+        }
+        Step::Remove { id, .. } => {
+            let seat = state.seat(serial_of(*id)?);
+            if !seat.is(Role::Voter) {
+                return None;
+            }
+            let left = steady - usize::from(seat.steady());
+            let another_is_down = seat.steady() && steady < voters;
+            let too_few = left < quorum(voters - 1);
+            if another_is_down { Some(Broken::LiveVoter) } else { too_few.then_some(Broken::Quorum) }
+        }
+        Step::Promote { id, .. } => {
+            let seat = state.seat(serial_of(*id)?);
+            let too_few = steady + usize::from(seat.steady()) < quorum(voters + 1);
+            (seat.is(Role::Learner) && too_few).then_some(Broken::Quorum)
+        }
+        Step::CreateClaim(_)
+        | Step::CreatePod { .. }
+        | Step::IssueTicket { .. }
+        | Step::DeleteClaim { .. }
+        | Step::LabelPod { .. }
+        | Step::AddLearner { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => None,
+    }
+}
+
+/// The effect that a step has on who is alive and who votes.
+fn imagine(state: &mut State, step: &Step) {
+    match step {
+        Step::DeletePod { serial, .. } => {
+            if let Some(pod) = &mut state.seat_mut(small(*serial)).pod {
+                pod.terminating = true;
+            }
+        }
+        Step::Remove { id, .. } => {
+            if let Some(serial) = serial_of(*id) {
+                state.seat_mut(serial).member = None;
+            }
+        }
+        Step::Promote { id, .. } => {
+            if let Some(member) = serial_of(*id).and_then(|serial| state.seat_mut(serial).member.as_mut()) {
+                member.role = Role::Voter;
+            }
+        }
+        Step::CreateClaim(_)
+        | Step::CreatePod { .. }
+        | Step::IssueTicket { .. }
+        | Step::DeleteClaim { .. }
+        | Step::LabelPod { .. }
+        | Step::AddLearner { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => {}
+    }
+}

@@ -1,0 +1,239 @@
+//! The model for the checker: which transitions a state has, and what must hold in every state that can be reached.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use stateright::{Model, Property};
+
+use crate::{
+    config::Config,
+    faults::{Kind, delete_all_pods, heal, lose_node, lose_status, strike},
+    observe::Eyes,
+    operator::{act, is_about_to_promote, observe, overtake},
+    rest::Calm,
+    state::{Broken, Node, Operator, State},
+};
+
+/// One transition. Numbers are serials, or operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Observe(usize),
+    Act(usize),
+    /// The operator is killed and started again: it knows nothing of what it was about to do.
+    Crash(usize),
+    /// Kubelet, launcher or garbage collection does the next thing at this seat.
+    Progress(u8),
+    CatchUp(u8),
+    Heal(u8),
+    /// A node that was cut off is gone for good.
+    NeverHeals(u8),
+    NextWish,
+    ObserveBlind(usize),
+    ActOnDying(usize),
+    Strike(Kind, u8),
+    DeleteAllPods,
+    LoseStatus,
+}
+
+/// A configuration under check.
+pub struct Quorate {
+    pub config: Config,
+    pub calm: Calm,
+}
+
+impl Quorate {
+    pub fn new(config: Config) -> Self {
+        Self { config, calm: Calm::default() }
+    }
+
+    fn do_it(&self, state: &mut State, action: Action) -> bool {
+        let config = &self.config;
+        match action {
+            Action::Observe(operator) => observe(config, state, operator, Eyes::Open),
+            Action::ObserveBlind(operator) => observe(config, state, operator, Eyes::Blind),
+            Action::Act(operator) => {
+                act(config, state, operator, false);
+                true
+            }
+            Action::ActOnDying(operator) => {
+                act(config, state, operator, true);
+                true
+            }
+            Action::Crash(operator) => {
+                state.operators[operator] = Operator::Idle;
+                true
+            }
+            Action::Progress(serial) => state.progress(serial, config.volumes),
+            Action::CatchUp(serial) => state.catch_up(serial),
+            Action::Heal(serial) => heal(state, serial),
+            Action::NeverHeals(serial) => {
+                lose_node(state, serial);
+                true
+            }
+            Action::NextWish => {
+                state.wish += 1;
+                true
+            }
+            Action::Strike(kind, serial) => strike(config, state, kind, serial),
+            Action::DeleteAllPods => delete_all_pods(state),
+            Action::LoseStatus => lose_status(state),
+        }
+    }
+
+    /// One thing that happens by itself at every seat which is not slow; false if there was none.
+    fn hurry(&self, state: &mut State) -> bool {
+        let prompt = state.serials().filter(|serial| !state.slow.contains(*serial)).collect::<Vec<_>>();
+        let moved = prompt
+            .into_iter()
+            .filter(|serial| state.progress(*serial, self.config.volumes) || state.catch_up(*serial))
+            .count();
+        state.settle();
+        state.tidy();
+        moved > 0 && state.broken.is_none()
+    }
+
+    fn operators_may(&self, state: &State, actions: &mut Vec<Action>) {
+        let faults = |kind| state.faults > 0 && self.config.kinds.contains(&kind);
+        for (index, operator) in state.operators.iter().enumerate() {
+            match operator {
+                Operator::Idle => {
+                    actions.push(Action::Observe(index));
+                    if faults(Kind::Blind) {
+                        actions.push(Action::ObserveBlind(index));
+                    }
+                }
+                Operator::Acting(_) => {
+                    actions.push(Action::Act(index));
+                    if state.faults > 0 || !self.config.kinds.contains(&Kind::Crash) {
+                        actions.push(Action::Crash(index));
+                    }
+                    if faults(Kind::Dying) && is_about_to_promote(state, index).is_some() {
+                        actions.push(Action::ActOnDying(index));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Action {
+    /// Whether it uses up one of the faults that may happen.
+    pub fn is_fault(self, config: &Config) -> bool {
+        match self {
+            Self::Crash(_) => config.kinds.contains(&Kind::Crash),
+            Self::Observe(_)
+            | Self::Act(_)
+            | Self::Progress(_)
+            | Self::CatchUp(_)
+            | Self::Heal(_)
+            | Self::NeverHeals(_)
+            | Self::NextWish => false,
+            Self::ObserveBlind(_) | Self::ActOnDying(_) | Self::Strike(..) | Self::DeleteAllPods | Self::LoseStatus => {
+                true
+            }
+        }
+    }
+
+    /// Whether the world is another afterwards, and not by our doing.
+    fn excuses(self, config: &Config) -> bool {
+        self.is_fault(config) || matches!(self, Self::NeverHeals(_))
+    }
+}
+
+impl Model for Quorate {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.config.origin()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() || state.over {
+            return;
+        }
+        self.operators_may(state, actions);
+        for serial in state.serials() {
+            actions.extend([Action::Progress(serial), Action::CatchUp(serial), Action::Heal(serial)]);
+            if self.config.kinds.contains(&Kind::Gone) && state.seat(serial).node == Node::Cut {
+                actions.push(Action::NeverHeals(serial));
+            }
+        }
+        if usize::from(state.wish) + 1 < self.config.wishes.len() {
+            actions.push(Action::NextWish);
+        }
+        if state.faults == 0 {
+            return;
+        }
+        for kind in self.config.kinds.iter().copied().filter(|kind| kind.strikes_a_seat()) {
+            actions.extend(state.serials().map(|serial| Action::Strike(kind, serial)));
+        }
+        if self.config.kinds.contains(&Kind::AllPods) {
+            actions.push(Action::DeleteAllPods);
+        }
+        if self.config.kinds.contains(&Kind::StatusLost) {
+            actions.push(Action::LoseStatus);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        if !self.do_it(&mut state, action) {
+            return None;
+        }
+        state.faults -= u8::from(action.is_fault(&self.config));
+        state.settle();
+        state.tidy();
+        while self.config.prompt && self.hurry(&mut state) {}
+        overtake(last, &mut state, action.excuses(&self.config));
+        // Two operators are alike: which of them holds which plan does not matter.
+        state.operators.sort_by_cached_key(|operator| {
+            let mut hasher = DefaultHasher::new();
+            operator.hash(&mut hasher);
+            hasher.finish()
+        });
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(name(Broken::ExpectedSet), |_, s: &State| s.broken != Some(Broken::ExpectedSet)),
+            Property::always(name(Broken::Quorum), |_, s: &State| s.broken != Some(Broken::Quorum)),
+            Property::always(name(Broken::LiveVoter), |_, s: &State| s.broken != Some(Broken::LiveVoter)),
+            Property::always(name(Broken::TwoPlaces), |_, s: &State| s.broken != Some(Broken::TwoPlaces)),
+            Property::always(name(Broken::OtherVolume), |_, s: &State| s.broken != Some(Broken::OtherVolume)),
+            Property::always(name(Broken::IdentityReused), |_, s: &State| s.broken != Some(Broken::IdentityReused)),
+            Property::always(name(Broken::SeededTwice), |_, s: &State| s.broken != Some(Broken::SeededTwice)),
+            Property::always(name(Broken::WriteLost), |_, s: &State| s.broken != Some(Broken::WriteLost)),
+            Property::always(name(Broken::VolumeDeleted), |_, s: &State| s.broken != Some(Broken::VolumeDeleted)),
+            Property::always(name(Broken::Promotion), |_, s: &State| s.broken != Some(Broken::Promotion)),
+            Property::always(name(Broken::PausedWrite), |_, s: &State| s.broken != Some(Broken::PausedWrite)),
+            Property::always(name(Broken::Evicted), |_, s: &State| s.broken != Some(Broken::Evicted)),
+            Property::always(name(Broken::RunAway), |_, s: &State| s.broken != Some(Broken::RunAway)),
+            Property::always(COMES_TO_REST, |m: &Self, s: &State| {
+                s.broken.is_some() || m.calm.comes(&m.config, s, None).is_ok()
+            }),
+        ]
+    }
+}
+
+/// Invariant 9.
+pub const COMES_TO_REST: &str = "once faults stop, it comes to rest as wished";
+
+/// What must always hold, in words.
+pub fn name(broken: Broken) -> &'static str {
+    match broken {
+        Broken::ExpectedSet => "one membership call at a time, only from the expected set",
+        Broken::Quorum => "no act of ours takes healthy voters below quorum",
+        Broken::LiveVoter => "no live voter is removed while another is down",
+        Broken::TwoPlaces => "no identity runs in two places",
+        Broken::OtherVolume => "an identity is created and started on one volume only, and created there once",
+        Broken::IdentityReused => "no identity is used again",
+        Broken::SeededTwice => "a cluster is seeded at most once",
+        Broken::WriteLost => "no acknowledged write is lost",
+        Broken::VolumeDeleted => "data is deleted only after the removal and as the policy says",
+        Broken::Promotion => "a learner is promoted only alive and caught up",
+        Broken::PausedWrite => "nothing is written while paused",
+        Broken::Evicted => "no eviction that the budget lets through costs quorum",
+        Broken::RunAway => "serials are not handed out without end",
+    }
+}

@@ -1,0 +1,203 @@
+//! What is to be checked: where a run starts, what is wished in turn, what may go wrong and how often.
+
+use std::sync::Arc;
+
+use quorate_statemachine::{
+    Entry, Ledger, Life, Memory, Retention, Role, Seeding, Serial, Standing, Storage, TemplateHash, Wish,
+};
+
+use crate::{
+    faults::Kind,
+    observe::{claim_uid, node_name},
+    planted::Mistake,
+    state::{
+        Age, CLUSTER, Claim, Data, Member, Node, Operator, Pod, Process, Seat, Serials, Stage, Start, State, Ticket,
+        id_of,
+    },
+};
+
+/// What volumes are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Volumes {
+    /// Disks of a node.
+    Local,
+    /// Disks that can be attached to any node.
+    Network,
+    /// emptyDirs.
+    Ephemeral,
+}
+
+/// What is there when a run starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Only the object.
+    Nothing,
+    /// A cluster of so many voters, all well; the leader is the highest serial.
+    Standing(u8),
+    /// Claims of an earlier object of that name.
+    OldClaims(u8),
+}
+
+/// One thing to check exhaustively.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub name: &'static str,
+    pub origin: Origin,
+    /// In this order; the next one may come at any time.
+    pub wishes: Vec<Wish>,
+    pub volumes: Volumes,
+    pub operators: usize,
+    /// How many faults may happen in one run.
+    pub faults: u8,
+    /// Of these kinds.
+    pub kinds: &'static [Kind],
+    /// What Kubernetes and etcd do by themselves they do at once, except at seats that a fault has struck.
+    pub prompt: bool,
+    pub mistake: Option<Mistake>,
+}
+
+/// A wish for so many voters.
+pub fn voters(replicas: u8) -> Wish {
+    Wish {
+        life: Life::Wanted,
+        replicas,
+        template: TemplateHash(0),
+        max_learners: 2,
+        storage: Storage::Claims { on_delete: Retention::Delete, on_scale_down: Retention::Delete },
+    }
+}
+
+impl Config {
+    pub fn new(name: &'static str, origin: Origin, wishes: impl Into<Vec<Wish>>) -> Self {
+        let wishes = wishes.into();
+        Self {
+            name,
+            origin,
+            wishes,
+            volumes: Volumes::Local,
+            operators: 1,
+            faults: 0,
+            kinds: &[],
+            prompt: false,
+            mistake: None,
+        }
+    }
+
+    pub fn faults(self, faults: u8, kinds: &'static [Kind]) -> Self {
+        Self { faults, kinds, ..self }
+    }
+
+    pub fn operators(self, operators: usize) -> Self {
+        Self { operators, ..self }
+    }
+
+    pub fn on(self, volumes: Volumes) -> Self {
+        let wishes = match volumes {
+            Volumes::Local | Volumes::Network => self.wishes,
+            Volumes::Ephemeral => {
+                self.wishes.into_iter().map(|wish| Wish { storage: Storage::Ephemeral, ..wish }).collect()
+            }
+        };
+        Self { wishes, volumes, ..self }
+    }
+
+    pub fn prompt(self) -> Self {
+        Self { prompt: true, ..self }
+    }
+
+    pub fn with(self, mistake: Mistake) -> Self {
+        Self { mistake: Some(mistake), ..self }
+    }
+
+    pub fn wish(&self, state: &State) -> &Wish {
+        &self.wishes[usize::from(state.wish)]
+    }
+
+    /// The state that a run starts in.
+    pub fn origin(&self) -> State {
+        let (seats, memory) = match self.origin {
+            Origin::Nothing => (Vec::new(), Memory::Blank),
+            Origin::Standing(size) => (vec![self.standing_seat(); usize::from(size)], standing_memory(self, size)),
+            Origin::OldClaims(count) => (vec![old_claim(); usize::from(count)], Memory::Blank),
+        };
+        let mut state = State {
+            wish: 0,
+            seats,
+            leader: None,
+            memory: Arc::new(memory),
+            operators: vec![Operator::Idle; self.operators],
+            budget: u8::try_from(self.voters_at_first()).unwrap_or(0).saturating_sub(1),
+            faults: self.faults,
+            slow: Serials::default(),
+            over: false,
+            broken: None,
+        };
+        state.settle();
+        state.tidy();
+        state
+    }
+
+    fn voters_at_first(&self) -> usize {
+        match self.origin {
+            Origin::Nothing | Origin::OldClaims(_) => 0,
+            Origin::Standing(size) => usize::from(size),
+        }
+    }
+
+    fn standing_seat(&self) -> Seat {
+        let data = Data::Entries { marker: 0, acked: true };
+        let claim = Claim { made: 0, ours: true, terminating: false, bound: true, data };
+        let (claim, claims_made, scratch) = match self.volumes {
+            Volumes::Local | Volumes::Network => (Some(claim), 1, Data::Empty),
+            Volumes::Ephemeral => (None, 0, data),
+        };
+        let pod = Pod {
+            made: 0,
+            volume: 0,
+            stage: Stage::Placed,
+            terminating: false,
+            age: Age::Old,
+            ticket: Some(Ticket { start: Start::Resume, volume: 0, age: Age::Old }),
+            template: 0,
+            labelled: true,
+            process: Process::Etcd,
+            scratch,
+        };
+        Seat {
+            claim,
+            claims_made,
+            pod: Some(pod),
+            pods_made: u8::from(claim.is_none()),
+            node: Node::Ready,
+            node_made: 0,
+            member: Some(Member { role: Role::Voter, started: true, matched: true }),
+            removed: false,
+            banned: false,
+            create: Some(0),
+            born: Some(0),
+            ghost: false,
+        }
+    }
+}
+
+fn old_claim() -> Seat {
+    let data = Data::Entries { marker: 0, acked: true };
+    let claim = Claim { made: 0, ours: false, terminating: false, bound: true, data };
+    Seat { claim: Some(claim), claims_made: 1, ..Seat::default() }
+}
+
+fn standing_memory(config: &Config, size: u8) -> Memory {
+    let entry = |serial: u8| Entry {
+        create: Some(match config.volumes {
+            Volumes::Local | Volumes::Network => claim_uid(serial, 0),
+            Volumes::Ephemeral => crate::observe::pod_uid(serial, 0),
+        }),
+        node: Some(node_name(serial, 0)),
+        standing: Standing::Voter(id_of(serial)),
+    };
+    Memory::Ledger(Ledger {
+        seeding: Seeding::Done(CLUSTER),
+        next_serial: Serial(u32::from(size)),
+        members: (0..size).map(|serial| (Serial(u32::from(serial)), entry(serial))).collect(),
+    })
+}

@@ -1,0 +1,212 @@
+//! What Kubernetes and the launcher do by themselves, one seat at a time: place and start a pod, start its container
+//! again, look at the ticket and the volume, take a pod or a claim away. The launcher's rules are those of its design.
+
+use quorate_statemachine::{Home, Memory, Refusal, Role};
+
+use crate::{
+    config::Volumes,
+    state::{
+        Age, Broken, Claim, Data, Member, Node, Operator, Pod, Process, Seat, Serials, Stage, Start, State, Ticket,
+    },
+};
+
+/// What the launcher makes of its ticket and its volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Wait,
+    Refuse(Refusal),
+    /// etcd starts a log of its own here, on a volume wiped before.
+    Create,
+    /// etcd goes on with the log that is here.
+    Resume,
+}
+
+impl Seat {
+    pub fn put(&mut self, data: Data) {
+        if let Some(claim) = &mut self.claim {
+            claim.data = data;
+        } else if let Some(pod) = &mut self.pod {
+            pod.scratch = data;
+        }
+    }
+
+    /// The UID that the volume under the pod really has.
+    pub fn volume(&self) -> Option<u8> {
+        self.claim.map(|claim| claim.made).or_else(|| self.pod.map(|pod| pod.made))
+    }
+
+    pub fn verdict(&self) -> Verdict {
+        let (Some(pod), Some(data)) = (self.pod, self.data()) else { return Verdict::Wait };
+        let Some(Ticket { start, volume, age: _ }) = pod.ticket else { return Verdict::Wait };
+        if volume != pod.volume {
+            return Verdict::Refuse(Refusal::Other);
+        }
+        match (start, data) {
+            (_, Data::Foreign) => Verdict::Refuse(Refusal::VolumeForeign),
+            (_, Data::NoEntry { marker } | Data::Entries { marker, .. }) if marker != pod.volume => {
+                Verdict::Refuse(Refusal::VolumeForeign)
+            }
+            (_, Data::Entries { .. }) => Verdict::Resume,
+            (Start::Resume, Data::Empty | Data::NoEntry { .. }) => Verdict::Refuse(Refusal::VolumeLost),
+            (Start::Seed | Start::Join(_), Data::Empty | Data::NoEntry { .. }) => Verdict::Create,
+        }
+    }
+
+    fn can_be_placed(&self, volumes: Volumes) -> bool {
+        match volumes {
+            Volumes::Ephemeral => true,
+            Volumes::Local => {
+                self.claim.is_some_and(|claim| !claim.terminating && (!claim.bound || self.node == Node::Ready))
+            }
+            Volumes::Network => self.claim.is_some_and(|claim| !claim.terminating),
+        }
+    }
+}
+
+/// Where the volumes of this kind can be used, as the claim tells it.
+pub fn home(volumes: Volumes, claim: Claim, node: impl FnOnce() -> Home) -> Home {
+    match volumes {
+        Volumes::Local if claim.bound => node(),
+        Volumes::Local | Volumes::Network | Volumes::Ephemeral => Home::Anywhere,
+    }
+}
+
+impl State {
+    /// The next thing that happens by itself at this seat; false if there is none.
+    pub fn progress(&mut self, serial: u8, volumes: Volumes) -> bool {
+        let seat = self.seat(serial);
+        if seat.claim.is_some_and(|claim| claim.terminating) && seat.pod.is_none() {
+            self.seat_mut(serial).claim = None;
+            return true;
+        }
+        let Some(pod) = seat.pod else { return false };
+        let leaves = pod.terminating && (seat.node == Node::Ready || pod.stage == Stage::Unplaced);
+        if leaves || (seat.node == Node::Gone && pod.stage != Stage::Unplaced) {
+            self.seat_mut(serial).pod = None;
+            return true;
+        }
+        match (pod.stage, pod.process) {
+            (Stage::Unplaced, _) => seat.can_be_placed(volumes) && self.place(serial),
+            (Stage::Placed, _) if seat.node != Node::Ready || pod.terminating => false,
+            (Stage::Placed, Process::Waiting | Process::Dead | Process::Refused(_)) => self.launch(serial),
+            (Stage::Placed, Process::Off | Process::Etcd) | (Stage::Finished, _) => false,
+        }
+    }
+
+    fn place(&mut self, serial: u8) -> bool {
+        let seat = self.seat_mut(serial);
+        if seat.node != Node::Ready {
+            seat.node = Node::Ready;
+            seat.node_made += 1;
+        }
+        if let Some(claim) = &mut seat.claim {
+            claim.bound = true;
+        }
+        if let Some(pod) = &mut seat.pod {
+            pod.stage = Stage::Placed;
+            pod.process = Process::Waiting;
+        }
+        self.launch(serial);
+        true
+    }
+
+    /// The launcher looks at its ticket, and starts etcd or says why not.
+    fn launch(&mut self, serial: u8) -> bool {
+        let before = self.seat(serial);
+        let process = match before.verdict() {
+            Verdict::Wait => Process::Waiting,
+            Verdict::Refuse(refusal) => Process::Refused(refusal),
+            Verdict::Create => self.create(serial),
+            Verdict::Resume => self.resume(serial),
+        };
+        if let Some(pod) = &mut self.seat_mut(serial).pod {
+            pod.process = process;
+        }
+        self.seat(serial) != before
+    }
+
+    fn create(&mut self, serial: u8) -> Process {
+        let Some(Pod { ticket: Some(ticket), volume: marker, .. }) = self.seat(serial).pod else { return Process::Off };
+        let known = self.members();
+        match ticket.start {
+            Start::Seed if known != Serials::default() => {
+                self.break_with(Broken::SeededTwice);
+                Process::Dead
+            }
+            Start::Seed => {
+                let seat = self.seat_mut(serial);
+                seat.member = Some(Member { role: Role::Voter, started: true, matched: true });
+                self.bear(serial);
+                self.seat_mut(serial).put(Data::Entries { marker, acked: true });
+                Process::Etcd
+            }
+            Start::Join(set) if set == known && self.seat(serial).member.is_some() && self.alive_voters() > 0 => {
+                self.bear(serial);
+                self.seat_mut(serial).put(Data::Entries { marker, acked: false });
+                Process::Etcd
+            }
+            // etcd exits before it writes a log: the member list is another, or no peer tells it.
+            Start::Join(_) | Start::Resume => {
+                self.seat_mut(serial).put(Data::NoEntry { marker });
+                Process::Dead
+            }
+        }
+    }
+
+    fn resume(&mut self, serial: u8) -> Process {
+        let seat = self.seat(serial);
+        if seat.born != seat.volume() {
+            self.break_with(Broken::OtherVolume);
+        }
+        // Its log carries the id that was removed, whatever id its address may have been given since.
+        if seat.member.is_some() && !seat.banned { Process::Etcd } else { Process::Dead }
+    }
+
+    /// An identity gets its first log, which may be on one volume only, once.
+    fn bear(&mut self, serial: u8) {
+        let seat = self.seat(serial);
+        if seat.born.is_some() {
+            self.break_with(Broken::OtherVolume);
+        }
+        self.seat_mut(serial).born = seat.volume();
+    }
+
+    /// Time goes by without anything else happening at this seat.
+    pub fn wait_long(&mut self, serial: u8) -> bool {
+        let before = self.seat(serial);
+        if let Some(pod) = &mut self.seat_mut(serial).pod {
+            pod.age = Age::Old;
+            if let Some(ticket) = &mut pod.ticket {
+                ticket.age = Age::Old;
+            }
+        }
+        self.seat(serial) != before
+    }
+
+    /// Forgets what can't matter any more, so that states which behave alike are one.
+    pub fn tidy(&mut self) {
+        let traces = self.seats.iter().any(|seat| seat.pod.is_some() || seat.claim.is_some() || seat.ghost);
+        let idle = self.operators.iter().all(|operator| *operator == Operator::Idle);
+        if *self.memory == Memory::Blank && !traces && idle {
+            // Nothing is left of an earlier life, not even the memory of it: what begins now is another one.
+            self.seats.clear();
+            self.leader = None;
+        }
+        for seat in &mut self.seats {
+            let voter = seat.is(Role::Voter);
+            if let Some(pod) = &mut seat.pod
+                && pod.process == Process::Etcd
+                && voter
+            {
+                pod.age = Age::Old;
+                if let Some(ticket) = &mut pod.ticket {
+                    ticket.age = Age::Old;
+                }
+            }
+            if seat.pod.is_none() && seat.claim.is_none() && seat.member.is_none() && !seat.ghost {
+                let Seat { claims_made, pods_made, node, node_made, removed, banned, create, .. } = *seat;
+                *seat = Seat { claims_made, pods_made, node, node_made, removed, banned, create, ..Seat::default() };
+            }
+        }
+    }
+}

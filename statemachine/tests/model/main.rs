@@ -1,0 +1,209 @@
+//! Model checking of the state machine: the production `plan` drives a model of etcd, Kubernetes and the launcher through
+//! everything that can happen, faults and crashes at every point included. `QUORATE_MODEL=thorough` checks what takes
+//! longer too; `QUORATE_MODEL=words` tells how each planted mistake is caught. Any failure is told as a story.
+
+mod blame;
+mod check;
+mod config;
+mod etcd;
+mod faults;
+mod kubelet;
+mod observe;
+mod operator;
+mod planted;
+mod rest;
+mod state;
+mod story;
+
+use std::time::Instant;
+
+use quorate_statemachine::{Life, Retention, Storage, TemplateHash, Wish};
+use stateright::{Checker, HasDiscoveries, Model};
+
+use crate::{
+    check::{Quorate, name},
+    config::{Config, Origin, Volumes, voters},
+    faults::Kind,
+    planted::Mistake,
+    state::Broken,
+};
+
+/// Checks all that can be reached, and says how much that was.
+fn exhaust(config: Config) {
+    let begun = Instant::now();
+    let name = config.name;
+    let checker = Quorate::new(config).checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
+    println!("{name:<44} {states:>8} states, depth {depth:>3}, {:>6.1} s", begun.elapsed().as_secs_f64());
+    let broken = checker.discoveries().into_iter().next();
+    let story = broken.map(|(property, path)| story::tell(checker.model(), property, path));
+    assert!(story.is_none(), "{}", story.unwrap_or_default());
+    assert!(checker.is_done(), "{name}: not all states were seen");
+}
+
+fn thorough() -> bool {
+    std::env::var("QUORATE_MODEL").is_ok_and(|value| value == "thorough")
+}
+
+/// So many faults, and one more where there is time.
+fn at_least(faults: u8) -> u8 {
+    if thorough() { faults + 1 } else { faults }
+}
+
+fn wish(replicas: u8, change: impl FnOnce(&mut Wish)) -> Wish {
+    let mut wish = voters(replicas);
+    change(&mut wish);
+    wish
+}
+
+#[test]
+fn one_stands() {
+    exhaust(Config::new("1 stands", Origin::Standing(1), [voters(1)]).faults(at_least(2), Kind::STANDING));
+}
+
+#[test]
+fn three_stand() {
+    exhaust(Config::new("3 stand", Origin::Standing(3), [voters(3)]).faults(2, Kind::STANDING));
+}
+
+#[test]
+fn five_stand() {
+    let five = |name| Config::new(name, Origin::Standing(5), [voters(5)]);
+    exhaust(five("5 stand").faults(1, Kind::STANDING));
+    exhaust(five("5 stand in a prompt world").prompt().faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn one_is_founded() {
+    exhaust(Config::new("0 -> 1", Origin::Nothing, [voters(1)]).faults(at_least(2), Kind::ALL));
+}
+
+#[test]
+fn three_are_founded() {
+    let three = |name| Config::new(name, Origin::Nothing, [voters(3)]);
+    exhaust(three("0 -> 3").faults(at_least(0), Kind::ALL));
+    exhaust(three("0 -> 3 in a prompt world").prompt().faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn five_are_founded() {
+    let five = |name| Config::new(name, Origin::Nothing, [voters(5)]);
+    exhaust(five("0 -> 5 in a prompt world").prompt().faults(1, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn one_grows_to_three() {
+    let grows = |name| Config::new(name, Origin::Standing(1), [voters(3)]);
+    exhaust(grows("1 -> 3").faults(1, Kind::ALL));
+    exhaust(grows("1 -> 3 in a prompt world").prompt().faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn three_grow_to_five() {
+    let grow = |name| Config::new(name, Origin::Standing(3), [voters(5)]);
+    exhaust(grow("3 -> 5").faults(0, Kind::ALL));
+    exhaust(grow("3 -> 5 in a prompt world").prompt().faults(at_least(1), Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn five_shrink_to_three() {
+    let shrink = |name| Config::new(name, Origin::Standing(5), [voters(3)]);
+    exhaust(shrink("5 -> 3").faults(1, Kind::STANDING));
+    exhaust(shrink("5 -> 3 in a prompt world").prompt().faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn three_shrink_to_one() {
+    exhaust(Config::new("3 -> 1", Origin::Standing(3), [voters(1)]).faults(2, Kind::STANDING));
+}
+
+#[test]
+fn two_operators() {
+    let two = |name, origin, size| Config::new(name, origin, [voters(size)]).operators(2);
+    exhaust(two("0 -> 1 by two operators", Origin::Nothing, 1).faults(1, Kind::ALL));
+    exhaust(two("1 -> 3 by two operators", Origin::Standing(1), 3));
+    exhaust(two("3 -> 1 by two operators", Origin::Standing(3), 1).faults(1, Kind::STANDING));
+    if thorough() {
+        let prompt = two("1 -> 3 by two operators, prompt world", Origin::Standing(1), 3).prompt();
+        exhaust(prompt.faults(1, Kind::ALL_AND_CRASH));
+    }
+}
+
+#[test]
+fn hibernates_and_wakes() {
+    let script = [voters(3), voters(0), voters(3)];
+    exhaust(Config::new("3 -> 0 -> 3", Origin::Standing(3), script).faults(1, Kind::STANDING));
+    let script = [voters(1), voters(0), voters(3)];
+    exhaust(Config::new("1 -> 0 -> 3", Origin::Standing(1), script).prompt().faults(1, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn takes_on_a_new_template() {
+    let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];
+    exhaust(Config::new("3 restart", Origin::Standing(3), script).faults(at_least(1), Kind::STANDING));
+    let script = [voters(1), wish(1, |wish| wish.template = TemplateHash(1))];
+    exhaust(Config::new("1 restarts", Origin::Standing(1), script).faults(2, Kind::STANDING));
+}
+
+#[test]
+fn pauses() {
+    let script = [voters(3), wish(1, |wish| wish.life = Life::Paused), voters(1)];
+    exhaust(Config::new("3 -> 1, paused on the way", Origin::Standing(3), script).faults(1, Kind::STANDING));
+}
+
+#[test]
+fn goes() {
+    for (name, on_delete) in [("deleted", Retention::Delete), ("deleted, volumes kept", Retention::Retain)] {
+        let storage = Storage::Claims { on_delete, on_scale_down: Retention::Retain };
+        let script = [
+            wish(3, |wish| wish.storage = storage),
+            wish(3, |wish| {
+                wish.storage = storage;
+                wish.life = Life::Deleting;
+            }),
+        ];
+        exhaust(Config::new(name, Origin::Standing(3), script).faults(1, Kind::STANDING));
+    }
+}
+
+#[test]
+fn keeps_off_what_is_not_its_own() {
+    exhaust(Config::new("volumes of an earlier object", Origin::OldClaims(3), [voters(3)]).faults(1, Kind::ALL));
+}
+
+#[test]
+fn lives_on_other_volumes() {
+    let three = |name, volumes| Config::new(name, Origin::Standing(3), [voters(3)]).on(volumes);
+    exhaust(three("3 stand on network disks", Volumes::Network).faults(2, Kind::STANDING));
+    exhaust(three("3 stand on emptyDirs", Volumes::Ephemeral).faults(1, Kind::STANDING));
+}
+
+/// Checks a configuration with a mistake in it, and that it is caught by this property.
+fn catch(config: Config, mistake: Mistake, broken: Broken) {
+    let model = Quorate::new(config.with(mistake));
+    let by = HasDiscoveries::AnyOf([name(broken)].into());
+    let checker = model.checker().finish_when(by).spawn_bfs().join();
+    let caught = checker.discoveries();
+    println!("{mistake:?} is caught after {} states: {:?}", checker.unique_state_count(), caught.keys());
+    if std::env::var("QUORATE_MODEL").is_ok_and(|value| value == "words") {
+        for (property, path) in caught.clone() {
+            println!("{}", story::tell(checker.model(), property, path));
+        }
+    }
+    assert!(caught.contains_key(name(broken)), "{mistake:?} has to be caught by \"{}\"", name(broken));
+}
+
+#[test]
+fn planted_mistakes_are_caught() {
+    let from = |size, to: u8| Config::new("planted", Origin::Standing(size), [voters(to)]);
+    catch(from(3, 1).operators(2), Mistake::ExpectedSetUnchecked, Broken::ExpectedSet);
+    catch(from(1, 3).faults(2, &[Kind::DeleteClaim, Kind::DeletePod]), Mistake::CreatedTwice, Broken::OtherVolume);
+    catch(from(3, 1).faults(1, &[Kind::Kill]), Mistake::RemovedInHaste, Broken::LiveVoter);
+    catch(from(1, 3), Mistake::PromotedLagging, Broken::Promotion);
+    catch(from(3, 5).faults(1, &[Kind::Kill]), Mistake::PromotedDead, Broken::Promotion);
+    let founding = Config::new("planted", Origin::Nothing, [voters(3)]);
+    catch(founding, Mistake::SeededTwice, Broken::SeededTwice);
+    catch(from(3, 1), Mistake::VolumeDeletedBeforeRemoval, Broken::VolumeDeleted);
+    let network = from(3, 3).on(Volumes::Network).faults(1, &[Kind::Cut]);
+    catch(network, Mistake::ForceDeletedUnreachable, Broken::TwoPlaces);
+}

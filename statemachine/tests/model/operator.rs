@@ -1,0 +1,365 @@
+//! An operator: it observes, has the production `plan` decide, and acts step by step, each with its guard as the step's
+//! documentation says. Between any two transitions it may crash, or be outrun by the world or by another operator.
+
+use std::sync::Arc;
+
+use quorate_statemachine::{Bind, Freshness, Life, Memory, Plan, Retention, Role, Step, Storage};
+
+use crate::{
+    blame::{blame, blame_plan},
+    config::Config,
+    etcd::Denied,
+    observe::{Eyes, claim_uid, ids, look, made_of, pod_uid, small},
+    planted::{Mistake, decide},
+    state::{
+        Age, Broken, Claim, Data, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials, Stage,
+        Start, State, Ticket, serial_of,
+    },
+};
+
+/// What the operator would do now, having looked again by quorum reads if the plan says so.
+pub fn consider(config: &Config, state: &State, eyes: Eyes) -> Plan {
+    let mut world = look(config, state, eyes, Freshness::Cached);
+    let plan = decide(config.mistake, &world);
+    if !plan.needs_fresh_look() {
+        return plan;
+    }
+    world.freshness = Freshness::Quorum;
+    decide(config.mistake, &world)
+}
+
+/// Observes and plans; false if there is nothing to do.
+pub fn observe(config: &Config, state: &mut State, operator: usize, eyes: Eyes) -> bool {
+    if state.over {
+        return false;
+    }
+    let plan = consider(config, state, eyes);
+    if let Some(broken) = blame_plan(config, state, &plan) {
+        state.break_with(broken);
+    }
+    let budget = plan.budget.filter(|budget| config.evicts() && *budget != state.budget);
+    if plan.ledger.is_none() && plan.steps.is_empty() && budget.is_none() {
+        return state.broken.is_some();
+    }
+    let steps = plan.steps.into_iter().map(|step| Held { stale: !names_what_is_there(state, &step), step }).collect();
+    let intent =
+        Intent { ledger: plan.ledger.map(Arc::new), outrun: false, excused: false, wish: state.wish, budget, steps };
+    state.operators[operator] = Operator::Acting(Arc::new(intent));
+    true
+}
+
+/// Whether the pod that the step names is the one that is there.
+fn names_what_is_there(state: &State, step: &Step) -> bool {
+    match step {
+        Step::IssueTicket { serial, pod, .. }
+        | Step::DeletePod { serial, pod }
+        | Step::LabelPod { serial, pod, .. } => {
+            let serial = small(*serial);
+            state.seat(serial).pod.is_some_and(|there| *pod == pod_uid(serial, there.made))
+        }
+        Step::CreateClaim(_)
+        | Step::CreatePod { .. }
+        | Step::DeleteClaim { .. }
+        | Step::AddLearner { .. }
+        | Step::Promote { .. }
+        | Step::Remove { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => true,
+    }
+}
+
+/// Does the next thing of the plan: first ledger and budget, then one step at a time. At the first surprise the rest is
+/// dropped. `dying`: the learner dies after the guard has looked at it and before etcd promotes it.
+pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
+    let Operator::Acting(intent) = std::mem::replace(&mut state.operators[operator], Operator::Idle) else { return };
+    let mut intent = Arc::unwrap_or_clone(intent);
+    if intent.ledger.is_some() || intent.budget.is_some() {
+        if intent.outrun && intent.ledger.is_some() {
+            return;
+        }
+        if let Some(ledger) = intent.ledger.take() {
+            state.memory = Arc::new(Memory::Ledger(Arc::unwrap_or_clone(ledger)));
+        }
+        state.budget = intent.budget.take().unwrap_or(state.budget);
+    } else if !intent.steps.is_empty() {
+        let held = intent.steps.remove(0);
+        let culprit = if intent.excused { None } else { blame(config, state, intent.wish, &held.step) };
+        if perform(config, state, &mut intent, held, dying).is_err() {
+            return;
+        }
+        if let Some(broken) = culprit {
+            state.break_with(broken);
+        }
+    }
+    if !intent.steps.is_empty() {
+        intent.outrun &= intent.ledger.is_some();
+        state.operators[operator] = Operator::Acting(Arc::new(intent));
+    }
+}
+
+/// Whether the next thing this operator does is to promote a learner that is fit for it.
+pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
+    let Operator::Acting(intent) = &state.operators[operator] else { return None };
+    let first = intent.steps.first().filter(|_| intent.ledger.is_none() && intent.budget.is_none())?;
+    match &first.step {
+        Step::Promote { id, .. } => serial_of(*id).filter(|serial| state.seat(*serial).alive()),
+        _ => None,
+    }
+}
+
+fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, dying: bool) -> Result<(), Denied> {
+    let Held { step, stale } = held;
+    match step {
+        Step::CreateClaim(serial) => create_claim(state, intent, small(serial)),
+        Step::CreatePod { serial, bind, resume } => create_pod(config, state, intent, small(serial), &bind, resume),
+        Step::IssueTicket { serial, ticket, .. } if !stale => issue(state, small(serial), &ticket),
+        Step::DeletePod { serial, .. } if !stale => delete_pod(config, state, small(serial)),
+        Step::DeleteClaim { serial, claim } => {
+            let serial = small(serial);
+            if state.seat(serial).claim.is_none_or(|there| claim_uid(serial, there.made) != claim) {
+                return Err(Denied);
+            }
+            delete_claim(config, state, intent.wish, serial)
+        }
+        Step::LabelPod { serial, voter, .. } if !stale => {
+            let pod = state.seat_mut(small(serial)).pod.as_mut().ok_or(Denied)?;
+            pod.labelled = voter;
+            Ok(())
+        }
+        Step::IssueTicket { .. } | Step::DeletePod { .. } | Step::LabelPod { .. } => Err(Denied),
+        Step::AddLearner { serial, expect } => {
+            expected(config, state, &expect)?;
+            state.add_learner(small(serial), config.wish(state).max_learners)
+        }
+        Step::Promote { id, expect, .. } => {
+            expected(config, state, &expect)?;
+            promote(config, state, serial_of(id).ok_or(Denied)?, !stale, dying)
+        }
+        Step::Remove { id, expect, .. } => {
+            expected(config, state, &expect)?;
+            state.remove(serial_of(id).ok_or(Denied)?)
+        }
+        Step::MoveLeader { from, to } => {
+            state.move_leader(serial_of(from).ok_or(Denied)?, serial_of(to).ok_or(Denied)?)
+        }
+        Step::ReleaseFinalizer => {
+            state.over = true;
+            state.seats.iter_mut().filter_map(|seat| seat.pod.as_mut()).for_each(|pod| pod.terminating = true);
+            Ok(())
+        }
+    }
+}
+
+fn create_claim(state: &mut State, intent: &mut Intent, serial: u8) -> Result<(), Denied> {
+    if serial >= SERIALS {
+        state.break_with(Broken::RunAway);
+        return Err(Denied);
+    }
+    let seat = state.seat_mut(serial);
+    if seat.claim.is_some() {
+        return Err(Denied);
+    }
+    let made = seat.claims_made;
+    seat.claim = Some(Claim { made, ours: true, terminating: false, bound: false, data: Data::Empty });
+    seat.claims_made += 1;
+    // From here on "the claim created by a step before" is this very one.
+    for held in &mut intent.steps {
+        if let Step::CreatePod { serial: of, bind: bind @ Bind::NewClaim, .. } = &mut held.step
+            && small(*of) == serial
+        {
+            *bind = Bind::Claim(claim_uid(serial, made));
+        }
+    }
+    Ok(())
+}
+
+fn create_pod(
+    config: &Config,
+    state: &mut State,
+    intent: &Intent,
+    serial: u8,
+    bind: &Bind,
+    resume: bool,
+) -> Result<(), Denied> {
+    if serial >= SERIALS {
+        state.break_with(Broken::RunAway);
+        return Err(Denied);
+    }
+    let template = config.wishes[usize::from(intent.wish)].template;
+    let seat = state.seat_mut(serial);
+    let made = match bind {
+        Bind::Claim(uid) => {
+            let claim = seat.claim.filter(|claim| claim_uid(serial, claim.made) == *uid).ok_or(Denied)?;
+            (0, claim.made)
+        }
+        Bind::NewClaim => return Err(Denied),
+        Bind::Ephemeral => (seat.pods_made, seat.pods_made),
+    };
+    if seat.pod.is_some() {
+        return Err(Denied);
+    }
+    seat.pods_made += u8::from(*bind == Bind::Ephemeral);
+    let ticket = resume.then_some(Ticket { start: Start::Resume, volume: made.1, age: Age::New });
+    seat.pod = Some(Pod {
+        made: made.0,
+        volume: made.1,
+        stage: Stage::Unplaced,
+        terminating: false,
+        age: Age::New,
+        ticket,
+        template: u8::try_from(template.0).unwrap_or(u8::MAX),
+        labelled: false,
+        process: Process::Off,
+        scratch: Data::Empty,
+    });
+    Ok(())
+}
+
+fn issue(state: &mut State, serial: u8, ticket: &quorate_statemachine::Ticket) -> Result<(), Denied> {
+    use quorate_statemachine::Start as Wanted;
+    let volume = made_of(&ticket.volume, serial).unwrap_or(NO_VOLUME);
+    let start = match &ticket.start {
+        Wanted::Seed => Start::Seed,
+        Wanted::Join(set) => Start::Join(set.iter().filter_map(|id| serial_of(*id)).collect()),
+        Wanted::Resume => Start::Resume,
+    };
+    let seeded_before = state.serials().any(|other| other != serial && state.seat(other).create.is_some());
+    if start == Start::Seed && seeded_before {
+        state.break_with(Broken::SeededTwice);
+    }
+    let seat = state.seat_mut(serial);
+    let pod = seat.pod.as_mut().ok_or(Denied)?;
+    pod.ticket = Some(Ticket { start, volume, age: Age::New });
+    if start != Start::Resume && *seat.create.get_or_insert(volume) != volume {
+        state.break_with(Broken::OtherVolume);
+    }
+    Ok(())
+}
+
+fn delete_pod(config: &Config, state: &mut State, serial: u8) -> Result<(), Denied> {
+    let by_force = config.mistake == Some(Mistake::ForceDeletedUnreachable);
+    let seat = state.seat_mut(serial);
+    let pod = seat.pod.as_mut().ok_or(Denied)?;
+    pod.terminating = true;
+    if by_force && seat.node == Node::Cut {
+        seat.ghost |= pod.process == Process::Etcd;
+        seat.pod = None;
+    } else if pod.stage == Stage::Unplaced {
+        seat.pod = None;
+    }
+    Ok(())
+}
+
+fn delete_claim(config: &Config, state: &mut State, wish: u8, serial: u8) -> Result<(), Denied> {
+    let wish = &config.wishes[usize::from(wish)];
+    let whole = wish.life == Life::Deleting;
+    let seat = state.seat(serial);
+    let listed = !state.has_quorum() || seat.member.is_some();
+    if listed && !whole && config.mistake != Some(Mistake::VolumeDeletedBeforeRemoval) {
+        return Err(Denied);
+    }
+    let holds_data = matches!(seat.data(), Some(Data::Entries { .. }));
+    let allowed = match wish.storage {
+        Storage::Claims { on_delete, .. } if whole => on_delete == Retention::Delete,
+        Storage::Claims { on_scale_down, .. } => on_scale_down == Retention::Delete && seat.member.is_none(),
+        Storage::Ephemeral => false,
+    };
+    if seat.claim.is_some_and(|claim| !claim.ours) || (holds_data && !allowed) {
+        state.break_with(Broken::VolumeDeleted);
+    }
+    if let Some(claim) = &mut state.seat_mut(serial).claim {
+        claim.terminating = true;
+    }
+    Ok(())
+}
+
+fn promote(config: &Config, state: &mut State, serial: u8, same_life: bool, dying: bool) -> Result<(), Denied> {
+    let seat = state.seat(serial);
+    let fit = seat.alive() && seat.acked();
+    let unguarded = match config.mistake {
+        Some(Mistake::PromotedDead) => !seat.alive(),
+        Some(Mistake::PromotedLagging) => !seat.acked(),
+        Some(_) | None => false,
+    };
+    if !(same_life && fit || unguarded) {
+        return Err(Denied);
+    }
+    if unguarded && let Some(member) = &mut state.seat_mut(serial).member {
+        // Near enough for etcd, which counts in percent.
+        member.matched = true;
+    }
+    if dying && let Some(pod) = &mut state.seat_mut(serial).pod {
+        pod.process = Process::Dead;
+    }
+    state.promote(serial)?;
+    if !fit {
+        state.break_with(Broken::Promotion);
+    }
+    Ok(())
+}
+
+/// The guard of every membership call.
+fn expected(
+    config: &Config,
+    state: &mut State,
+    expect: &std::collections::BTreeSet<quorate_statemachine::MemberId>,
+) -> Result<(), Denied> {
+    let same = state.has_quorum() && ids(state.members()).eq(expect.iter().copied());
+    if same {
+        return Ok(());
+    }
+    if config.mistake != Some(Mistake::ExpectedSetUnchecked) || !state.has_quorum() {
+        return Err(Denied);
+    }
+    state.break_with(Broken::ExpectedSet);
+    Ok(())
+}
+
+/// Marks in the plans under way what the last transition has overtaken.
+pub fn overtake(before: &State, state: &mut State, fault: bool) {
+    let wished = before.wish != state.wish;
+    let rewritten = wished || before.memory != state.memory;
+    for index in 0..state.operators.len() {
+        let Operator::Acting(intent) = &state.operators[index] else { continue };
+        let mut now = Intent::clone(intent);
+        now.outrun |= rewritten && now.ledger.is_some();
+        now.excused |= fault || wished;
+        for held in &mut now.steps {
+            held.stale |= overtaken(before, state, &held.step);
+        }
+        if now != **intent {
+            state.operators[index] = Operator::Acting(Arc::new(now));
+        }
+    }
+}
+
+fn overtaken(before: &State, after: &State, step: &Step) -> bool {
+    let pods = |serial| (before.seat(serial).pod, after.seat(serial).pod);
+    match step {
+        Step::IssueTicket { serial, .. } | Step::DeletePod { serial, .. } => {
+            let (then, now) = pods(small(*serial));
+            then.map(|pod| pod.face()) != now.map(|pod| pod.face())
+        }
+        Step::LabelPod { serial, .. } => {
+            let (then, now) = pods(small(*serial));
+            then.is_some() && now.is_none()
+        }
+        Step::Promote { serial, .. } => {
+            let (then, now) = pods(small(*serial));
+            let runs = |pod: Option<Pod>| pod.is_some_and(|pod| pod.process == Process::Etcd);
+            runs(then) && !runs(now)
+        }
+        Step::CreateClaim(_)
+        | Step::CreatePod { .. }
+        | Step::DeleteClaim { .. }
+        | Step::AddLearner { .. }
+        | Step::Remove { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => false,
+    }
+}
+
+/// The serials of the voters, for those who tell.
+pub fn voters(state: &State) -> Serials {
+    state.serials().filter(|serial| state.seat(*serial).is(Role::Voter)).collect()
+}

@@ -1,0 +1,141 @@
+//! Known mistakes, planted one at a time between the production `plan` and the operator that acts on it, or into a guard
+//! (`operator.rs` asks for those). Each has to be caught: this shows that the checks can fail.
+
+use std::collections::BTreeSet;
+
+use quorate_statemachine::{
+    Bind, MemberId, MemberList, Membership, Memory, NodeSight, Plan, Role, Seat, Seeding, Serial, Sight, Start, Step,
+    Ticket, World, plan,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mistake {
+    /// Membership calls are made whatever the member list is by then.
+    ExpectedSetUnchecked,
+    /// A learner whose volume was lost is created again on another one.
+    CreatedTwice,
+    /// A voter too many is removed without asking how the others are.
+    RemovedInHaste,
+    /// A learner is promoted as soon as it answers.
+    PromotedLagging,
+    /// A learner is promoted when it has been started, alive or not.
+    PromotedDead,
+    /// Another pod is seeded when the seed does not come up.
+    SeededTwice,
+    /// The volume is deleted first, then the member removed.
+    VolumeDeletedBeforeRemoval,
+    /// A pod on an unreachable node is deleted by force and started elsewhere.
+    ForceDeletedUnreachable,
+}
+
+/// What an operator with this mistake in it decides.
+pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
+    let mut plan = plan(world);
+    let Some(mistake) = mistake else { return plan };
+    let spoilt = match mistake {
+        Mistake::ExpectedSetUnchecked => None,
+        Mistake::CreatedTwice => create_again(world, &mut plan),
+        Mistake::RemovedInHaste => remove_in_haste(world),
+        Mistake::PromotedLagging => promote_if(world, |sight| matches!(sight, Sight::Etcd(_))),
+        Mistake::PromotedDead => promote_if(world, |sight| !matches!(sight, Sight::Etcd(_))),
+        Mistake::SeededTwice => seed_another(world),
+        Mistake::VolumeDeletedBeforeRemoval => delete_first(world, &plan),
+        Mistake::ForceDeletedUnreachable => start_elsewhere(world),
+    };
+    if let Some(steps) = spoilt {
+        plan.steps = steps;
+    }
+    plan
+}
+
+fn list(world: &World) -> Option<(&MemberList, BTreeSet<MemberId>)> {
+    match &world.membership {
+        Membership::Unknown => None,
+        Membership::Known(list) => Some((list, list.members.keys().copied().collect())),
+    }
+}
+
+fn create_again(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
+    let (list, known) = list(world)?;
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    let learners = list.members.values().filter(|listed| listed.role == Role::Learner);
+    for serial in learners.filter_map(|listed| listed.serial) {
+        let first = ledger.members.get(&serial)?.create.clone()?;
+        let Seat { pod, claim } = world.seats.get(&serial).cloned().unwrap_or_default();
+        match (pod, claim) {
+            (None, None) => {
+                let pod = Step::CreatePod { serial, bind: Bind::NewClaim, resume: false };
+                return Some(vec![Step::CreateClaim(serial), pod]);
+            }
+            (Some(pod), Some(claim)) if claim.uid != first && pod.sight == Sight::Waiting => {
+                let mut ledger = ledger.clone();
+                ledger.members.get_mut(&serial)?.create = Some(claim.uid.clone());
+                plan.ledger = Some(ledger);
+                let ticket = Ticket { start: Start::Join(known), volume: claim.uid };
+                return Some(vec![Step::IssueTicket { serial, pod: pod.uid, ticket }]);
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+    None
+}
+
+fn remove_in_haste(world: &World) -> Option<Vec<Step>> {
+    let (list, expect) = list(world)?;
+    let voters = list.members.iter().filter(|(_, listed)| listed.role == Role::Voter);
+    let excess = voters.clone().count() > usize::from(world.wish.replicas);
+    let (id, listed) = voters.rev().find(|(id, _)| list.leader != Some(**id)).filter(|_| excess)?;
+    Some(vec![Step::Remove { serial: listed.serial, id: *id, expect }])
+}
+
+fn promote_if(world: &World, fits: fn(&Sight) -> bool) -> Option<Vec<Step>> {
+    let (list, expect) = list(world)?;
+    let learners = list.members.iter().filter(|(_, listed)| listed.role == Role::Learner && listed.started);
+    let sight = |serial: Serial| world.seats.get(&serial).and_then(|seat| seat.pod.as_ref()).map(|pod| &pod.sight);
+    let (id, serial) = learners
+        .filter_map(|(id, listed)| Some((*id, listed.serial?)))
+        .find(|(_, serial)| sight(*serial).is_some_and(fits))?;
+    Some(vec![Step::Promote { serial, id, expect }])
+}
+
+fn seed_another(world: &World) -> Option<Vec<Step>> {
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    let Seeding::Begun(seed) = ledger.seeding else { return None };
+    let (serial, pod) = world
+        .seats
+        .iter()
+        .filter(|(serial, _)| **serial != seed)
+        .filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?)))
+        .find(|(_, pod)| pod.sight == Sight::Waiting && pod.ticket.is_none())?;
+    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone() };
+    Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
+}
+
+fn delete_first(world: &World, plan: &Plan) -> Option<Vec<Step>> {
+    let serial = plan.steps.iter().find_map(|step| match step {
+        Step::Remove { serial, .. } => *serial,
+        _ => None,
+    })?;
+    let claim = world.seats.get(&serial)?.claim.as_ref().filter(|claim| !claim.terminating)?;
+    let deletion = Step::DeleteClaim { serial, claim: claim.uid.clone() };
+    Some([vec![deletion], plan.steps.clone()].concat())
+}
+
+fn start_elsewhere(world: &World) -> Option<Vec<Step>> {
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    for (serial, seat) in &world.seats {
+        let entry = ledger.members.get(serial)?;
+        let cut = |node| matches!(world.nodes.get(node), Some(NodeSight::NotReady(_)));
+        match (&seat.pod, &seat.claim) {
+            (Some(pod), _) if pod.node.as_ref().is_some_and(cut) => {
+                return Some(vec![Step::DeletePod { serial: *serial, pod: pod.uid.clone() }]);
+            }
+            (None, Some(claim)) if entry.node.as_ref().is_some_and(cut) => {
+                let bind = Bind::Claim(claim.uid.clone());
+                return Some(vec![Step::CreatePod { serial: *serial, bind, resume: true }]);
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+    None
+}

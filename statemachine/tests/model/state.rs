@@ -1,0 +1,322 @@
+//! What is really there, as small as it can be told: seats with their claims, pods and processes, etcd's members, the
+//! ledger and the operators. Only data and simple questions to it; nothing here acts or decides.
+
+use std::sync::Arc;
+
+use quorate_statemachine::{ClusterId, Ledger, MemberId, Memory, Refusal, Role, Step};
+
+/// The one cluster.
+pub const CLUSTER: ClusterId = ClusterId(7);
+/// No run needs more serials than this: a plan that hands out more runs away.
+pub const SERIALS: u8 = 14;
+/// The volume of a ticket that names none of this seat's.
+pub const NO_VOLUME: u8 = u8::MAX;
+
+const FIRST_ID: u64 = 100;
+
+/// The id etcd gives the member of a serial. A serial is added once in its life, so one id is enough.
+pub fn id_of(serial: u8) -> MemberId {
+    MemberId(FIRST_ID + u64::from(serial))
+}
+
+/// The serial that an id belongs to.
+pub fn serial_of(id: MemberId) -> Option<u8> {
+    id.0.checked_sub(FIRST_ID).and_then(|serial| u8::try_from(serial).ok()).filter(|serial| *serial < SERIALS)
+}
+
+/// A set of serials, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Serials(pub u16);
+
+impl Serials {
+    pub fn with(self, serial: u8) -> Self {
+        Self(self.0 | 1 << serial)
+    }
+
+    pub fn contains(self, serial: u8) -> bool {
+        self.0 & (1 << serial) != 0
+    }
+}
+
+impl FromIterator<u8> for Serials {
+    fn from_iter<I: IntoIterator<Item = u8>>(serials: I) -> Self {
+        serials.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+/// What a volume holds. The marker names the volume it was written for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Data {
+    #[default]
+    Empty,
+    /// A marker, and no WAL or one without an entry.
+    NoEntry { marker: u8 },
+    /// A marker and a WAL with entries; `acked`: among them every write that was ever acknowledged.
+    Entries { marker: u8, acked: bool },
+    /// Something of somebody else.
+    Foreign,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// The how-manieth claim of this name: its UID.
+    pub made: u8,
+    /// Made for this very object.
+    pub ours: bool,
+    pub terminating: bool,
+    /// Bound to a node's disk, or to a disk that was attached once.
+    pub bound: bool,
+    pub data: Data,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    Unplaced,
+    Placed,
+    Finished,
+}
+
+/// Whether the patience that a plan may have is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Age {
+    New,
+    Old,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Process {
+    /// No container was started yet, or none will be again.
+    Off,
+    /// The launcher waits for a ticket.
+    Waiting,
+    Refused(Refusal),
+    Etcd,
+    /// The container ended; the kubelet will start it again.
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Start {
+    Seed,
+    Join(Serials),
+    Resume,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    pub start: Start,
+    /// The volume it is for.
+    pub volume: u8,
+    pub age: Age,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pod {
+    /// The how-manieth pod of this name; always zero where volumes are claims, for there nothing asks for it.
+    pub made: u8,
+    /// The volume it was made for.
+    pub volume: u8,
+    pub stage: Stage,
+    pub terminating: bool,
+    pub age: Age,
+    pub ticket: Option<Ticket>,
+    pub template: u8,
+    pub labelled: bool,
+    pub process: Process,
+    /// Its emptyDir, with ephemeral storage.
+    pub scratch: Data,
+}
+
+impl Pod {
+    /// What the API server shows of it: what "unchanged since it was observed" speaks of. Readiness is left out, so
+    /// that the guard refuses less here than in truth.
+    pub fn face(&self) -> (u8, Stage, bool, Option<(Start, u8)>, u8, bool) {
+        let ticket = self.ticket.map(|ticket| (ticket.start, ticket.volume));
+        (self.volume, self.stage, self.terminating, ticket, self.template, self.labelled)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Node {
+    #[default]
+    Ready,
+    /// The control plane does not hear of it; its processes go on.
+    Cut,
+    Gone,
+}
+
+/// A line of etcd's member list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    pub role: Role,
+    pub started: bool,
+    /// Its match index came near the leader's once; etcd promotes by nothing else.
+    pub matched: bool,
+}
+
+/// All that belongs to one serial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seat {
+    pub claim: Option<Claim>,
+    pub claims_made: u8,
+    pub pod: Option<Pod>,
+    pub pods_made: u8,
+    /// The node of its pod, or of its volume where disks are local.
+    pub node: Node,
+    pub node_made: u8,
+    pub member: Option<Member>,
+    /// It was in the member list and was removed: its identity is spent.
+    pub removed: bool,
+    /// It was removed after its log had begun: that log carries an id that is banned.
+    pub banned: bool,
+    /// The volume that the first `create` was issued for.
+    pub create: Option<u8>,
+    /// The volume on which etcd was first started under this identity.
+    pub born: Option<u8>,
+    /// Its pod was deleted by force while its process goes on behind a cut link.
+    pub ghost: bool,
+}
+
+impl Seat {
+    /// What is on its volume, if it has one.
+    pub fn data(&self) -> Option<Data> {
+        self.claim.map(|claim| claim.data).or_else(|| self.pod.map(|pod| pod.scratch))
+    }
+
+    /// etcd runs here and can be reached.
+    pub fn alive(&self) -> bool {
+        self.node == Node::Ready && self.pod.is_some_and(|pod| pod.process == Process::Etcd)
+    }
+
+    /// Alive, and nobody has asked it to go.
+    pub fn steady(&self) -> bool {
+        self.alive() && self.pod.is_some_and(|pod| !pod.terminating)
+    }
+
+    pub fn is(&self, role: Role) -> bool {
+        self.member.is_some_and(|member| member.role == role)
+    }
+
+    pub fn acked(&self) -> bool {
+        matches!(self.data(), Some(Data::Entries { acked: true, .. }))
+    }
+}
+
+/// A step that an operator still means to take.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    pub step: Step,
+    /// What its guard speaks of has changed since the observation.
+    pub stale: bool,
+}
+
+/// A plan being acted on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Intent {
+    /// To be written first.
+    pub ledger: Option<Arc<Ledger>>,
+    /// The object was written since the observation: the compare-and-swap will fail.
+    pub outrun: bool,
+    /// A fault or a new wish came since the observation: it can't be blamed on us that the world is another.
+    pub excused: bool,
+    /// The wish it was made for.
+    pub wish: u8,
+    pub budget: Option<u8>,
+    pub steps: Vec<Held>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    Idle,
+    Acting(Arc<Intent>),
+}
+
+/// Which property was broken by the last transition. A state in which one is broken has no successors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Broken {
+    ExpectedSet,
+    Quorum,
+    LiveVoter,
+    TwoPlaces,
+    OtherVolume,
+    IdentityReused,
+    SeededTwice,
+    WriteLost,
+    VolumeDeleted,
+    Promotion,
+    PausedWrite,
+    Evicted,
+    RunAway,
+}
+
+/// Everything that is really there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// Which of the configuration's wishes is in force.
+    pub wish: u8,
+    pub seats: Vec<Seat>,
+    pub leader: Option<u8>,
+    pub memory: Arc<Memory>,
+    pub operators: Vec<Operator>,
+    /// The disruption budget's `minAvailable`.
+    pub budget: u8,
+    /// How many faults may still happen.
+    pub faults: u8,
+    /// With a prompt world: the seats that a fault has struck, which go at their own pace from then on.
+    pub slow: Serials,
+    /// The finalizer was released: the object is no more.
+    pub over: bool,
+    pub broken: Option<Broken>,
+}
+
+impl State {
+    pub fn seat(&self, serial: u8) -> Seat {
+        self.seats.get(usize::from(serial)).copied().unwrap_or_default()
+    }
+
+    /// The seat of a serial, made if there was none.
+    pub fn seat_mut(&mut self, serial: u8) -> &mut Seat {
+        let index = usize::from(serial);
+        if self.seats.len() <= index {
+            self.seats.resize(index + 1, Seat::default());
+        }
+        &mut self.seats[index]
+    }
+
+    pub fn serials(&self) -> std::ops::Range<u8> {
+        0..u8::try_from(self.seats.len()).unwrap_or(SERIALS)
+    }
+
+    pub fn members(&self) -> Serials {
+        self.serials().filter(|serial| self.seat(*serial).member.is_some()).collect()
+    }
+
+    pub fn voters(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.is(Role::Voter)).count()
+    }
+
+    pub fn learners(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.is(Role::Learner)).count()
+    }
+
+    pub fn alive_voters(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.is(Role::Voter) && seat.alive()).count()
+    }
+
+    pub fn steady_voters(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.is(Role::Voter) && seat.steady()).count()
+    }
+
+    /// Enough voters run and reach each other.
+    pub fn has_quorum(&self) -> bool {
+        self.voters() > 0 && self.alive_voters() >= quorum(self.voters())
+    }
+
+    pub fn break_with(&mut self, broken: Broken) {
+        self.broken.get_or_insert(broken);
+    }
+}
+
+pub fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
+}
