@@ -11,7 +11,7 @@ use quorate_backup::{install, ticket};
 
 /// What runs beside each etcd member of a Quorate cluster.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "quorate-agent", version, arg_required_else_help = true)]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -29,27 +29,27 @@ enum Action {
     },
     /// Wait for the start ticket, check the volume, become etcd
     ///
-    /// The command of etcd's container. It waits until the operator has written a ticket on the pod, then holds it
-    /// against this pod, the etcd binary and the volume:
+    /// The command of etcd's container. It waits until the operator has written a ticket on the
+    /// pod, then holds it against this pod, the etcd binary and the volume:
     ///
-    ///   create  the volume is new, or an earlier create on it left a log with neither an entry nor a vote; such data
-    ///           is deleted
+    ///   create  the volume is new, or an earlier create on it left a log with neither an entry
+    ///           nor a vote; such data is deleted
     ///   resume  the volume carries this member's marker (quorate.json) and a log with an entry
     ///
-    /// If all fits, this process becomes etcd, with the ticket's flags and no others. If not, it changes nothing, says
-    /// why, and waits for another ticket or a mended volume: it never exits by itself, because Kubernetes would start it
-    /// again ever more slowly. SIGTERM and SIGINT end it at once.
+    /// If all fits, this process becomes etcd, with the ticket's flags and no others. If not, it
+    /// changes nothing, says why, and waits for another ticket or a mended volume: it never exits
+    /// by itself, because Kubernetes would start it again ever more slowly. SIGTERM and SIGINT
+    /// end it at once.
     ///
     /// Until then it answers on the metrics port:
     ///
     ///   /quorate  state, reason and message as JSON
     ///   /livez    200
     ///   /readyz   503
-    ///   /ticket   takes a ticket ahead of the file, by POST, signed with the operator's key for this pod; only before
-    ///             the file has shown one, and only one
+    ///   /ticket   takes one ticket ahead of the file, by POST, signed by the operator for this pod
     ///
-    /// Reasons: NoTicket, OtherMember, OtherVolume, VolumeIsEmpty, VolumeHasOtherData, VolumeHasNoEntry, VolumeInUse,
-    /// VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
+    /// Reasons: NoTicket, OtherMember, OtherVolume, VolumeIsEmpty, VolumeHasOtherData,
+    /// VolumeHasNoEntry, VolumeInUse, VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
     #[command(verbatim_doc_comment)]
     Launch(Launch),
 }
