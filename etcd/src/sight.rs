@@ -89,7 +89,7 @@ pub enum Role {
 pub async fn look(addr: SocketAddr) -> Sight {
     let first = within(addr, async {
         let mut connection = Connection::open(addr).await?;
-        let first = first(&mut connection).await?;
+        let first = first(addr, &mut connection).await?;
         Ok((connection, first))
     });
     let (mut connection, gauges) = match first.await {
@@ -113,8 +113,9 @@ enum First {
     Odd { path: &'static str, status: StatusCode },
 }
 
-/// Asks for the metrics, and for the launcher's report where there are none.
-async fn first(connection: &mut Connection) -> Result<First, HttpError> {
+/// Asks for the metrics, and for the launcher's report where there are none. The launcher closes each connection after
+/// its answer, so that none is left when it becomes etcd: the report takes another one.
+async fn first(addr: SocketAddr, connection: &mut Connection) -> Result<First, HttpError> {
     const METRICS: &str = "/metrics";
     const REPORT: &str = "/quorate";
     let answer = connection.send(Method::GET, METRICS, Bytes::new()).await?;
@@ -124,7 +125,7 @@ async fn first(connection: &mut Connection) -> Result<First, HttpError> {
     match status {
         StatusCode::OK => Ok(First::Metrics(reader.finish())),
         StatusCode::NOT_FOUND => {
-            let answer = connection.ask(Method::GET, REPORT, Bytes::new()).await?;
+            let answer = Connection::open(addr).await?.ask(Method::GET, REPORT, Bytes::new()).await?;
             Ok(match answer.status {
                 StatusCode::OK => First::Report(answer.body),
                 status => First::Odd { path: REPORT, status },

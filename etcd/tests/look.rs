@@ -36,7 +36,17 @@ struct Server {
 }
 
 impl Server {
+    /// As etcd: a connection serves as many requests as one likes.
     async fn start(answers: Answers) -> Self {
+        Self::serve(answers, true).await
+    }
+
+    /// As the launcher: each connection is closed after its answer.
+    async fn start_closing(answers: Answers) -> Self {
+        Self::serve(answers, false).await
+    }
+
+    async fn serve(answers: Answers, keep_alive: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -49,9 +59,10 @@ impl Server {
                 *count.lock().unwrap() += 1;
                 let (log, answers) = (log.clone(), answers.clone());
                 let service = service_fn(move |request| answer(request, log.clone(), answers.clone()));
-                open.spawn(
-                    async move { drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await) },
-                );
+                open.spawn(async move {
+                    let mut server = http1::Builder::new();
+                    drop(server.keep_alive(keep_alive).serve_connection(TokioIo::new(stream), service).await);
+                });
             }
         });
         Self { addr, asked, connections, _task: task }
@@ -142,11 +153,11 @@ async fn etcd_that_is_not_live_is_seen_all_the_same() {
 #[tokio::test]
 async fn a_launcher_is_seen_with_its_report() {
     let report = r#"{"state":"waiting","reason":"NoTicket","message":"m","since":1}"#;
-    let server = Server::start([("/quorate", (OK, report)), ("/livez", (OK, ""))].into()).await;
+    let server = Server::start_closing([("/quorate", (OK, report)), ("/livez", (OK, ""))].into()).await;
     let Sight::Launcher(body) = look(server.addr).await else { panic!("not seen") };
     assert_eq!(body, report);
     assert_eq!(server.asked(), ["GET /metrics", "GET /quorate"]);
-    assert_eq!(*server.connections.lock().unwrap(), 1);
+    assert_eq!(*server.connections.lock().unwrap(), 2);
 }
 
 #[tokio::test]
