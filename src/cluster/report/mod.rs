@@ -87,3 +87,8 @@ pub fn phase(phase: quorate_statemachine::Phase) -> quorate_crds::Phase {
         Phase::Failed => quorate_crds::Phase::Failed,
     }
 }
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! What is told of each finding: a reason from the closed set, and a short sentence that names the member and the
 //! remedy. Only words; when they are told is decided elsewhere.
 
-use quorate_crds::Reason;
-use quorate_statemachine::{Finding, Phase, Serial};
+use quorate_crds::{Reason, names};
+use quorate_statemachine::{Finding, Memory, Phase, Serial};
 
 use crate::cluster::observe::Observed;
 
@@ -75,18 +75,21 @@ pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Tol
                  name."
             ),
         ),
-        Finding::EtcdUnknown => {
-            told(Reason::EtcdUnknown, "No member gave a linearizable answer: membership is not changed until one does.".into())
-        }
+        Finding::EtcdUnknown => told(
+            Reason::EtcdUnknown,
+            "No member gave a linearizable answer: membership is not changed until one does.".into(),
+        ),
         Finding::MembersOfAnother => told(
             Reason::MembershipForeign,
             "etcd lists members that Quorate did not add. Remove them with `etcdctl member remove`.".into(),
         ),
         Finding::QuorumLost => told(
             Reason::QuorumLost,
-            "The volumes of a majority are lost. Nothing is started in their place and what is left is kept. Restore a \
-             backup into a new EtcdCluster, or recover the data from the volumes that are left."
-                .into(),
+            format!(
+                "The volumes of a majority are lost. Nothing is started in their place and what is left is kept: {}. \
+                 Restore a backup into a new EtcdCluster, or recover the data from the volumes that are left.",
+                volumes_left(observed, cluster)
+            ),
         ),
         Finding::QuorumTooThin => told(
             Reason::ScalingHeld,
@@ -94,7 +97,9 @@ pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Tol
         ),
         Finding::SeedRefused => told(
             Reason::VolumeRefused,
-            format!("{member}: its volume carries data of somebody else, so no cluster is started on it. Empty the volume."),
+            format!(
+                "{member}: its volume carries data of somebody else, so no cluster is started on it. Empty the volume."
+            ),
         ),
         Finding::VolumeLost => {
             told(Reason::VolumeLost, format!("{member}: its volume is lost. It is replaced while a majority is up."))
@@ -128,10 +133,9 @@ pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Tol
             format!("{member}: correct spec.version or spec.image, or provide the image: {}", words(observed, about)),
         ),
         Finding::Unschedulable => unschedulable(observed, about, &member),
-        Finding::ContainerFailing => told(
-            Reason::ContainerFailing,
-            format!("{member}: read the container's log: {}", words(observed, about)),
-        ),
+        Finding::ContainerFailing => {
+            told(Reason::ContainerFailing, format!("{member}: read the container's log: {}", words(observed, about)))
+        }
         Finding::LearnerGivenUp => told(
             Reason::LearnerBehind,
             format!("{member}: it did not come up or did not catch up in time. Another takes its place."),
@@ -140,6 +144,17 @@ pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Tol
             told(Reason::Rolling, format!("{member}: its pod is out of date and is replaced when its turn comes."))
         }
     }
+}
+
+/// The claims that hold what is left of the members' data.
+fn volumes_left(observed: &Observed, cluster: &str) -> String {
+    let Memory::Ledger(ledger) = &observed.world.memory else { return "unknown".into() };
+    let left = ledger.members.iter().filter(|(serial, entry)| {
+        let claim = observed.claims.get(serial).filter(|claim| !claim.terminating);
+        entry.create.is_some() && claim.map(|claim| &claim.uid) == entry.create.as_ref()
+    });
+    let names: Vec<_> = left.map(|(serial, _)| names::member(cluster, serial.0)).collect();
+    if names.is_empty() { "no volume".into() } else { names.join(", ") }
 }
 
 /// A pod that no node takes: because of its claim, or of anything else.
@@ -182,10 +197,10 @@ fn node(observed: &Observed, about: Option<Serial>) -> &str {
     let pod = about.and_then(|serial| observed.pods.get(&serial));
     let of_pod = pod.and_then(|pod| pod.node.as_ref());
     let of_ledger = match &observed.world.memory {
-        quorate_statemachine::Memory::Ledger(ledger) => {
+        Memory::Ledger(ledger) => {
             about.and_then(|serial| ledger.members.get(&serial)).and_then(|entry| entry.node.as_ref())
         }
-        quorate_statemachine::Memory::Blank | quorate_statemachine::Memory::Unreadable => None,
+        Memory::Blank | Memory::Unreadable => None,
     };
     of_pod.or(of_ledger).map_or("(unknown)", |node| node.as_str())
 }

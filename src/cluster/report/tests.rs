@@ -1,0 +1,148 @@
+//! Tests of what is reported: truths of conditions, stability at rest, events on transitions only.
+
+use jiff::Timestamp;
+use quorate_crds::{EtcdClusterStatus, MemberHealth, Reason};
+use quorate_statemachine::{Membership, Phase, Plan, Serial, Sight, plan};
+
+use super::fixture::{self, SERIALS, after, healthy, sighted};
+use super::{events, status};
+use crate::cluster::observe::Observed;
+use crate::cluster::observe::trouble::Told;
+
+const EARLY: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn late() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn report(observed: &Observed, now: Timestamp) -> (Plan, EtcdClusterStatus) {
+    let plan = plan(&observed.world);
+    let status = status(observed, &plan, now);
+    (plan, status)
+}
+
+fn truth(status: &EtcdClusterStatus, kind: &str) -> (String, String) {
+    let condition = status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+    (condition.status.clone(), condition.reason.clone())
+}
+
+fn told(observed: &Observed) -> Vec<Reason> {
+    let (plan, new) = report(observed, late());
+    events::of_turns(observed, &plan, &new).into_iter().map(|news| news.reason).collect()
+}
+
+#[test]
+fn a_healthy_cluster_is_ready_available_and_at_rest() {
+    let (plan, status) = report(&healthy(), EARLY);
+    assert_eq!(plan.phase, Phase::Running);
+    for (kind, expected) in [("Ready", "True"), ("Available", "True"), ("Reconciling", "False"), ("Stalled", "False")] {
+        assert_eq!(truth(&status, kind).0, expected, "{kind}");
+    }
+    assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(4)));
+    assert_eq!((status.replicas, status.ready_replicas), (3, 3));
+    assert_eq!(status.leader.as_deref(), Some("db-0"));
+    assert_eq!(status.version.as_deref(), Some("3.6.16"));
+    assert_eq!(status.selector.as_deref(), Some("quorate.dev/cluster=db"));
+    assert_eq!(status.members.len(), 3);
+}
+
+#[test]
+fn the_same_world_twice_is_the_same_status() {
+    let silent = [(Serial(1), Sight::Unknown)];
+    for observed in [healthy(), sighted(&silent, true), sighted(&SERIALS.map(|s| (s, Sight::Unknown)), false)] {
+        let (_, first) = report(&observed, EARLY);
+        let observed = after(observed, first.clone());
+        assert_eq!(report(&observed, late()).1, first);
+        assert_eq!(told(&observed), []);
+    }
+}
+
+#[test]
+fn a_transition_is_dated_only_where_the_truth_turns() {
+    let (_, first) = report(&healthy(), EARLY);
+    let gone = after(sighted(&[(Serial(2), Sight::Waiting)], true), first);
+    let (_, second) = report(&gone, late());
+    let date = |kind: &str| second.conditions.iter().find(|c| c.type_ == kind).unwrap().last_transition_time.0;
+    assert_eq!(truth(&second, "Ready").0, "False");
+    assert_eq!(date("Ready"), late());
+    assert_eq!(date("Available"), EARLY);
+}
+
+#[test]
+fn becoming_ready_is_told_once() {
+    let observed = healthy();
+    assert_eq!(told(&observed), [Reason::ClusterReady]);
+    let (_, status) = report(&observed, EARLY);
+    assert_eq!(told(&after(observed, status)), []);
+}
+
+#[test]
+fn silence_of_everybody_is_unknown_and_not_a_loss() {
+    let (_, before) = report(&healthy(), EARLY);
+    let silent = after(sighted(&SERIALS.map(|s| (s, Sight::Unknown)), false), before);
+    let (_, status) = report(&silent, late());
+    assert_eq!(truth(&status, "Available"), ("Unknown".into(), "EtcdUnknown".into()));
+    assert!(status.members.iter().all(|member| member.health == Some(MemberHealth::Unknown)));
+    assert!(status.members.iter().all(|member| member.version.as_deref() == Some("3.6.16")), "what was learned stays");
+}
+
+#[test]
+fn a_majority_that_was_seen_down_is_not_available() {
+    let mut observed = sighted(&[(Serial(1), Sight::Waiting), (Serial(2), Sight::Waiting)], false);
+    if let Some(Sight::Etcd(alive)) =
+        observed.world.seats.get_mut(&Serial(0)).and_then(|seat| seat.pod.as_mut()).map(|pod| &mut pod.sight)
+    {
+        alive.has_leader = false;
+    }
+    let (_, before) = report(&healthy(), EARLY);
+    let observed = after(observed, before);
+    assert_eq!(observed.world.membership, Membership::Unknown);
+    let (_, status) = report(&observed, late());
+    assert_eq!(truth(&status, "Available"), ("False".into(), "QuorumLost".into()));
+    assert!(told(&observed).contains(&Reason::QuorumLost));
+}
+
+#[test]
+fn a_missing_image_is_told_with_the_kubelets_words() {
+    let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
+    let told =
+        Told { trouble: quorate_statemachine::Trouble::ImageMissing, words: "ErrImagePull: no such image".into() };
+    if let Some(pod) = observed.world.seats.get_mut(&Serial(2)).and_then(|seat| seat.pod.as_mut()) {
+        pod.trouble = Some(told.trouble);
+        pod.stage = quorate_statemachine::PodStage::Pending;
+        pod.ready = false;
+    }
+    if let Some(pod) = observed.pods.get_mut(&Serial(2)) {
+        pod.trouble = Some(told);
+    }
+    let (plan, status) = report(&observed, EARLY);
+    assert_eq!(truth(&status, "Stalled"), ("True".into(), "ImageMissing".into()), "{:?}", plan.findings);
+    let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled").unwrap();
+    assert!(stalled.message.contains("db-2") && stalled.message.contains("no such image"), "{}", stalled.message);
+    assert_eq!(status.members[2].reason.as_deref(), Some("ImageMissing"));
+    let news = events::of_turns(&observed, &plan, &status);
+    assert!(news.iter().any(|news| news.warning && news.reason == Reason::ImageMissing));
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_is_left_as_it_is() {
+    let mut broken = report(&healthy(), EARLY).1;
+    broken.ledger = Some(quorate_crds::Ledger { seeded: true, ..quorate_crds::Ledger::default() });
+    let mut observed = fixture::after(healthy(), broken.clone());
+    observed.world.memory = crate::cluster::ledger::read("db", observed.cluster.status.as_ref());
+    let (plan, status) = report(&observed, late());
+    assert_eq!(plan.phase, Phase::Failed);
+    assert_eq!(status.ledger, broken.ledger);
+    assert_eq!(truth(&status, "Stalled"), ("True".into(), "LedgerUnreadable".into()));
+}
+
+#[test]
+fn a_refusal_by_kubernetes_stalls_and_is_dated_once() {
+    let mut conditions = report(&healthy(), EARLY).1.conditions;
+    super::conditions::stall(&mut conditions, Reason::ObjectRefused, "exceeded quota", late());
+    let once = conditions.clone();
+    super::conditions::stall(&mut conditions, Reason::ObjectRefused, "exceeded quota", Timestamp::MAX);
+    assert_eq!(conditions, once);
+    let stalled = once.iter().find(|c| c.type_ == "Stalled").unwrap();
+    assert_eq!((stalled.status.as_str(), stalled.message.as_str()), ("True", "exceeded quota"));
+}
