@@ -22,8 +22,8 @@ pub enum PushError {
     /// A key that is not 32 bytes in hexadecimal.
     #[error("failed to read the public key: it must be {ED25519_PUBLIC_KEY_LEN} bytes in hexadecimal")]
     PublicKey,
-    /// A private key that can't be made, read or written.
-    #[error("failed to make, read or write the signing key")]
+    /// A private key that can't be made.
+    #[error("failed to make the signing key")]
     SigningKey,
     /// A signature that is not hexadecimal.
     #[error("the signature is not hexadecimal")]
@@ -44,16 +44,6 @@ impl SigningKey {
     /// A new key.
     pub fn generate() -> Result<Self, PushError> {
         Ed25519KeyPair::generate().map(Self).map_err(|_| PushError::SigningKey)
-    }
-
-    /// Reads a key from PKCS #8, as [`Self::to_pkcs8`] wrote it.
-    pub fn from_pkcs8(document: &[u8]) -> Result<Self, PushError> {
-        Ed25519KeyPair::from_pkcs8(document).map(Self).map_err(|_| PushError::SigningKey)
-    }
-
-    /// The key as PKCS #8: a secret.
-    pub fn to_pkcs8(&self) -> Result<Vec<u8>, PushError> {
-        Ok(self.0.to_pkcs8().map_err(|_| PushError::SigningKey)?.as_ref().to_vec())
     }
 
     /// What the launchers get to know.
@@ -159,12 +149,10 @@ mod tests {
         let key = SigningKey::generate().unwrap();
         let public = key.public_key().unwrap();
         assert_eq!(public.to_string().parse(), Ok(public.clone()));
-        let again = SigningKey::from_pkcs8(&key.to_pkcs8().unwrap()).unwrap();
-        sign(&again, &pod(), "x").verify(&public, &pod()).unwrap();
+        sign(&key, &pod(), "x").verify(&public, &pod()).unwrap();
         for odd in ["", "00", "zz", &"0".repeat(63), &"00".repeat(33)] {
             assert_eq!(odd.parse::<PublicKey>(), Err(PushError::PublicKey), "{odd}");
         }
-        assert_eq!(SigningKey::from_pkcs8(b"x").map(drop), Err(PushError::SigningKey));
     }
 
     proptest! {

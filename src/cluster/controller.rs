@@ -25,10 +25,11 @@ use quorate_statemachine::NodeName;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::act::Actor;
+use super::act::{Actor, Courier};
 use super::observe::cache::{Cache, Key};
 use super::observe::facts::{self, ClaimFacts, NodeFacts, PodFacts};
 use super::observe::{Observer, Watched, key};
+use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::Kube;
 use crate::lease::Claim;
@@ -68,7 +69,10 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
     let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
     let recorder = Recorder::new(kube.client(), reporter);
     let observer = Observer { kube: kube.clone(), watched: watched.clone(), pool: pool.clone() };
-    let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent_image };
+    let courier = Courier::new().map(Arc::new);
+    let ticket_key = courier.as_ref().map(|courier| courier.public_key().to_owned());
+    let agent = Agent { image: agent_image, ticket_key };
+    let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent, courier };
     let driver = Arc::new(Driver::new(observer, actor, recorder, metrics));
     let filled = Arc::new(Filled::new(ready));
     let sources = Sources { client: kube.client(), namespace, filled: filled.clone() };

@@ -102,8 +102,11 @@ fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
         if !peer.leaving && !draft.changes_members() {
             keep::take_back_create(draft, &peer.member);
         }
-        if pod.labelled_voter != votes {
-            draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: votes });
+        // The kubelet asks a pod's readiness anew when the pod changes (prober_manager.go, UpdatePodStatus): a label that
+        // comes when the voter serves spares it the rest of a probe's second.
+        let labelled = votes && (pod.labelled_voter || peer.member.well());
+        if pod.labelled_voter != labelled {
+            draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: labelled });
         }
     }
     // One that is being promoted counts before it votes, one that left as long as its pod would be counted.

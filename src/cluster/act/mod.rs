@@ -1,6 +1,7 @@
 //! Acts: the only writer. The ledger first, by compare-and-swap; then what every cluster has; then the plan's steps in
 //! their order, each guarded where it is done. The first surprise ends it: the next round observes again.
 
+mod courier;
 mod etcd;
 mod furnish;
 mod objects;
@@ -14,6 +15,7 @@ use quorate_etcd::{CallError, Pool};
 use quorate_statemachine::{Bind, Life, Plan, Serial, Step, Uid};
 use serde_json::json;
 
+pub use self::courier::Courier;
 pub use self::furnish::Furnished;
 use super::observe::Observed;
 use super::render;
@@ -75,8 +77,10 @@ pub struct Actor {
     pub pool: Arc<Pool>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// The image that brings the agent.
-    pub agent_image: String,
+    /// The agent that pods are given.
+    pub agent: render::Agent,
+    /// Who sends tickets to launchers; nobody does if no key could be made.
+    pub courier: Option<Arc<Courier>>,
 }
 
 /// One plan being carried out.

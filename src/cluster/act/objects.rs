@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
-use quorate_statemachine::{Life, Membership, Serial, Start, Ticket, Uid};
+use quorate_statemachine::{Life, Membership, Serial, Sight, Start, Ticket, Uid};
 use serde_json::json;
 
 use super::{Acting, Stop};
@@ -37,7 +37,7 @@ impl Acting<'_> {
             (false, _) => None,
         };
         let volume = claim.map_or(Volume::Ephemeral, Volume::Claim);
-        let pod = render::pod(&self.cluster, serial, &self.actor.agent_image, volume, sealed.as_ref());
+        let pod = render::pod(&self.cluster, serial, &self.actor.agent, volume, sealed.as_ref());
         self.actor.kube.create(self.cluster.namespace, &pod).await?;
         Ok(())
     }
@@ -53,7 +53,18 @@ impl Acting<'_> {
         let change = json!({ "metadata": { "uid": pod.as_str(), "resourceVersion": observed.resource_version,
             "annotations": sealed.annotations() } });
         self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
+        self.hand_over(serial, observed, &sealed).await;
         Ok(())
+    }
+
+    /// Sends a ticket that is on its pod now to the launcher, if that waits for it: the kubelet takes up to a second to
+    /// bring it.
+    async fn hand_over(&self, serial: Serial, pod: &PodFacts, sealed: &Sealed) {
+        let seen = self.observed.said.seen.get(&serial);
+        let waits = seen.filter(|seen| seen.pod == pod.uid && seen.sight == Sight::Waiting);
+        if let (Some(courier), Some(seen)) = (&self.actor.courier, waits) {
+            courier.hand_over(seen.ip, &pod.uid, sealed.text()).await;
+        }
     }
 
     fn seal(&self, serial: Serial, volume: &Uid, begin: &Begin) -> Result<Sealed, Stop> {

@@ -287,7 +287,8 @@ mod tests {
         let joining = Begin::Join([Serial(0), Serial(3)].into());
         let ticket = render::ticket(&cluster, Serial(3), &claim, &joining).unwrap();
         let sealed = render::Sealed::new(&ticket, Millis(77)).unwrap();
-        let mut pod = render::pod(&cluster, Serial(3), "agent:1", render::Volume::Claim(&claim), Some(&sealed));
+        let mut pod =
+            render::pod(&cluster, Serial(3), &render::fixture::agent(), render::Volume::Claim(&claim), Some(&sealed));
         pod.metadata.uid = Some("p-uid".into());
         let facts = PodFacts::of(&pod).unwrap();
         assert_eq!(facts.owner.as_deref(), Some("c-uid"));
@@ -295,7 +296,8 @@ mod tests {
         assert_eq!(facts.ticket, Some(TicketFacts { begin: joining, volume: claim, since: Millis(77) }));
         assert_eq!(facts.template, render::hash(&spec));
         assert_eq!((facts.stage, facts.ready, facts.terminating), (PodStage::Pending, false, false));
-        let mut ephemeral = render::pod(&cluster, Serial(3), "agent:1", render::Volume::Ephemeral, None);
+        let mut ephemeral =
+            render::pod(&cluster, Serial(3), &render::fixture::agent(), render::Volume::Ephemeral, None);
         ephemeral.metadata.uid = Some("p-uid".into());
         let facts = PodFacts::of(&ephemeral).unwrap();
         assert_eq!((facts.volume, facts.ticket), (Uid::new("p-uid"), None));

@@ -2,11 +2,16 @@
 
 use quorate_crds::EtcdClusterSpec;
 
-use super::Cluster;
+use super::{Agent, Cluster};
 
 /// `db` in `prod`.
 pub(super) fn cluster(spec: &EtcdClusterSpec) -> Cluster<'_> {
     Cluster { name: "db", namespace: "prod", uid: "0b54c1d2", spec }
+}
+
+/// An agent that takes no tickets but from the annotation.
+pub fn agent() -> Agent {
+    Agent { image: "quorate.dev/agent:dev".into(), ticket_key: None }
 }
 
 /// A spec in which the given change was made to the default.

@@ -18,7 +18,7 @@ use quorate_statemachine::Serial;
 
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Volume, pod};
+pub use pod::{Agent, Volume, pod};
 pub use service::{client_service, headless_service};
 pub use template::{hash, read_hash};
 pub use ticket::{Begin, RenderError, Sealed, max_learners, ticket};
@@ -137,7 +137,7 @@ fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> 
 }
 
 #[cfg(test)]
-mod fixture;
+pub mod fixture;
 
 #[cfg(test)]
 mod tests {

@@ -42,9 +42,17 @@ pub enum Volume<'a> {
     Ephemeral,
 }
 
-/// The pod of a member. Without a ticket its launcher waits for one. `agent` is the agent's image: it is the operator's
-/// and not the spec's, so a pod with another one is not out of date.
-pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &str, volume: Volume<'_>, ticket: Option<&Sealed>) -> Pod {
+/// The agent as the operator brings it. It is not the spec's, so a pod with another one is not out of date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// Its image.
+    pub image: String,
+    /// The public key of tickets that are sent to the launcher directly. `None`: it takes none.
+    pub ticket_key: Option<String>,
+}
+
+/// The pod of a member. Without a ticket its launcher waits for one.
+pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>, ticket: Option<&Sealed>) -> Pod {
     let Image { repository: _, tag: _, pull_policy: _, pull_secrets } = &cluster.spec.image;
     let Scheduling {
         node_selector,
@@ -59,8 +67,8 @@ pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &str, volume: Volume<'_
         spec: Some(PodSpec {
             hostname: Some(name.clone()),
             subdomain: Some(cluster.name.to_owned()),
-            init_containers: Some(vec![agent_container(cluster, agent)]),
-            containers: vec![etcd_container(cluster, &name, volume)],
+            init_containers: Some(vec![agent_container(cluster, &agent.image)]),
+            containers: vec![etcd_container(cluster, &name, agent, volume)],
             volumes: Some(volumes(cluster, name, volume)),
             image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
                 pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
@@ -109,20 +117,22 @@ fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
     }
 }
 
-fn etcd_container(cluster: &Cluster<'_>, name: &str, volume: Volume<'_>) -> Container {
+fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volume<'_>) -> Container {
+    let mut env = vec![
+        value("QUORATE_MEMBER", name),
+        match volume {
+            Volume::Claim(uid) => value("QUORATE_VOLUME", uid.as_str()),
+            Volume::Ephemeral => field("QUORATE_VOLUME", "metadata.uid"),
+        },
+        field("QUORATE_POD_UID", "metadata.uid"),
+    ];
+    env.extend(agent.ticket_key.as_deref().map(|key| value("QUORATE_TICKET_KEY", key)));
     Container {
         name: "etcd".into(),
         image: Some(cluster.spec.image_reference()),
         image_pull_policy: Some(cluster.spec.image.pull_policy.as_str().to_owned()),
         command: Some(vec![AGENT.into(), "launch".into()]),
-        env: Some(vec![
-            value("QUORATE_MEMBER", name),
-            match volume {
-                Volume::Claim(uid) => value("QUORATE_VOLUME", uid.as_str()),
-                Volume::Ephemeral => field("QUORATE_VOLUME", "metadata.uid"),
-            },
-            field("QUORATE_POD_UID", "metadata.uid"),
-        ]),
+        env: Some(env),
         ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
         volume_mounts: Some(vec![
             mount("data", VOLUME_PATH, false),

@@ -12,13 +12,11 @@ use serde_json::{Value, json, to_value};
 use super::super::{Begin, fixture, ticket};
 use super::*;
 
-const AGENT_IMAGE: &str = "quorate.dev/agent:dev";
-
 /// The pod of member 4 on a claim, without a ticket.
 fn rendered(change: impl FnOnce(&mut EtcdClusterSpec)) -> Value {
     let spec = fixture::spec(change);
     let volume = Uid::new("7d1e");
-    to_value(pod(&fixture::cluster(&spec), Serial(4), AGENT_IMAGE, Volume::Claim(&volume), None)).unwrap()
+    to_value(pod(&fixture::cluster(&spec), Serial(4), &fixture::agent(), Volume::Claim(&volume), None)).unwrap()
 }
 
 fn etcd(pod: &Value) -> &Value {
@@ -39,7 +37,7 @@ fn a_ticket_from_birth_is_in_the_annotations_and_shown_as_a_file() {
     let volume = Uid::new("7d1e");
     let own = ticket(&cluster, Serial(4), &volume, &Begin::Resume).unwrap();
     let sealed = Sealed::new(&own, Millis(17)).unwrap();
-    let pod = to_value(pod(&cluster, Serial(4), AGENT_IMAGE, Volume::Claim(&volume), Some(&sealed))).unwrap();
+    let pod = to_value(pod(&cluster, Serial(4), &fixture::agent(), Volume::Claim(&volume), Some(&sealed))).unwrap();
     let annotations = &pod["metadata"]["annotations"];
     assert_eq!(Ticket::parse(annotations["quorate.dev/ticket"].as_str().unwrap()).unwrap(), own);
     assert_eq!(annotations["quorate.dev/ticket-since"], "17");
@@ -57,7 +55,7 @@ fn ephemeral_storage_lives_and_dies_with_the_pod() {
         s.storage.ephemeral = true;
         s.storage.size = Quantity::new("2Gi");
     });
-    let pod = to_value(pod(&fixture::cluster(&spec), Serial(4), AGENT_IMAGE, Volume::Ephemeral, None)).unwrap();
+    let pod = to_value(pod(&fixture::cluster(&spec), Serial(4), &fixture::agent(), Volume::Ephemeral, None)).unwrap();
     assert_eq!(pod["spec"]["volumes"][0], json!({"name": "data", "emptyDir": {"sizeLimit": "2Gi"}}));
     let volume = &etcd(&pod)["env"][1];
     assert_eq!(volume["name"], "QUORATE_VOLUME");
@@ -140,9 +138,17 @@ fn the_image_is_the_specs() {
 fn the_agents_image_is_the_operators_and_does_not_make_a_pod_out_of_date() {
     let spec = EtcdClusterSpec::default();
     let volume = Uid::new("7d1e");
-    let with = |agent| to_value(pod(&fixture::cluster(&spec), Serial(4), agent, Volume::Claim(&volume), None)).unwrap();
-    let (old, new) = (with("agent:1"), with("agent:2"));
+    let with = |image: &str, ticket_key: Option<&str>| {
+        let agent = Agent { image: image.into(), ticket_key: ticket_key.map(Into::into) };
+        to_value(pod(&fixture::cluster(&spec), Serial(4), &agent, Volume::Claim(&volume), None)).unwrap()
+    };
+    let (old, new) = (with("agent:1", None), with("agent:2", Some("00ff")));
     assert_eq!(new["spec"]["initContainers"][0]["image"], "agent:2");
+    let named = |pod: &Value| {
+        etcd(pod)["env"].as_array().unwrap().iter().find(|env| env["name"] == "QUORATE_TICKET_KEY").cloned()
+    };
+    assert_eq!(named(&old), None);
+    assert_eq!(named(&new), Some(json!({"name": "QUORATE_TICKET_KEY", "value": "00ff"})));
     assert_eq!(old["metadata"], new["metadata"]);
 }
 

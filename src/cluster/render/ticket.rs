@@ -77,6 +77,11 @@ impl Sealed {
         Ok(Self { text: ticket.render()?, since: now })
     }
 
+    /// The ticket's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The annotations: for a pod's birth, or for a patch.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
