@@ -7,18 +7,19 @@ pub mod members;
 pub mod trouble;
 mod wish;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, names};
 use quorate_etcd::Pool;
 use quorate_statemachine::{
     Claim, ClusterId, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, NodeName, NodeSight,
-    PodStage, Role, Seat, Serial, Sight, Start, Ticket, World,
+    PodStage, Role, Seat, Serial, Sight, Start, Ticket, Trouble, World,
 };
 use serde_json::Value;
 
@@ -64,6 +65,8 @@ pub struct Observed {
     pub pods: BTreeMap<Serial, PodFacts>,
     /// Its claims, for reports.
     pub claims: BTreeMap<Serial, ClaimFacts>,
+    /// StorageClasses that its claims name and that do not exist. Looked for only where a pod can't be scheduled.
+    pub missing_classes: BTreeSet<String>,
     /// Its Services and its budget, from the watches.
     pub furniture: Furniture,
     /// What its members said.
@@ -180,7 +183,8 @@ impl Observer {
         };
         let key = key(&cluster);
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
-        Ok(Observed { cluster, world, pods, claims, furniture, said })
+        let missing_classes = self.missing_classes(&pods, &claims).await?;
+        Ok(Observed { cluster, world, pods, claims, missing_classes, furniture, said })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -199,6 +203,30 @@ impl Observer {
         self.watched.places.lock().unwrap_or_else(PoisonError::into_inner).extend(read.iter().cloned());
         places.extend(read);
         Ok(places)
+    }
+
+    /// The StorageClasses that do not exist, of those for whose volumes pods wait: the scheduler says only that the claim
+    /// is not bound.
+    async fn missing_classes(
+        &self,
+        pods: &BTreeMap<Serial, PodFacts>,
+        claims: &BTreeMap<Serial, ClaimFacts>,
+    ) -> Result<BTreeSet<String>, Error> {
+        let waits = |serial: &Serial| {
+            let told = pods.get(serial).and_then(|pod| pod.trouble.as_ref());
+            told.is_some_and(|told| told.trouble == Trouble::Unschedulable)
+        };
+        let unbound = claims.iter().filter(|(serial, claim)| claim.volume_name.is_none() && waits(serial));
+        let classes: BTreeSet<_> = unbound.filter_map(|(_, claim)| claim.class.clone()).collect();
+        let looked_for = classes.into_iter().map(async |name| {
+            match self.kube.get_global::<StorageClass>(&name).await {
+                Ok(found) => Ok(found.is_none().then_some(name)),
+                // Who may not look can't say that it is missing.
+                Err(error) if error.is_forbidden() => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        Ok(try_join_all(looked_for).await?.into_iter().flatten().collect())
     }
 
     /// Each of these nodes by a quorum read: one that is not there is gone.

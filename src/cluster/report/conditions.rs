@@ -112,8 +112,9 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
         truth,
         told: Told { reason, sentence: sentence.into() },
     };
-    if matches!(plan.phase, Phase::Hibernated) {
-        return told(Truth::False, Reason::Hibernated, "There are no pods, as asked for.");
+    let asleep = observed.world.wish.replicas == 0 && matches!(observed.world.membership, Membership::Unknown);
+    if asleep || matches!(plan.phase, Phase::Hibernated) {
+        return told(Truth::False, Reason::Hibernated, "spec.replicas is 0: the cluster does not serve, as asked for.");
     }
     let seeded = super::ledger_of(observed, plan).is_some_and(|ledger| matches!(ledger.seeding, Seeding::Done(_)));
     match observed.world.membership {

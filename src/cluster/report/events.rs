@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder};
 use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
-use quorate_statemachine::{Finding, Plan, Serial, Start, Step};
+use quorate_statemachine::{Finding, Life, Plan, Serial, Start, Step};
 
 use super::sentences::{self, Weight};
 use crate::cluster::observe::Observed;
@@ -83,11 +83,17 @@ fn of_step(cluster: &str, step: &Step) -> Option<News> {
 /// What has turned between the old status and the new one.
 pub fn of_turns(observed: &Observed, plan: &Plan, new: &EtcdClusterStatus) -> Vec<News> {
     let old = observed.cluster.status.clone().unwrap_or_default();
-    let conditions = of_conditions(&old.conditions, &new.conditions);
-    conditions.into_iter().chain(of_findings(observed, plan, &old)).collect()
+    // What is taken away by wish is no loss, and what was away by wish is not missed while it comes back.
+    let wanted_away = observed.world.wish.replicas == 0 || observed.world.wish.life == Life::Deleting;
+    let waking = old.phase == Some(quorate_crds::Phase::Hibernated);
+    let mut news = of_conditions(&old.conditions, &new.conditions, wanted_away);
+    if !wanted_away && !waking {
+        news.extend(of_findings(observed, plan, &old));
+    }
+    news
 }
 
-fn of_conditions(old: &[Condition], new: &[Condition]) -> Vec<News> {
+fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec<News> {
     let find = |all: &[Condition], kind: ConditionType| all.iter().find(|c| c.type_ == kind.as_str()).cloned();
     let mut news = Vec::new();
     for kind in ConditionType::ALL {
@@ -98,7 +104,7 @@ fn of_conditions(old: &[Condition], new: &[Condition]) -> Vec<News> {
         let warning = match (kind, now.status.as_str()) {
             (ConditionType::Ready, "True") if turned => false,
             (ConditionType::Stalled, "True") if turned || other_reason => true,
-            (ConditionType::Available, "False") if was == Some("True") && now.reason != "Hibernated" => true,
+            (ConditionType::Available, "False") if was == Some("True") && !wanted_away => true,
             _ => continue,
         };
         let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason) else { continue };

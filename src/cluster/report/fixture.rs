@@ -1,6 +1,6 @@
 //! Clusters as they may be observed, for the tests of reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -138,6 +138,7 @@ pub fn healthy() -> Observed {
         },
         pods: pods.iter().map(|(serial, pod)| (*serial, facts(pod))).collect(),
         claims: BTreeMap::new(),
+        missing_classes: BTreeSet::new(),
         furniture: Furniture::default(),
         said: Said { seen: pods.iter().map(|(serial, pod)| (*serial, seen(*serial, pod))).collect(), list: None },
     }

@@ -162,12 +162,12 @@ fn unschedulable(observed: &Observed, about: Option<Serial>, member: &str) -> To
     let words = words(observed, about);
     let claim = about.and_then(|serial| observed.claims.get(&serial));
     let unbound = claim.filter(|claim| claim.volume_name.is_none());
-    let class_missing = words.contains("storageclass") && words.contains("not found");
+    let missing = |class: &String| observed.missing_classes.contains(class);
     let (reason, remedy) = match unbound {
-        Some(_) if class_missing => (
+        Some(claim) if claim.class.as_ref().is_some_and(missing) => (
             Reason::StorageClassMissing,
-            "create the StorageClass, or name one that exists in \
-            spec.storage.storageClassName of a new cluster",
+            "create the StorageClass that its claim names, or name one that exists in \
+             spec.storage.storageClassName of a new cluster",
         ),
         Some(claim) if claim.class.is_none() => (
             Reason::StorageClassMissing,

@@ -146,3 +146,39 @@ fn a_refusal_by_kubernetes_stalls_and_is_dated_once() {
     let stalled = once.iter().find(|c| c.type_ == "Stalled").unwrap();
     assert_eq!((stalled.status.as_str(), stalled.message.as_str()), ("True", "exceeded quota"));
 }
+
+#[test]
+fn going_to_sleep_is_no_loss() {
+    let (_, before) = report(&healthy(), EARLY);
+    let mut asleep = after(sighted(&SERIALS.map(|s| (s, Sight::Waiting)), false), before);
+    asleep.world.wish.replicas = 0;
+    let (_, status) = report(&asleep, late());
+    assert_eq!(truth(&status, "Available"), ("False".into(), "Hibernated".into()));
+    assert_eq!(told(&asleep), []);
+}
+
+#[test]
+fn a_storage_class_that_does_not_exist_is_named_as_the_cause() {
+    let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
+    let words = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+    let trouble = quorate_statemachine::Trouble::Unschedulable;
+    if let Some(pod) = observed.pods.get_mut(&Serial(2)) {
+        pod.trouble = Some(Told { trouble, words: words.into() });
+    }
+    let claim = crate::cluster::observe::facts::ClaimFacts {
+        uid: quorate_statemachine::Uid::new("claim-2"),
+        cluster_uid: Some("uid".into()),
+        terminating: false,
+        volume_name: None,
+        class: Some("nope".into()),
+        requested: None,
+    };
+    observed.claims.insert(Serial(2), claim);
+    let told = |observed: &Observed| {
+        super::sentences::tell(observed, Some(Serial(2)), quorate_statemachine::Finding::Unschedulable)
+    };
+    assert_eq!(told(&observed).reason, Reason::VolumePending);
+    observed.missing_classes.insert("nope".into());
+    assert_eq!(told(&observed).reason, Reason::StorageClassMissing);
+    assert!(told(&observed).sentence.starts_with("db-2: ") && told(&observed).sentence.ends_with(words));
+}
