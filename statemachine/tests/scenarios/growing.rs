@@ -182,6 +182,12 @@ fn a_used_ticket_to_create_is_taken_back() {
 }
 
 #[test]
+fn a_voter_is_labelled_only_once_it_serves() {
+    cluster(3).unheard(2).pod(2, |pod| pod.labelled_voter = false).plan().never("label 2");
+    cluster(3).unheard(2).plan().never("unlabel 2");
+}
+
+#[test]
 fn a_promoted_member_is_labelled() {
     cluster(3).pod(2, |pod| pod.labelled_voter = false).plan().does(["label 2"]).budget(2);
     let demoted = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
