@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use etcd_client::Client;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -174,35 +175,41 @@ impl Cluster {
         .await
     }
 
+    /// Makes a call to one member after the other until one answers; what the last one said if none does.
+    pub async fn ask<T>(&self, mut call: impl AsyncFnMut(&mut Client) -> Result<T>) -> Result<T> {
+        let mut last = anyhow!("no member has an address");
+        for (name, address) in self.voters_addresses().await? {
+            let asked = async { call(&mut dial(&address).await?).await };
+            match asked.await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = error.context(name),
+            }
+        }
+        Err(last)
+    }
+
     /// Writes one key.
     pub async fn put(&self, key: &str, value: &str) -> Result<()> {
         wait_for(&format!("a write to {}", self.name), PATIENCE, async || {
-            let addresses = self.voters_addresses().await?;
-            let address = addresses.values().next().context("no member has an address")?;
-            dial(address).await?.put(key, value, None).await.map_err(told)?;
-            Ok(())
+            self.ask(async |client| client.put(key, value, None).await.map_err(told)).await.map(drop)
         })
         .await
     }
 
     /// Deletes one key.
     pub async fn remove(&self, key: &str) -> Result<()> {
-        let addresses = self.voters_addresses().await?;
-        let address = addresses.values().next().context("no member has an address")?;
-        let removed = dial(address).await?.delete(key, None).await.map_err(told)?;
+        let removed = self.ask(async |client| client.delete(key, None).await.map_err(told)).await?;
         ensure!(removed.deleted() == 1, "{} keys were deleted", removed.deleted());
         Ok(())
     }
 
     /// Demands that a key reads as it was written, linearizably.
     pub async fn reads(&self, key: &str, value: &str) -> Result<()> {
-        let found = wait_for(&format!("a linearizable read from {}", self.name), PATIENCE, async || {
-            let addresses = self.voters_addresses().await?;
-            let address = addresses.values().next().context("no member has an address")?;
-            let answer = dial(address).await?.get(key, None).await.map_err(told)?;
-            Ok(answer.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned()))
+        let answer = wait_for(&format!("a linearizable read from {}", self.name), PATIENCE, async || {
+            self.ask(async |client| client.get(key, None).await.map_err(told)).await
         })
         .await?;
+        let found = answer.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned());
         ensure!(found.as_deref() == Some(value), "{key} reads {found:?}, not {value:?}");
         Ok(())
     }

@@ -19,9 +19,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures::FutureExt as _;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Client, Config};
+use quorate_crds::EtcdCluster;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::lab::Lab;
@@ -233,12 +234,28 @@ impl Scene {
         Cluster::new(self.clone(), name)
     }
 
+    /// Deletes the clusters and waits until they and their pods are gone. A namespace that still holds pods when it is
+    /// deleted takes half their grace longer, whatever they do.
+    async fn end(&self) -> Result<()> {
+        let (clusters, pods) = (self.api::<EtcdCluster>(), self.api::<Pod>());
+        let (now, all) = (DeleteParams::default(), ListParams::default());
+        clusters.delete_collection(&now, &all).await.context("failed to delete the scene's clusters")?;
+        pods.delete_collection(&now, &all).await.context("failed to delete the scene's pods")?;
+        wait_for("the scene's clusters and pods to be gone", PATIENCE, async || {
+            let left = (clusters.list(&all).await?.items.len(), pods.list(&all).await?.items.len());
+            ensure!(left == (0, 0), "{} clusters and {} pods are there", left.0, left.1);
+            Ok(())
+        })
+        .await
+    }
+
     /// Deletes the namespace and waits until it is gone: a deletion that hangs is a fault of the operator.
     pub async fn close(&self) -> Result<()> {
         if std::env::var_os("QUORATE_KEEP").is_some() {
             eprintln!("scene {}: kept namespace {}", self.name, self.namespace);
             return Ok(());
         }
+        self.end().await?;
         let spaces: Api<Namespace> = Api::all(self.client.clone());
         spaces.delete(&self.namespace, &DeleteParams::default()).await.context("failed to delete the namespace")?;
         wait_for("the deletion of the scene's namespace to complete", PATIENCE, async || {
@@ -266,7 +283,7 @@ impl Scene {
     /// Demands that the claims of this scene have left nothing behind that would be taken for another's.
     pub async fn has_no_claims(&self) -> Result<()> {
         let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = self.api();
-        let names: Vec<_> = claims.list(&kube::api::ListParams::default()).await?.items;
+        let names: Vec<_> = claims.list(&ListParams::default()).await?.items;
         ensure!(names.is_empty(), "{} claims are still there", names.len());
         Ok(())
     }

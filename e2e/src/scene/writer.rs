@@ -186,9 +186,10 @@ impl Written {
 
 /// All keys below the prefix, read page by page from one member.
 async fn read(cluster: &Cluster, prefix: &str) -> Result<HashMap<String, String>> {
-    let addresses = cluster.voters_addresses().await?;
-    let address = addresses.values().next().context("no member has an address")?;
-    let mut client = dial(address).await?;
+    cluster.ask(async |client| read_from(client, prefix).await).await
+}
+
+async fn read_from(client: &mut Client, prefix: &str) -> Result<HashMap<String, String>> {
     let mut found = HashMap::new();
     let mut from = format!("{prefix}/");
     let end = format!("{prefix}0"); // '0' follows '/'.
