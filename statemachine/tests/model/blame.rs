@@ -10,14 +10,15 @@ use crate::{
 };
 
 /// What a plan would break if nothing else happened while it is acted on.
-pub fn blame_plan(config: &Config, state: &State, plan: &Plan) -> Option<Broken> {
-    if config.wish(state).life == Life::Paused && (plan.ledger.is_some() || !plan.steps.is_empty()) {
+pub fn blame_plan(config: &Config, state: &State, plan: &Plan, wish: u8) -> Option<Broken> {
+    let life = config.wishes[usize::from(wish)].life;
+    if life == Life::Paused && (plan.ledger.is_some() || !plan.steps.is_empty()) {
         return Some(Broken::PausedWrite);
     }
     if plan.steps.iter().filter(|step| step.changes_members()).count() > 1 {
         return Some(Broken::ExpectedSet);
     }
-    let whole = config.wish(state).life == Life::Deleting;
+    let whole = life == Life::Deleting;
     let too_early = |step: &Step| match step {
         Step::DeleteClaim { serial, .. } => {
             let seat = state.seat(small(*serial));
@@ -26,7 +27,7 @@ pub fn blame_plan(config: &Config, state: &State, plan: &Plan) -> Option<Broken>
         _ => false,
     };
     let reuses = |step: &Step| match step {
-        Step::AddLearner { serial, .. } => state.seat(small(*serial)).removed,
+        Step::AddLearner { serial, .. } => state.seat(small(*serial)).banned,
         _ => false,
     };
     if plan.steps.iter().any(reuses) {
@@ -37,7 +38,7 @@ pub fn blame_plan(config: &Config, state: &State, plan: &Plan) -> Option<Broken>
     }
     let mut ahead = state.clone();
     plan.steps.iter().find_map(|step| {
-        let broken = blame(config, &ahead, state.wish, step);
+        let broken = blame(config, &ahead, wish, step);
         imagine(&mut ahead, step);
         broken
     })

@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     faults::{Kind, delete_all_pods, heal, lose_node, lose_status, strike},
     observe::Eyes,
-    operator::{act, is_about_to_promote, observe, overtake},
+    operator::{act, is_about_to_promote, observe, observe_on, overtake},
     rest::Calm,
     state::{Broken, Node, Operator, State},
 };
@@ -48,6 +48,8 @@ impl Quorate {
     fn do_it(&self, state: &mut State, action: Action) -> bool {
         let config = &self.config;
         match action {
+            Action::Observe(operator) if config.piecemeal => observe_on(config, state, operator, Eyes::Open),
+            Action::ObserveBlind(operator) if config.piecemeal => observe_on(config, state, operator, Eyes::Blind),
             Action::Observe(operator) => observe(config, state, operator, Eyes::Open),
             Action::ObserveBlind(operator) => observe(config, state, operator, Eyes::Blind),
             Action::Act(operator) => {
@@ -95,9 +97,13 @@ impl Quorate {
         let faults = |kind| state.faults > 0 && self.config.kinds.contains(&kind);
         for (index, operator) in state.operators.iter().enumerate() {
             match operator {
-                Operator::Idle => {
+                Operator::Idle | Operator::Looking(_) => {
                     actions.push(Action::Observe(index));
-                    if faults(Kind::Blind) {
+                    let asks_etcd = match operator {
+                        Operator::Looking(glimpse) => glimpse.objects.is_some(),
+                        Operator::Idle | Operator::Acting(_) => !self.config.piecemeal,
+                    };
+                    if asks_etcd && faults(Kind::Blind) {
                         actions.push(Action::ObserveBlind(index));
                     }
                 }
@@ -130,6 +136,24 @@ impl Action {
             Self::ObserveBlind(_) | Self::ActOnDying(_) | Self::Strike(..) | Self::DeleteAllPods | Self::LoseStatus => {
                 true
             }
+        }
+    }
+
+    /// Whose act it is.
+    fn operator(self) -> Option<usize> {
+        match self {
+            Self::Act(operator) | Self::ActOnDying(operator) => Some(operator),
+            Self::Observe(_)
+            | Self::ObserveBlind(_)
+            | Self::Crash(_)
+            | Self::Progress(_)
+            | Self::CatchUp(_)
+            | Self::Heal(_)
+            | Self::NeverHeals(_)
+            | Self::NextWish
+            | Self::Strike(..)
+            | Self::DeleteAllPods
+            | Self::LoseStatus => None,
         }
     }
 
@@ -184,7 +208,7 @@ impl Model for Quorate {
         state.settle();
         state.tidy();
         while self.config.prompt && self.hurry(&mut state) {}
-        overtake(last, &mut state, action.excuses(&self.config));
+        overtake(last, &mut state, action.operator(), action.excuses(&self.config));
         // Two operators are alike: which of them holds which plan does not matter.
         state.operators.sort_by_cached_key(|operator| {
             let mut hasher = DefaultHasher::new();

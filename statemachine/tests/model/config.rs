@@ -53,6 +53,8 @@ pub struct Config {
     pub kinds: &'static [Kind],
     /// What Kubernetes and etcd do by themselves they do at once, except at seats that a fault has struck.
     pub prompt: bool,
+    /// An operator observes piece by piece, and the world moves on meanwhile.
+    pub piecemeal: bool,
     pub mistake: Option<Mistake>,
 }
 
@@ -79,6 +81,7 @@ impl Config {
             faults: 0,
             kinds: &[],
             prompt: false,
+            piecemeal: false,
             mistake: None,
         }
     }
@@ -103,6 +106,10 @@ impl Config {
 
     pub fn prompt(self) -> Self {
         Self { prompt: true, ..self }
+    }
+
+    pub fn piecemeal(self) -> Self {
+        Self { piecemeal: true, ..self }
     }
 
     pub fn with(self, mistake: Mistake) -> Self {
@@ -171,7 +178,6 @@ impl Config {
             node: Node::Ready,
             node_made: 0,
             member: Some(Member { role: Role::Voter, started: true, matched: true }),
-            removed: false,
             banned: false,
             create: Some(0),
             born: Some(0),

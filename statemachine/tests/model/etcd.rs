@@ -99,8 +99,7 @@ impl State {
         }
         let seat = self.seat_mut(serial);
         seat.member = None;
-        seat.removed = true;
-        seat.banned = seat.born.is_some();
+        seat.banned |= seat.born.is_some();
         Ok(())
     }
 

@@ -78,6 +78,9 @@ impl Kind {
         Self::Blind,
         Self::Dying,
     ];
+    /// The ways in which a newcomer fails, for pairs of them where pairs of all kinds take too long for every day.
+    pub const GROWING: &[Self] =
+        &[Self::Kill, Self::Birth, Self::DeleteClaim, Self::Gone, Self::AllPods, Self::Dying, Self::Crash];
     /// Everything, a crash of the operator among it.
     pub const ALL_AND_CRASH: &[Self] = &[
         Self::Kill,

@@ -204,8 +204,8 @@ impl State {
                 }
             }
             if seat.pod.is_none() && seat.claim.is_none() && seat.member.is_none() && !seat.ghost {
-                let Seat { claims_made, pods_made, node, node_made, removed, banned, create, .. } = *seat;
-                *seat = Seat { claims_made, pods_made, node, node_made, removed, banned, create, ..Seat::default() };
+                let Seat { claims_made, pods_made, node, node_made, banned, create, .. } = *seat;
+                *seat = Seat { claims_made, pods_made, node, node_made, banned, create, ..Seat::default() };
             }
         }
     }

@@ -57,12 +57,13 @@ pub fn ids(serials: Serials) -> impl Iterator<Item = MemberId> {
     (0..state::SERIALS).filter(move |serial| serials.contains(*serial)).map(id_of)
 }
 
-/// The world as this state shows it.
-pub fn look(config: &Config, state: &State, eyes: Eyes, freshness: Freshness) -> World {
+/// The world as an operator sees it that has read the object and what belongs to it when things were as in `state`, and
+/// asks etcd and the launchers now.
+pub fn look(config: &Config, state: &State, truth: &State, eyes: Eyes, freshness: Freshness) -> World {
     let seen = |serial: u8| {
         let seat = state.seat(serial);
         (seat.pod.is_some() || seat.claim.is_some())
-            .then(|| (Serial(u32::from(serial)), see(config, state, serial, eyes)))
+            .then(|| (Serial(u32::from(serial)), see(config, state, truth, serial, eyes)))
     };
     World {
         now: NOW,
@@ -72,13 +73,13 @@ pub fn look(config: &Config, state: &State, eyes: Eyes, freshness: Freshness) ->
         seats: state.serials().filter_map(seen).collect(),
         nodes: nodes(config, state),
         membership: match eyes {
-            Eyes::Open if state.has_quorum() => Membership::Known(list(state)),
+            Eyes::Open if truth.has_quorum() => Membership::Known(list(truth)),
             Eyes::Open | Eyes::Blind => Membership::Unknown,
         },
     }
 }
 
-fn see(config: &Config, state: &State, serial: u8, eyes: Eyes) -> Seat {
+fn see(config: &Config, state: &State, truth: &State, serial: u8, eyes: Eyes) -> Seat {
     let seat = state.seat(serial);
     let node = || Home::Node(node_name(serial, seat.node_made));
     let claim = seat.claim.map(|claim| Claim {
@@ -87,10 +88,17 @@ fn see(config: &Config, state: &State, serial: u8, eyes: Eyes) -> Seat {
         terminating: claim.terminating,
         home: kubelet::home(config.volumes, claim, node),
     });
-    Seat { pod: seat.pod.map(|pod| see_pod(config, state, serial, pod, eyes)), claim }
+    let pod = seat.pod.map(|pod| {
+        let sight = match (eyes, truth.seat(serial)) {
+            (Eyes::Open, state::Seat { node: Node::Ready, pod: Some(now), .. }) => sight(truth, serial, now.process),
+            (Eyes::Open | Eyes::Blind, _) => Sight::Unknown,
+        };
+        see_pod(config, state, serial, pod, sight)
+    });
+    Seat { pod, claim }
 }
 
-fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, eyes: Eyes) -> Pod {
+fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: Sight) -> Pod {
     let seat = state.seat(serial);
     let volume = |made| match config.volumes {
         Volumes::Local | Volumes::Network => claim_uid(serial, made),
@@ -121,10 +129,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, eyes: Ey
         template: TemplateHash(u64::from(pod.template)),
         labelled_voter: pod.labelled,
         ready: seat.alive() && state.has_quorum() && seat.member.is_some(),
-        sight: match eyes {
-            Eyes::Open if seat.node == Node::Ready => sight(state, serial, pod.process),
-            Eyes::Open | Eyes::Blind => Sight::Unknown,
-        },
+        sight,
     }
 }
 

@@ -12,14 +12,14 @@ use crate::{
     observe::{Eyes, claim_uid, ids, look, made_of, pod_uid, small},
     planted::{Mistake, decide},
     state::{
-        Age, Broken, Claim, Data, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials, Stage,
-        Start, State, Ticket, serial_of,
+        Age, Broken, Claim, Data, Glimpse, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials,
+        Stage, Start, State, Ticket, serial_of,
     },
 };
 
 /// What the operator would do now, having looked again by quorum reads if the plan says so.
-pub fn consider(config: &Config, state: &State, eyes: Eyes) -> Plan {
-    let mut world = look(config, state, eyes, Freshness::Cached);
+pub fn consider(config: &Config, state: &State, truth: &State, eyes: Eyes) -> Plan {
+    let mut world = look(config, state, truth, eyes, Freshness::Cached);
     let plan = decide(config.mistake, &world);
     if !plan.needs_fresh_look() {
         return plan;
@@ -28,24 +28,83 @@ pub fn consider(config: &Config, state: &State, eyes: Eyes) -> Plan {
     decide(config.mistake, &world)
 }
 
-/// Observes and plans; false if there is nothing to do.
+/// Observes all at once and plans; false if there is nothing to do.
 pub fn observe(config: &Config, state: &mut State, operator: usize, eyes: Eyes) -> bool {
-    if state.over {
-        return false;
+    let glimpse = Glimpse::of(state);
+    !state.over && conclude(config, state, operator, eyes, &Glimpse { objects: Some(state.seats.clone()), ..glimpse })
+}
+
+/// Observes piece by piece: first the object itself, then what belongs to it, then etcd; and plans.
+pub fn observe_on(config: &Config, state: &mut State, operator: usize, eyes: Eyes) -> bool {
+    let glimpse = match &state.operators[operator] {
+        Operator::Idle => Glimpse::of(state),
+        Operator::Looking(glimpse) if glimpse.objects.is_none() => {
+            Glimpse { objects: Some(state.seats.clone()), ..Glimpse::clone(glimpse) }
+        }
+        Operator::Looking(glimpse) => {
+            let glimpse = Arc::clone(glimpse);
+            state.operators[operator] = Operator::Idle;
+            conclude(config, state, operator, eyes, &glimpse);
+            return true;
+        }
+        Operator::Acting(_) => return false,
+    };
+    state.operators[operator] = Operator::Looking(Arc::new(glimpse));
+    !state.over
+}
+
+impl Intent {
+    /// Whether anything that is still to be done asks for the object to be as it was observed.
+    fn is_bound_to_the_object(&self) -> bool {
+        let adds = |held: &Held| matches!(held.step, Step::AddLearner { .. });
+        self.ledger.is_some() || self.steps.iter().any(adds)
     }
-    let plan = consider(config, state, eyes);
-    if let Some(broken) = blame_plan(config, state, &plan) {
+}
+
+impl Glimpse {
+    fn of(state: &State) -> Self {
+        let (memory, wish) = (Arc::clone(&state.memory), state.wish);
+        Self { memory, wish, objects: None, touched: Serials::default(), outrun: false, excused: false }
+    }
+}
+
+/// Asks etcd, and plans; false if there is nothing to do.
+fn conclude(config: &Config, state: &mut State, operator: usize, eyes: Eyes, glimpse: &Glimpse) -> bool {
+    let Glimpse { memory, wish, objects, touched, outrun, excused } = glimpse.clone();
+    let shown = State { memory, wish, seats: objects.unwrap_or_default(), ..state.clone() };
+    let plan = consider(config, &shown, state, eyes);
+    if let Some(broken) = blame_plan(config, state, &plan, wish).filter(|_| !excused) {
         state.break_with(broken);
     }
     let budget = plan.budget.filter(|budget| config.evicts() && *budget != state.budget);
     if plan.ledger.is_none() && plan.steps.is_empty() && budget.is_none() {
         return state.broken.is_some();
     }
-    let steps = plan.steps.into_iter().map(|step| Held { stale: !names_what_is_there(state, &step), step }).collect();
-    let intent =
-        Intent { ledger: plan.ledger.map(Arc::new), outrun: false, excused: false, wish: state.wish, budget, steps };
+    let is_stale = |step: &Step| pod_of(step).is_some_and(|serial| touched.contains(serial));
+    let held = |step| Held { stale: is_stale(&step) || !names_what_is_there(&shown, &step), step };
+    let steps = plan.steps.into_iter().map(held).collect();
+    let ledger = plan.ledger.map(Arc::new);
+    let mut intent = Intent { ledger, outrun, excused, wish, budget, steps };
+    intent.outrun &= intent.is_bound_to_the_object();
     state.operators[operator] = Operator::Acting(Arc::new(intent));
     true
+}
+
+/// The serial whose pod the step's guard speaks of.
+fn pod_of(step: &Step) -> Option<u8> {
+    match step {
+        Step::IssueTicket { serial, .. } | Step::DeletePod { serial, .. } | Step::LabelPod { serial, .. } => {
+            Some(small(*serial))
+        }
+        Step::CreateClaim(_)
+        | Step::CreatePod { .. }
+        | Step::DeleteClaim { .. }
+        | Step::AddLearner { .. }
+        | Step::Promote { .. }
+        | Step::Remove { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => None,
+    }
 }
 
 /// Whether the pod that the step names is the one that is there.
@@ -92,7 +151,7 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
         }
     }
     if !intent.steps.is_empty() {
-        intent.outrun &= intent.ledger.is_some();
+        intent.outrun &= intent.is_bound_to_the_object();
         state.operators[operator] = Operator::Acting(Arc::new(intent));
     }
 }
@@ -128,6 +187,9 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
         }
         Step::IssueTicket { .. } | Step::DeletePod { .. } | Step::LabelPod { .. } => Err(Denied),
         Step::AddLearner { serial, expect } => {
+            if intent.outrun && config.mistake != Some(Mistake::LedgerUnread) {
+                return Err(Denied);
+            }
             expected(config, state, &expect)?;
             state.add_learner(small(serial), config.wish(state).max_learners)
         }
@@ -316,13 +378,31 @@ fn expected(
 }
 
 /// Marks in the plans under way what the last transition has overtaken.
-pub fn overtake(before: &State, state: &mut State, fault: bool) {
+pub fn overtake(before: &State, state: &mut State, by: Option<usize>, fault: bool) {
     let wished = before.wish != state.wish;
     let rewritten = wished || before.memory != state.memory;
     for index in 0..state.operators.len() {
-        let Operator::Acting(intent) = &state.operators[index] else { continue };
+        let intent = match &state.operators[index] {
+            Operator::Idle => continue,
+            Operator::Looking(glimpse) => {
+                let face = |state: &State, serial| state.seat(serial).pod.map(|pod| pod.face());
+                let changed = |serial: &u8| face(before, *serial) != face(state, *serial);
+                let touched = state.serials().filter(changed).filter(|_| glimpse.objects.is_some());
+                let now = Glimpse {
+                    touched: touched.fold(glimpse.touched, Serials::with),
+                    outrun: glimpse.outrun || rewritten,
+                    excused: glimpse.excused || fault || wished,
+                    ..Glimpse::clone(glimpse)
+                };
+                state.operators[index] = Operator::Looking(Arc::new(now));
+                continue;
+            }
+            Operator::Acting(intent) => intent,
+        };
         let mut now = Intent::clone(intent);
-        now.outrun |= rewritten && now.ledger.is_some();
+        // What it wrote itself, it knows.
+        let by_another = wished || (rewritten && by != Some(index));
+        now.outrun |= by_another && now.is_bound_to_the_object();
         now.excused |= fault || wished;
         for held in &mut now.steps {
             held.stale |= overtaken(before, state, &held.step);

@@ -12,6 +12,8 @@ use quorate_statemachine::{
 pub enum Mistake {
     /// Membership calls are made whatever the member list is by then.
     ExpectedSetUnchecked,
+    /// A learner is added whatever was written to the object since it was planned.
+    LedgerUnread,
     /// A learner whose volume was lost is created again on another one.
     CreatedTwice,
     /// A voter too many is removed without asking how the others are.
@@ -33,7 +35,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
     let mut plan = plan(world);
     let Some(mistake) = mistake else { return plan };
     let spoilt = match mistake {
-        Mistake::ExpectedSetUnchecked => None,
+        Mistake::ExpectedSetUnchecked | Mistake::LedgerUnread => None,
         Mistake::CreatedTwice => create_again(world, &mut plan),
         Mistake::RemovedInHaste => remove_in_haste(world),
         Mistake::PromotedLagging => promote_if(world, |sight| matches!(sight, Sight::Etcd(_))),

@@ -17,7 +17,7 @@ use crate::{
     faults::heal,
     observe::{Eyes, made_of, small},
     operator::{act, consider, observe, overtake},
-    state::{Data, Node, Operator, Pod, Process, Seat, Serials, State, quorum},
+    state::{Data, Node, Operator, Pod, Process, Seat, Serials, Stage, State, quorum},
 };
 
 /// More rounds than any way to rest takes; one that takes more goes in circles.
@@ -100,7 +100,7 @@ fn round(config: &Config, state: &mut State, told: &mut Vec<String>) -> Result<b
             act(config, state, 0, false);
             state.settle();
             state.tidy();
-            overtake(&now, state, false);
+            overtake(&now, state, Some(0), false);
         }
     }
     if let Some(broken) = state.broken {
@@ -114,7 +114,7 @@ fn rests_well(config: &Config, state: &State) -> Result<(), String> {
     if state.over {
         return over_well(config, state);
     }
-    let plan = consider(config, state, Eyes::Open);
+    let plan = consider(config, state, state, Eyes::Open);
     let wish = config.wish(state);
     if wish.life != Life::Paused && (plan.ledger.is_some() || !plan.steps.is_empty()) {
         return Err(format!("it keeps trying in vain: {:?}", plan.steps));
@@ -164,11 +164,13 @@ fn waits_rightly(config: &Config, state: &State, plan: &Plan) -> bool {
 
 /// A majority of the voters' volumes is lost, or the seed's, before anybody heard of it.
 fn is_lost(config: &Config, state: &State) -> bool {
-    let carries = |seat: &Seat| {
-        let reachable = config.volumes != Volumes::Local || seat.node != Node::Gone;
-        let own = seat.born == seat.volume() && matches!(seat.data(), Some(Data::Entries { .. }));
-        reachable && own && seat.claim.is_none_or(|claim| !claim.terminating)
+    let stays = |seat: &Seat| match config.volumes {
+        Volumes::Local => seat.node != Node::Gone && seat.claim.is_some_and(|claim| !claim.terminating),
+        Volumes::Network => seat.claim.is_some_and(|claim| !claim.terminating),
+        Volumes::Ephemeral => seat.pod.is_some_and(|pod| !pod.terminating && pod.stage != Stage::Finished),
     };
+    let carries =
+        |seat: &Seat| stays(seat) && seat.born == seat.volume() && matches!(seat.data(), Some(Data::Entries { .. }));
     let voters = state.voters();
     if voters > 0 {
         let left = state.seats.iter().filter(|seat| seat.is(Role::Voter) && carries(seat)).count();
@@ -177,9 +179,8 @@ fn is_lost(config: &Config, state: &State) -> bool {
     // It may have been told to start, and have served unseen: nobody can know better than the ledger.
     let Memory::Ledger(Ledger { seeding: Seeding::Begun(seed), members, .. }) = &*state.memory else { return false };
     let (serial, seat) = (small(*seed), state.seat(small(*seed)));
-    let reachable = config.volumes != Volumes::Local || seat.node != Node::Gone;
     let given = members.get(seed).and_then(|entry| made_of(entry.create.as_ref()?, serial));
-    given != seat.volume() || !reachable || seat.claim.is_some_and(|claim| claim.terminating)
+    given != seat.volume() || !stays(&seat)
 }
 
 fn sleeps_well(state: &State, plan: &Plan) -> Result<(), String> {

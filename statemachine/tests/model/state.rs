@@ -165,9 +165,8 @@ pub struct Seat {
     pub node: Node,
     pub node_made: u8,
     pub member: Option<Member>,
-    /// It was in the member list and was removed: its identity is spent.
-    pub removed: bool,
-    /// It was removed after its log had begun: that log carries an id that is banned.
+    /// It was removed after its log had begun: that log carries an id that is banned, this identity is spent. (One that
+    /// was never started has left no trace anywhere, and may as well be added again.)
     pub banned: bool,
     /// The volume that the first `create` was issued for.
     pub create: Option<u8>,
@@ -225,9 +224,25 @@ pub struct Intent {
     pub steps: Vec<Held>,
 }
 
+/// What an operator has read so far that observes piece by piece.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Glimpse {
+    pub memory: Arc<Memory>,
+    pub wish: u8,
+    /// Pods, claims and nodes, once they were read.
+    pub objects: Option<Vec<Seat>>,
+    /// Whose pods have changed since they were read.
+    pub touched: Serials,
+    /// The object was written since it was read.
+    pub outrun: bool,
+    /// A fault or a new wish came since.
+    pub excused: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     Idle,
+    Looking(Arc<Glimpse>),
     Acting(Arc<Intent>),
 }
 

@@ -1,6 +1,6 @@
 //! Tells a path through the model in words.
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::Arc};
 
 use quorate_statemachine::{Ledger, Memory, Phase};
 use stateright::Path;
@@ -39,8 +39,10 @@ pub fn tell(model: &Quorate, property: &str, path: Path<State, Action>) -> Strin
 
 fn words(model: &Quorate, action: Action, before: &State, after: &State) -> String {
     match action {
-        Action::Observe(_) => intent(model, before, Eyes::Open),
-        Action::ObserveBlind(_) => format!("(etcd does not answer) {}", intent(model, before, Eyes::Blind)),
+        Action::Observe(operator) => intent(model, before, operator, Eyes::Open),
+        Action::ObserveBlind(operator) => {
+            format!("(etcd does not answer) {}", intent(model, before, operator, Eyes::Blind))
+        }
         Action::Act(operator) => acted(before, after, operator),
         Action::ActOnDying(operator) => format!("the learner dies, and {}", acted(before, after, operator)),
         Action::Crash(_) => "an operator crashes".to_owned(),
@@ -55,8 +57,16 @@ fn words(model: &Quorate, action: Action, before: &State, after: &State) -> Stri
     }
 }
 
-fn intent(model: &Quorate, before: &State, eyes: Eyes) -> String {
-    let plan = consider(&model.config, before, eyes);
+fn intent(model: &Quorate, before: &State, operator: usize, eyes: Eyes) -> String {
+    let shown = match &before.operators[operator] {
+        Operator::Idle if model.config.piecemeal => return "an operator reads the object".to_owned(),
+        Operator::Looking(glimpse) => match glimpse.objects.clone() {
+            None => return "an operator reads pods, claims and nodes".to_owned(),
+            Some(seats) => State { memory: Arc::clone(&glimpse.memory), wish: glimpse.wish, seats, ..before.clone() },
+        },
+        Operator::Idle | Operator::Acting(_) => before.clone(),
+    };
+    let plan = consider(&model.config, &shown, before, eyes);
     let mut text = format!("an operator observes: {:?}", plan.phase);
     if let Some(ledger) = &plan.ledger {
         let _ = write!(text, ", ledger [{}]", remembered(ledger));
