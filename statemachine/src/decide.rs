@@ -93,7 +93,7 @@ fn tend(draft: &mut Draft<'_>, census: &Census<'_>) -> Phase {
 }
 
 /// What follows from the member list: the ticket a member carries, the label of a voter, and the disruption budget,
-/// which lets a drain take as many voters as the cluster can spare: one, or the only one there is.
+/// which lets a drain take one voter where that leaves a quorum, and the only one there is.
 fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
     for peer in census.peers() {
         let votes = census.voters.iter().any(|voter| voter.id == peer.id);
@@ -115,5 +115,7 @@ fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
         .iter()
         .filter(|stray| stray.pod.is_some_and(|pod| pod.labelled_voter && !pod.terminating))
         .count();
-    draft.set_budget((census.voters.len() + promoted + still_labelled).saturating_sub(1));
+    let counted = census.voters.len() + promoted + still_labelled;
+    // Of two none can be spared: one of them is no quorum.
+    draft.set_budget(if counted == 2 { 2 } else { counted.saturating_sub(1) });
 }

@@ -98,7 +98,8 @@ pub enum Step {
         /// On or off.
         voter: bool,
     },
-    /// Add a learner. Guard: the linearizable member list equals `expect`.
+    /// Add a learner. Guard: the linearizable member list equals `expect`, and the object was written by nobody else since
+    /// it was observed: two operators can add a learner and remove it again, which brings the list back to `expect`.
     AddLearner {
         /// For this serial.
         serial: Serial,

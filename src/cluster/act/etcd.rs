@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use quorate_crds::EtcdCluster;
 use quorate_etcd::{CallError, MemberClient};
 use quorate_statemachine::{Alive, MemberId, Serial, Sight};
 
@@ -20,6 +22,7 @@ const PROMOTION_LAG: u64 = 100;
 
 impl Acting<'_> {
     pub(super) async fn add_learner(&self, serial: Serial, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+        self.object_is_untouched().await?;
         let member = self.member_that_agrees(expect).await?;
         self.change("add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
         Ok(())
@@ -47,6 +50,18 @@ impl Acting<'_> {
             return Err(Stop::Surprise(format!("{from} does not lead any more")));
         }
         self.change("move-leader", member.move_leader(quorate_etcd::MemberId(to.0))).await
+    }
+
+    /// Demands that nobody wrote the object since it was read: another operator may have added a learner and removed it
+    /// again, after which the member list is what it was when this plan was made, and the plan is not.
+    async fn object_is_untouched(&self) -> Result<(), Stop> {
+        let now = self.actor.kube.get::<EtcdCluster>(self.cluster.namespace, self.cluster.name).await?;
+        let version = now.and_then(|cluster| cluster.resource_version());
+        if version.is_some() && version == self.version {
+            Ok(())
+        } else {
+            Err(Stop::Surprise("the object has changed since it was planned from".into()))
+        }
     }
 
     /// A member whose linearizable list is the one that was planned from: the leader if it is known.

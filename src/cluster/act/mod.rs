@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, names};
 use quorate_etcd::{CallError, Pool};
 use quorate_statemachine::{Bind, Life, Plan, Serial, Step, Uid};
@@ -88,6 +89,8 @@ struct Acting<'a> {
     actor: &'a Actor,
     observed: &'a Observed,
     cluster: render::Cluster<'a>,
+    /// The object's version as it was last read or written in this round.
+    version: Option<String>,
 }
 
 impl Actor {
@@ -118,7 +121,7 @@ impl Actor {
         let Some(cluster) = render::Cluster::of(&observed.cluster) else {
             return Err(Stop::Surprise("the object has no UID".into()));
         };
-        let acting = Acting { actor: self, observed, cluster };
+        let mut acting = Acting { actor: self, observed, cluster, version: None };
         if observed.world.wish.life == Life::Wanted {
             acting.hold_with_finalizer(acted).await?;
         }
@@ -129,6 +132,7 @@ impl Actor {
         if observed.world.wish.life == Life::Wanted {
             Box::pin(acting.furnish(plan, furnished)).await?;
         }
+        acting.version = acted.cluster.resource_version();
         Box::pin(acting.steps(&plan.steps, &mut acted.done)).await
     }
 
