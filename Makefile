@@ -7,8 +7,10 @@ DENY        = $(TOOLS)/bin/cargo-deny
 # Scenes at a time: each waits most of its time, and beside them two cores have to run three nodes.
 JOBS       ?= 3
 
-# Debian packages that the build needs: the name of a program, and the package that has it.
-NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config
+# Debian packages that the build needs: a program or a file, and the package that has it. protoc finds the protobuf
+# messages that etcd's import only with libprotobuf-dev, which its own package merely recommends.
+NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config \
+              /usr/include/google/protobuf/descriptor.proto:libprotobuf-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test unit e2e bench lint images crds deploy up down status clean
@@ -18,7 +20,7 @@ help: ## Say what there is
 
 setup: ## Install what the build needs, or say what to install
 	@missing=""; \
-	for pair in $(NEEDED); do command -v "$${pair%%:*}" > /dev/null || missing="$$missing $${pair#*:}"; done; \
+	for pair in $(NEEDED); do need="$${pair%%:*}"; [ -e "$$need" ] || command -v "$$need" > /dev/null || missing="$$missing $${pair#*:}"; done; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
