@@ -188,3 +188,8 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
         Stop::Surprise(_) | Stop::Etcd(_) | Stop::Shut(_) => None,
     }
 }
+
+#[cfg(test)]
+mod fake_api;
+#[cfg(test)]
+mod tests;

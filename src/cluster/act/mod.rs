@@ -13,7 +13,7 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, names};
 use quorate_etcd::{CallError, Pool};
-use quorate_statemachine::{Bind, Life, Plan, Serial, Step, Uid};
+use quorate_statemachine::{Bind, Life, Phase, Plan, Serial, Step, Uid};
 use serde_json::json;
 
 pub use self::courier::Courier;
@@ -129,7 +129,8 @@ impl Actor {
             acted.cluster = Arc::new(acting.write_status(&acted.cluster, status).await?);
             acted.status_written = true;
         }
-        if observed.world.wish.life == Life::Wanted {
+        // What has failed is left as it is: it may be somebody else's.
+        if observed.world.wish.life == Life::Wanted && plan.phase != Phase::Failed {
             Box::pin(acting.furnish(plan, furnished)).await?;
         }
         acting.version = acted.cluster.resource_version();

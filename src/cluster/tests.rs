@@ -1,0 +1,150 @@
+//! Tests of the driver against an API server in this process: what is written, in which order, and that nothing of it
+//! depends on where an operator stops. No etcd runs here: the rounds go as far as members that wait.
+
+use std::sync::Arc;
+
+use kube::runtime::events::{Recorder, Reporter};
+use quorate_crds::{EtcdCluster, EtcdClusterSpec};
+use quorate_etcd::{Access, Pool};
+use quorate_statemachine::LookAgain;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::act::Actor;
+use super::fake_api::FakeApi;
+use super::memo::Memo;
+use super::observe::{Observer, Watched};
+use super::render::Agent;
+use super::{Driver, Error};
+use crate::api::Kube;
+use crate::lease::Claim;
+use crate::metrics::Metrics;
+use crate::writes::Writes;
+
+const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
+/// Rounds after which a cluster whose pods never start has nothing to do any more.
+const ROUNDS: usize = 4;
+
+fn object() -> Value {
+    let mut object = serde_json::to_value(EtcdCluster::new("db", EtcdClusterSpec::default())).unwrap();
+    object["metadata"]["generation"] = json!(1);
+    object
+}
+
+/// An operator that has just been started: it knows nothing, and its watches have brought nothing.
+fn driver(api: &FakeApi, claim: Claim) -> Driver {
+    let (_, stopping) = watch::channel(false);
+    let metrics = Arc::new(Metrics::new());
+    let kube = Kube::new(api.client(), metrics.clone(), Writes::new(claim, stopping, None));
+    let pool = Arc::new(Pool::new(Access::plaintext()));
+    let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
+    let recorder = Recorder::new(api.client(), reporter);
+    let observer = Observer { kube: kube.clone(), watched: Arc::new(Watched::default()), pool: pool.clone() };
+    let agent = Agent { image: "agent:1".into(), ticket_key: None };
+    let actor = Actor { kube, pool, metrics: metrics.clone(), agent, courier: None };
+    Driver::new(observer, actor, recorder, metrics)
+}
+
+fn watched(api: &FakeApi) -> Arc<EtcdCluster> {
+    Arc::new(serde_json::from_value(api.object(CLUSTER)).unwrap())
+}
+
+async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> {
+    let mut memo = Memo::new(&watched(api));
+    let mut look_again = LookAgain::AtOnce;
+    for _ in 0..ROUNDS {
+        look_again = driver.drive(&mut memo, watched(api)).await?;
+    }
+    Ok(look_again)
+}
+
+#[tokio::test]
+async fn finalizer_and_ledger_come_before_anything_is_made() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    let written = api.written();
+    assert_eq!(written[..2], ["PATCH etcdclusters db", "PUT etcdclusters db status"], "{written:?}");
+    let made = |what: &str| written.iter().position(|line| line == what).unwrap_or(usize::MAX);
+    for serial in 0..3 {
+        let (claim, pod) = (format!("POST persistentvolumeclaims db-{serial}"), format!("POST pods db-{serial}"));
+        assert!(made(&claim) < made(&pod) && made(&pod) < usize::MAX, "{written:?}");
+    }
+    let pod = api.object("/api/v1/namespaces/ns/pods/db-1");
+    let claim = api.object("/api/v1/namespaces/ns/persistentvolumeclaims/db-1");
+    let variables = pod["spec"]["containers"][0]["env"].as_array().unwrap();
+    let volume = variables.iter().find(|variable| variable["name"] == "QUORATE_VOLUME").unwrap();
+    assert_eq!(volume["value"], claim["metadata"]["uid"]);
+    assert_eq!(api.object(CLUSTER)["status"]["ledger"]["nextSerial"], 3);
+}
+
+#[tokio::test]
+async fn what_is_there_is_not_made_again_though_no_watch_shows_it() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    let before = api.essence();
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    assert_eq!(api.essence(), before);
+    let made = api.written().iter().filter(|line| line.starts_with("POST pods")).count();
+    assert_eq!(made, 3);
+}
+
+#[tokio::test]
+async fn wherever_an_operator_stops_the_next_one_ends_in_the_same_state() {
+    let reference = FakeApi::default();
+    reference.put(CLUSTER, object());
+    rounds(&driver(&reference, Claim::forever()), &reference).await.unwrap();
+    let all = reference.written().len();
+    assert!(all > 9, "{:?}", reference.written());
+    for stopped_after in 0..all {
+        let api = FakeApi::default();
+        api.put(CLUSTER, object());
+        api.breaks_after(Some(stopped_after));
+        let first = rounds(&driver(&api, Claim::forever()), &api).await;
+        assert!(first.is_err(), "{stopped_after} of {all}");
+        assert_eq!(api.written().len(), stopped_after);
+        api.breaks_after(None);
+        rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+        assert_eq!(api.essence(), reference.essence(), "stopped after {stopped_after}: {:?}", api.written());
+    }
+}
+
+#[tokio::test]
+async fn without_the_lease_nothing_is_written() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    let driver = driver(&api, Claim::never());
+    assert!(!driver.may_act());
+    let mut memo = Memo::new(&watched(&api));
+    assert!(driver.drive(&mut memo, watched(&api)).await.is_err());
+    assert_eq!(api.written(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn of_a_paused_cluster_only_the_status_is_written_and_once() {
+    let api = FakeApi::default();
+    let mut paused = object();
+    paused["spec"]["paused"] = json!(true);
+    api.put(CLUSTER, paused);
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    assert_eq!(api.written(), ["PUT etcdclusters db status"]);
+}
+
+#[tokio::test]
+async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    let mut restored = api.object(CLUSTER);
+    restored["status"] = Value::Null;
+    api.put(CLUSTER, restored);
+    let before = api.written().len();
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    assert_eq!(api.written()[before..], ["PUT etcdclusters db status"]);
+    let status = &api.object(CLUSTER)["status"];
+    let conditions = status["conditions"].as_array().unwrap();
+    let stalled = conditions.iter().find(|condition| condition["type"] == "Stalled").unwrap();
+    assert_eq!((&stalled["status"], &stalled["reason"]), (&json!("True"), &json!("LedgerMissing")));
+    assert!(status["ledger"].is_null(), "{status}");
+}
