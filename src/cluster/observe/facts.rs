@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use kube::ResourceExt;
 use quorate_crds::EtcdClusterSpec;
 use quorate_crds::names::{
-    ANNOTATION_CLUSTER_UID, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE, LABEL_ROLE, ROLE_VOTER,
+    ANNOTATION_CLUSTER_UID, ANNOTATION_SCHEDULING, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE,
+    LABEL_ROLE, ROLE_VOTER,
 };
 use serde_json::Value;
 
@@ -67,6 +68,8 @@ pub struct PodFacts {
     pub ticket: Option<TicketFacts>,
     /// The template it was made from. Zero, which no template has, if that can't be read.
     pub template: TemplateHash,
+    /// The scheduling it was made with, if that can be read.
+    pub scheduling: Option<TemplateHash>,
     /// It carries the voter's label.
     pub labelled_voter: bool,
     /// The kubelet says it is ready.
@@ -94,6 +97,7 @@ impl PodFacts {
             volume: volume_of(pod).unwrap_or_else(|| uid.clone()),
             ticket: ticket_of(pod),
             template: annotation(pod, ANNOTATION_TEMPLATE).and_then(render::read_hash).unwrap_or(TemplateHash(0)),
+            scheduling: annotation(pod, ANNOTATION_SCHEDULING).and_then(render::read_hash),
             labelled_voter: pod.labels().get(LABEL_ROLE).is_some_and(|role| role == ROLE_VOTER),
             ready: condition("Ready"),
             uid,

@@ -19,7 +19,7 @@ use quorate_crds::{EtcdCluster, names};
 use quorate_etcd::Pool;
 use quorate_statemachine::{
     Claim, ClusterId, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, NodeName, NodeSight,
-    PodStage, Role, Seat, Serial, Sight, Start, Ticket, Trouble, World,
+    PodStage, Role, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, World,
 };
 use serde_json::Value;
 
@@ -337,9 +337,13 @@ fn pod(
         volume,
         ticket,
         template,
+        scheduling,
         labelled_voter,
         ready,
     } = facts;
+    // A pod that no node has taken can be made anew at no cost when the spec says of its scheduling something else by now;
+    // one that runs stays where it is.
+    let waits_elsewhere = node.is_none() && *scheduling != Some(render::scheduling_hash(&cluster.spec));
     quorate_statemachine::Pod {
         uid: uid.clone(),
         created: *created,
@@ -350,12 +354,15 @@ fn pod(
         volume: volume.clone(),
         ticket: ticket.as_ref().map(|held| self::ticket(held, said, cluster)),
         ticket_since: ticket.as_ref().map(|held| held.since).unwrap_or_default(),
-        template: *template,
+        template: if waits_elsewhere { OUTDATED } else { *template },
         labelled_voter: *labelled_voter,
         ready: *ready,
         sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
     }
 }
+
+/// The hash of no template.
+const OUTDATED: TemplateHash = TemplateHash(0);
 
 /// A ticket in the state machine's words, which speak of members by id. A pod's ticket names them by serial, since an id
 /// is nothing etcd is started with; a serial belongs to one id for ever, so the list that holds it translates. One that

@@ -95,6 +95,8 @@ fn metadata(cluster: &Cluster<'_>, serial: Serial, ticket: Option<&Sealed>) -> O
     let mut metadata = cluster.owned(cluster.member(serial));
     let mut annotations = ticket.map(Sealed::annotations).unwrap_or_default();
     annotations.insert(names::ANNOTATION_TEMPLATE.to_owned(), template::write_hash(template::hash(cluster.spec)));
+    let scheduling = template::write_hash(template::scheduling_hash(cluster.spec));
+    annotations.insert(names::ANNOTATION_SCHEDULING.to_owned(), scheduling);
     // Members speak to each other by their own addresses; a proxy in between answers for members that are not there.
     annotations.insert("sidecar.istio.io/inject".to_owned(), "false".to_owned());
     metadata.annotations = Some(annotations);

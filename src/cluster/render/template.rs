@@ -47,7 +47,8 @@ pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
         snapshot_count,
         extra_flags,
     } = etcd;
-    // A change of these applies to pods that are created after it, as the API reference says.
+    // A change of these applies to pods that are created after it, as the API reference says, and to those that no node
+    // has taken yet: they have a hash of their own.
     let Scheduling {
         node_selector: _,
         tolerations: _,
@@ -71,10 +72,19 @@ pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
         extra_flags,
         resources,
     };
+    hash_of(template)
+}
+
+/// The hash of where the pods that this spec asks for may run.
+pub fn scheduling_hash(spec: &EtcdClusterSpec) -> TemplateHash {
+    hash_of(&spec.scheduling)
+}
+
+fn hash_of(what: impl Serialize) -> TemplateHash {
     let mut sha = Sha256::new();
     // Sorted, since serde_json keeps the order of fields where any crate of the build asks it to. It can't fail: the keys
     // of all these maps are strings. If it could, the hash would be that of nothing, and steady too.
-    let text = serde_json::to_value(template).map(|mut value| {
+    let text = serde_json::to_value(what).map(|mut value| {
         value.sort_all_objects();
         value.to_string()
     });

@@ -69,6 +69,7 @@ fn facts(pod: &Pod) -> PodFacts {
         volume: pod.volume.clone(),
         ticket: None,
         template: pod.template,
+        scheduling: None,
         labelled_voter: pod.labelled_voter,
         ready: pod.ready,
     }
