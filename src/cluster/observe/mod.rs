@@ -165,12 +165,14 @@ impl Observer {
         let Objects { freshness, cluster, pods, claims } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
-        let nodes = match freshness {
-            Freshness::Cached => {
-                named.into_iter().filter_map(|n| watched_nodes.get(&n).map(|facts| (n.clone(), facts.sight))).collect()
-            }
-            Freshness::Quorum => self.ask_for_nodes(named).await?,
+        // A node that the watch doesn't show is asked for also from a cached look: whether it is gone is a verdict, and
+        // nothing else would call for a closer look.
+        let (shown, unshown): (Vec<_>, Vec<_>) = match freshness {
+            Freshness::Cached => named.into_iter().partition(|name| watched_nodes.contains_key(name)),
+            Freshness::Quorum => (Vec::new(), named),
         };
+        let mut nodes = self.ask_for_nodes(unshown).await?;
+        nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
         let template = render::hash(&cluster.spec);
         let world = World {
             now: now(),
