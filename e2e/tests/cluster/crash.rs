@@ -6,7 +6,7 @@ use std::cell::Cell;
 use anyhow::{Context as _, Result, ensure};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, thorough};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, thorough, wait_for};
 
 /// The writes after which it crashes in `make test`: claims and ledger, the ticket of the seed, the first member added,
 /// and somewhere while it heals.
@@ -64,7 +64,7 @@ async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<bool> {
     })
     .await?;
     db.delete().await?;
-    scene.has_no_claims().await?;
+    wait_for("its claims to be gone", PATIENCE, async || scene.has_no_claims().await).await?;
     Ok(crashed)
 }
 
