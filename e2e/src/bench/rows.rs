@@ -16,6 +16,10 @@ use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
 use crate::scene::{Cluster, Scene, Wish, etcd_processes};
 
+/// How long a cluster rests before its size is changed. etcd refuses to change the members of one whose peers have not
+/// been connected for 5 s (`HealthInterval` in etcd's server); what is measured is a cluster at rest.
+const REST: Duration = Duration::from_secs(7);
+
 /// The label of Quorate's pods of a cluster.
 fn label(db: &Cluster) -> String {
     format!("quorate.dev/cluster={}", db.name())
@@ -154,6 +158,7 @@ pub async fn volume_lost(scene: &Scene, runs: u32) -> Result<Measured> {
         Ok(took)
     };
     let value = async |run: u32| {
+        tokio::time::sleep(REST).await;
         let name = follower(&db, run).await?;
         let view = db.view().await?;
         let lost = view.pods.get(&name).and_then(|pod| pod.metadata.uid.clone());
@@ -198,6 +203,7 @@ pub async fn scale_up(scene: &Scene, runs: u32) -> Result<Measured> {
         Ok(took)
     };
     let value = async |_| {
+        tokio::time::sleep(REST).await;
         let started = Instant::now();
         db.scale(5).await?;
         let took = is_up(&db, started, 5, &BTreeSet::new(), Up::Ready).await?;
@@ -220,6 +226,7 @@ pub async fn scale_down(scene: &Scene, runs: u32) -> Result<Measured> {
     let value = async |_| {
         db.scale(5).await?;
         db.settles(5).await?;
+        tokio::time::sleep(REST).await;
         let started = Instant::now();
         db.scale(3).await?;
         let all = kube::api::ListParams::default().labels(&label(&db));

@@ -51,7 +51,7 @@ impl Demo {
 
     /// Says the command as the user would type it, runs it, and returns what it printed.
     async fn show(&self, args: &[&str]) -> Result<String> {
-        self.narrator.command(args);
+        self.narrator.command(NAMESPACE, args);
         Ok(self.call(args).run().await?)
     }
 
@@ -70,7 +70,7 @@ impl Demo {
         self.narrator.step("Create a cluster of three members");
         let sample = workspace::root().join("deploy/samples/three.yaml");
         let sample = sample.to_str().context("the repository's path is not text")?.to_owned();
-        self.narrator.command(&["apply", "-f", "deploy/samples/three.yaml"]);
+        self.narrator.command(NAMESPACE, &["apply", "-f", "deploy/samples/three.yaml"]);
         self.call(&["apply", "-f", &sample]).run().await?;
         self.settle(3).await?;
         self.narrator

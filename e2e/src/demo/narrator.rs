@@ -34,8 +34,8 @@ impl Narrator {
 
     /// A command, as the user would type it.
     #[expect(clippy::unused_self, reason = "all that is printed goes through the narrator")]
-    pub fn command(&self, args: &[&str]) {
-        println!("   $ kubectl {}", args.join(" "));
+    pub fn command(&self, namespace: &str, args: &[&str]) {
+        println!("   $ kubectl -n {namespace} {}", args.join(" "));
     }
 
     /// A sentence.
@@ -92,9 +92,9 @@ impl Narrator {
     /// The demo is done: how to go on.
     pub fn end(&self, namespace: &str) {
         println!("\nDone in {:.0} s. The cluster stays up. Look around:", self.started.elapsed().as_secs_f64());
-        println!("   cargo run -q -p quorate-e2e -- kubectl -n {namespace} get etcd,pods,pvc");
-        println!("   cargo run -q -p quorate-e2e -- kubectl -n {namespace} delete pod -l quorate.dev/cluster=db");
-        println!("   cargo run -q -p quorate-e2e -- kubectl -n {namespace} get etcd -w");
+        println!("   cargo run -q -p quorate-e2e -- kubectl -- -n {namespace} get etcd,pods,pvc");
+        println!("   cargo run -q -p quorate-e2e -- kubectl -- -n {namespace} delete pod -l quorate.dev/cluster=db");
+        println!("   cargo run -q -p quorate-e2e -- kubectl -- -n {namespace} get etcd -w");
         println!("Take everything down:");
         println!("   make down");
     }
