@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// How many moments are tried: each at another part of the first 300 ms.
 fn tries() -> u32 {
-    if thorough() { 50 } else { 3 }
+    if thorough() { 50 } else { 2 }
 }
 
 #[tokio::test]

@@ -140,6 +140,7 @@ async fn a_volume_swapped_for_an_empty_one_while_the_operator_is_away_is_refused
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_volume_emptied_while_pod_and_operator_are_away_is_not_resumed() -> Result<()> {
     play("lose_emptied", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;

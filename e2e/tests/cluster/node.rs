@@ -96,6 +96,7 @@ async fn a_member_whose_node_is_gone_for_good_is_replaced_under_a_new_name() -> 
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_node_stopped_and_started_keeps_its_member() -> Result<()> {
     play("node_stopped", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
