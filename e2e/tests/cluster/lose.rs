@@ -14,6 +14,12 @@ use serde_json::json;
 
 /// Demands that `lost` was replaced under a new name and that every other member is as before.
 async fn replaced(db: &Cluster, before: &Membership, lost: &str) -> Result<()> {
+    // First: until the operator has heard of the loss, the cluster is as settled as before.
+    wait_for(&format!("{lost} to be removed"), PATIENCE, async || {
+        ensure!(!db.membership().await?.members.contains_key(lost), "{lost} is still a member");
+        Ok(())
+    })
+    .await?;
     let now = db.settles(before.members.len()).await?;
     ensure!(!now.members.contains_key(lost), "{lost} is still a member");
     for (name, member) in before.members.iter().filter(|(name, _)| *name != lost) {
