@@ -67,6 +67,7 @@ async fn a_node_cut_off_and_healed_keeps_its_member() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_member_whose_node_is_gone_for_good_is_replaced_under_a_new_name() -> Result<()> {
     play("node_gone", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
