@@ -120,6 +120,17 @@ impl Cluster {
         .await
     }
 
+    /// The same, without the member `gone`: what was there before a fault may look settled until it is noticed.
+    pub async fn settles_without(&self, gone: &str, voters: usize) -> Result<Membership> {
+        wait_for(&format!("{} to settle with {voters} members, {gone} none of them", self.name), PATIENCE, async || {
+            let view = self.view().await?;
+            let membership = is_settled(&view, voters).await.with_context(|| view.summary())?;
+            ensure!(!membership.members.contains_key(gone), "{gone} is still a member");
+            Ok(membership)
+        })
+        .await
+    }
+
     /// etcd's own member list, linearizable.
     pub async fn membership(&self) -> Result<Membership> {
         let addresses = self.voters_addresses().await?;
