@@ -10,7 +10,7 @@ use crate::{
 /// How far a learner may lag behind the leader to be promoted, in raft entries. etcd itself asks for 90% of the
 /// leader's index, which at index 10,000,000 lets a learner pass that is a million entries behind; a hundred are
 /// replicated in some milliseconds (etcd server/etcdserver/server.go, isLearnerReady).
-const PROMOTION_LAG: u64 = 100;
+pub const PROMOTION_LAG: u64 = 100;
 
 /// How long a learner may take from its ticket until it has joined. A start takes 0.3 s; an image may have to be pulled
 /// again, a name to become known to the peers (etcd itself retries that for 30 s).

@@ -27,6 +27,7 @@ mod sleep;
 mod spares;
 mod world;
 
+pub use census::PROMOTION_LAG;
 pub use decide::plan;
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
 pub use plan::{Bind, Finding, LookAgain, Phase, Plan, Step};

@@ -8,17 +8,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{CallError, MemberClient};
-use quorate_statemachine::{Alive, MemberId, Serial, Sight};
+use quorate_statemachine::{Alive, MemberId, PROMOTION_LAG, Serial, Sight};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
 use crate::cluster::observe::members::{self, Address};
 use crate::cluster::render::CLIENT_PORT;
 use crate::writes;
-
-/// How far a learner may lie behind the leader, in raft entries, when it is promoted. etcd itself is content with 90% of
-/// the leader's index, which on a long log is no bound at all.
-const PROMOTION_LAG: u64 = 100;
 
 impl Acting<'_> {
     pub(super) async fn add_learner(&self, serial: Serial, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
