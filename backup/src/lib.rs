@@ -2,6 +2,7 @@
 //! the operator speaks with it, and backups: taken, kept, proved and restored. It never talks to Kubernetes and never
 //! decides membership.
 
+pub mod bolt;
 pub mod install;
 pub mod launch;
 pub mod store;
