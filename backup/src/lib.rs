@@ -3,6 +3,7 @@
 //! decides membership.
 
 pub mod bolt;
+pub mod format;
 pub mod install;
 pub mod launch;
 pub mod store;
