@@ -6,6 +6,8 @@ pub mod bolt;
 pub mod format;
 pub mod install;
 pub mod launch;
+pub mod snapshot;
+pub mod source;
 pub mod store;
 pub mod ticket;
 pub mod ticket_push;

@@ -1,4 +1,7 @@
-//! `quorate-agent`: the command line of what runs beside etcd. It only reads arguments and hands over.
+//! `quorate-agent`: the command line of what runs beside etcd. It only reads arguments and hands over: what `install` and
+//! `launch` do is on the way of every start of a pod, so neither touches anything of the other commands.
+
+mod commands;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use clap::{Parser, Subcommand};
 use quorate_backup::launch::{self, Identity, PushSettings, Settings};
 use quorate_backup::{install, ticket};
 
-/// What runs beside each etcd member of a Quorate cluster.
+/// What runs beside each etcd member of a Quorate cluster, and what keeps and restores its backups.
 #[derive(Debug, Parser)]
 #[command(name = "quorate-agent", version, arg_required_else_help = true)]
 struct Command {
@@ -52,6 +55,12 @@ enum Action {
     /// VolumeHasNoEntry, VolumeInUse, VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
     #[command(verbatim_doc_comment)]
     Launch(Launch),
+    /// Take a full snapshot of etcd into a store
+    ///
+    /// It streams: etcd's snapshot is checked against etcd's own hash, compressed and uploaded in bounded memory,
+    /// whatever the database's size. The backup is there when its manifest is, which is written last; when this fails,
+    /// there is none.
+    Snapshot(commands::snapshot::Snapshot),
 }
 
 #[derive(Debug, clap::Args)]
@@ -109,5 +118,18 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),
+        Action::Snapshot(snapshot) => snapshot.run().map(|()| ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Command;
+
+    #[test]
+    fn the_arguments_of_every_command_fit_together() {
+        Command::command().debug_assert();
     }
 }

@@ -1,0 +1,93 @@
+//! How the member is dialled: over TLS or not, with a user or not.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+
+/// How long a connection may take. The member is usually on the same host.
+const CONNECT: Duration = Duration::from_secs(5);
+/// After how long without a byte the kernel asks whether the other side is still there.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// What it takes to be let in.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// The member's client URL.
+    pub endpoint: String,
+    /// Certificates, for an endpoint of `https`.
+    pub tls: Tls,
+    /// A user, if etcd asks for one.
+    pub user: Option<Credentials>,
+}
+
+/// Files in PEM. They are read at each connection, since certificates are renewed.
+#[derive(Debug, Clone, Default)]
+pub struct Tls {
+    /// Whom to trust.
+    pub ca: Option<PathBuf>,
+    /// The own certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// A user and the file that holds its password.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The user's name.
+    pub name: String,
+    /// Where its password is.
+    pub password: PathBuf,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A file can't be read.
+    #[error("failed to read {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// etcd does not answer, or does not let us in.
+    #[error("failed to connect to etcd at {endpoint}: {source}")]
+    Connect {
+        /// Where.
+        endpoint: String,
+        /// How it failed.
+        source: etcd_client::Error,
+    },
+}
+
+impl Access {
+    /// Connects.
+    pub async fn connect(&self) -> Result<Client, AccessError> {
+        let Self { endpoint, tls: Tls { ca, identity }, user } = self;
+        let mut options = ConnectOptions::new().with_connect_timeout(CONNECT).with_tcp_keepalive(TCP_KEEPALIVE);
+        if endpoint.starts_with("https:") {
+            let mut tls = TlsOptions::new();
+            if let Some(ca) = ca {
+                tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+            }
+            if let Some((certificate, key)) = identity {
+                tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+            }
+            options = options.with_tls(tls);
+        }
+        if let Some(Credentials { name, password }) = user {
+            let password = String::from_utf8_lossy(&read(password)?).trim_end_matches(['\r', '\n']).to_owned();
+            options = options.with_user(name, password);
+        }
+        // On the heap, as all of etcd-client's calls: its futures have tens of kilobytes.
+        Box::pin(Client::connect([endpoint], Some(options)))
+            .await
+            .map_err(|source| AccessError::Connect { endpoint: endpoint.clone(), source })
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, AccessError> {
+    fs::read(path).map_err(|source| AccessError::File { path: path.clone(), source })
+}
