@@ -11,6 +11,7 @@ use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight};
 
 use super::act::Furnished;
 use super::observe::Observed;
+use super::pki::Wallet;
 use super::report;
 use crate::metrics::Metrics;
 
@@ -31,6 +32,8 @@ pub struct Memo {
     pub leader: Option<Serial>,
     /// What was applied.
     pub furnished: Furnished,
+    /// What is known of its certificates.
+    pub wallet: Wallet,
     /// How many rounds in a row have failed.
     pub failures: u32,
     silent_since: Option<Instant>,
@@ -47,6 +50,7 @@ impl Memo {
             written: None,
             leader: None,
             furnished: Furnished::default(),
+            wallet: Wallet::default(),
             failures: 0,
             silent_since: None,
             troubled_since: None,

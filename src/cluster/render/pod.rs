@@ -13,7 +13,7 @@ use k8s_openapi::{
 use quorate_crds::{Image, Scheduling, names};
 use quorate_statemachine::{Serial, Uid};
 
-use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template};
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template, tls};
 
 /// Where the member's volume is mounted.
 pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
@@ -61,15 +61,14 @@ pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<
         anti_affinity: _,
         topology_spread_constraints: _,
     } = &cluster.spec.scheduling;
-    let name = cluster.member(serial);
     Pod {
         metadata: metadata(cluster, serial, ticket),
         spec: Some(PodSpec {
-            hostname: Some(name.clone()),
+            hostname: Some(cluster.member(serial)),
             subdomain: Some(cluster.name.to_owned()),
             init_containers: Some(vec![agent_container(cluster, &agent.image)]),
-            containers: vec![etcd_container(cluster, &name, agent, volume)],
-            volumes: Some(volumes(cluster, name, volume)),
+            containers: vec![etcd_container(cluster, serial, agent, volume)],
+            volumes: Some(volumes(cluster, serial, volume)),
             image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
                 pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
             }),
@@ -119,9 +118,9 @@ fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
     }
 }
 
-fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volume<'_>) -> Container {
+fn etcd_container(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>) -> Container {
     let mut env = vec![
-        value("QUORATE_MEMBER", name),
+        value("QUORATE_MEMBER", &cluster.member(serial)),
         match volume {
             Volume::Claim(uid) => value("QUORATE_VOLUME", uid.as_str()),
             Volume::Ephemeral => field("QUORATE_VOLUME", "metadata.uid"),
@@ -129,6 +128,14 @@ fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volu
         field("QUORATE_POD_UID", "metadata.uid"),
     ];
     env.extend(agent.ticket_key.as_deref().map(|key| value("QUORATE_TICKET_KEY", key)));
+    env.extend(tls::etcdctl(cluster, serial).into_iter().map(|(name, text)| value(name, &text)));
+    let mut mounts = vec![
+        mount("data", VOLUME_PATH, false),
+        mount("quorate", AGENT_FOLDER, true),
+        // Without a subPath, as the next: the kubelet never brings a mounted subPath up to date.
+        mount("pod", POD_INFO_FOLDER, true),
+    ];
+    mounts.extend(cluster.spec.tls.mode.encrypts().then(|| mount(tls::VOLUME, tls::FOLDER, true)));
     Container {
         name: "etcd".into(),
         image: Some(cluster.spec.image_reference()),
@@ -136,12 +143,7 @@ fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volu
         command: Some(vec![AGENT.into(), "launch".into()]),
         env: Some(env),
         ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
-        volume_mounts: Some(vec![
-            mount("data", VOLUME_PATH, false),
-            mount("quorate", AGENT_FOLDER, true),
-            // Without a subPath: the kubelet never brings a mounted subPath up to date.
-            mount("pod", POD_INFO_FOLDER, true),
-        ]),
+        volume_mounts: Some(mounts),
         resources: Some(cluster.spec.resources.clone().into()),
         readiness_probe: Some(readiness()),
         security_context: Some(container_security()),
@@ -168,11 +170,14 @@ fn readiness() -> Probe {
     }
 }
 
-fn volumes(cluster: &Cluster<'_>, name: String, volume: Volume<'_>) -> Vec<PodVolume> {
+fn volumes(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> Vec<PodVolume> {
     let data = PodVolume { name: "data".into(), ..PodVolume::default() };
     let data = match volume {
         Volume::Claim(_) => PodVolume {
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: name, read_only: None }),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: cluster.member(serial),
+                read_only: None,
+            }),
             ..data
         },
         Volume::Ephemeral => PodVolume { empty_dir: Some(empty_dir(cluster.spec.storage.size.clone().into())), ..data },
@@ -192,7 +197,7 @@ fn volumes(cluster: &Cluster<'_>, name: String, volume: Volume<'_>) -> Vec<PodVo
         downward_api: Some(DownwardAPIVolumeSource { items: Some(vec![ticket]), default_mode: None }),
         ..PodVolume::default()
     };
-    vec![data, agent, pod]
+    [data, agent, pod].into_iter().chain(tls::volume(cluster, serial)).collect()
 }
 
 fn pod_security() -> PodSecurityContext {
