@@ -12,6 +12,7 @@ use quorate_statemachine::{Alive, MemberId, PROMOTION_LAG, Serial, Sight};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
+use crate::cluster::observe;
 use crate::cluster::observe::members::{self, Address};
 use crate::cluster::render::CLIENT_PORT;
 use crate::writes;
@@ -122,10 +123,7 @@ impl Acting<'_> {
 
     /// Where each member can be asked.
     pub(super) fn addresses(&self) -> BTreeMap<Serial, Address> {
-        let pods = self.observed.pods.iter().filter_map(|(serial, pod)| {
-            Some((*serial, Address { pod: pod.uid.clone(), ip: pod.ip?, ticketed: pod.ticket.is_some() }))
-        });
-        pods.collect()
+        observe::addresses(&self.observed.pods)
     }
 
     /// One change of etcd, through the gate.

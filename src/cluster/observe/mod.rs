@@ -25,9 +25,9 @@ use serde_json::Value;
 
 use self::cache::{Cache, Key};
 use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, TicketFacts, millis};
-use self::members::{Address, Said};
+use self::members::{Address, Said, Seen};
 use super::ledger;
-use super::render::{self, Begin};
+use super::render::{self, Begin, Delivery};
 use crate::api::{Error, Kube};
 
 /// What the watches have brought.
@@ -67,6 +67,8 @@ pub struct Observed {
     pub claims: BTreeMap<Serial, ClaimFacts>,
     /// StorageClasses that its claims name and that do not exist. Looked for only where a pod can't be scheduled.
     pub missing_classes: BTreeSet<String>,
+    /// How the agent comes into its next pods.
+    pub delivery: Delivery,
     /// Its Services and its budget, from the watches.
     pub furniture: Furniture,
     /// What its members said.
@@ -102,12 +104,18 @@ struct Objects {
 }
 
 impl Observer {
-    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen.
-    pub async fn glance(&self, cluster: Arc<EtcdCluster>, leader: Option<Serial>) -> Result<Observed, Error> {
+    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen, `earlier` is what was seen then.
+    pub async fn glance(
+        &self,
+        cluster: Arc<EtcdCluster>,
+        leader: Option<Serial>,
+        earlier: &BTreeMap<Serial, Seen>,
+    ) -> Result<Observed, Error> {
         let key = key(&cluster);
         let pods = own_pods(&cluster, self.watched.pods.of(&key));
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
-        let said = members::ask(&self.pool, &addresses(&pods), leader).await;
+        let mut said = members::ask(&self.pool, &addresses(&pods), leader).await;
+        said.recall(earlier);
         self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims }, said).await
     }
 
@@ -186,7 +194,8 @@ impl Observer {
         let key = key(&cluster);
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
-        Ok(Observed { cluster, world, pods, claims, missing_classes, furniture, said })
+        let delivery = delivery(&watched_nodes);
+        Ok(Observed { cluster, world, pods, claims, missing_classes, delivery, furniture, said })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -242,6 +251,12 @@ impl Observer {
     }
 }
 
+/// The agent's image is mounted if every node can do that: which one the scheduler takes is not known beforehand.
+fn delivery(nodes: &HashMap<NodeName, NodeFacts>) -> Delivery {
+    let everywhere = !nodes.is_empty() && nodes.values().all(|node| node.runs_from_images);
+    if everywhere { Delivery::ImageVolume } else { Delivery::InitContainer }
+}
+
 /// The operator's clock.
 pub fn now() -> Millis {
     millis(Timestamp::now())
@@ -268,11 +283,17 @@ fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMa
     with_serial.collect()
 }
 
-fn addresses(pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
+/// Where each pod can be asked, if it can.
+pub fn addresses(pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
     let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
     can_answer
         .filter_map(|(serial, pod)| {
-            let address = Address { pod: pod.uid.clone(), ip: pod.ip?, ticketed: pod.ticket.is_some() };
+            let address = Address {
+                pod: pod.uid.clone(),
+                ip: pod.ip?,
+                ticketed: pod.ticket.is_some(),
+                terminating: pod.terminating,
+            };
             Some((*serial, address))
         })
         .collect()
@@ -360,6 +381,7 @@ fn pod(
         labelled_voter: *labelled_voter,
         ready: *ready,
         sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
+        heard: seen.map(|seen| seen.heard).unwrap_or_default(),
     }
 }
 
