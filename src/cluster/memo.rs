@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
 
-use super::act::Furnished;
+use super::act::{Furnished, Urged};
 use super::observe::Observed;
 use super::observe::members::Seen;
 use super::report;
@@ -37,6 +37,8 @@ pub struct Memo {
     labelled: BTreeMap<Uid, String>,
     /// What was applied.
     pub furnished: Furnished,
+    /// Whose kubelets were urged.
+    pub urged: Urged,
     /// How many rounds in a row have failed.
     pub failures: u32,
     silent_since: Option<Instant>,
@@ -55,6 +57,7 @@ impl Memo {
             seen: BTreeMap::new(),
             labelled: BTreeMap::new(),
             furnished: Furnished::default(),
+            urged: Urged::default(),
             failures: 0,
             silent_since: None,
             troubled_since: None,

@@ -92,6 +92,7 @@ impl Driver {
         let mut status = report::status(&observed, &plan, Timestamp::now());
         let acted = self.actor.act(&observed, &plan, &status, &mut memo.furnished).await;
         memo.labelled(&observed, &acted.done);
+        self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         match acted.stop {
             None => Ok(look_again),

@@ -5,6 +5,7 @@ mod courier;
 mod etcd;
 mod furnish;
 mod objects;
+mod urge;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use serde_json::json;
 
 pub use self::courier::Courier;
 pub use self::furnish::Furnished;
+pub use self::urge::Urged;
 use super::observe::Observed;
 use super::render;
 use crate::api::{self, Kube};
