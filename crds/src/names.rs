@@ -39,6 +39,8 @@ pub const ANNOTATION_TICKET_SINCE: &str = "quorate.dev/ticket-since";
 pub const ANNOTATION_TEMPLATE: &str = "quorate.dev/template";
 /// On a pod: the hash of the spec's scheduling that it was made with.
 pub const ANNOTATION_SCHEDULING: &str = "quorate.dev/scheduling";
+/// On a pod: its kubelet was made to look at it again. Read by nobody.
+pub const ANNOTATION_URGED: &str = "quorate.dev/urged";
 
 /// The longest name of an EtcdCluster. A member's name is also its pod's host name (63 bytes at most) and adds a dash
 /// and up to ten digits; the rest is left for what a member's own children may add.

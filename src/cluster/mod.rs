@@ -80,8 +80,13 @@ impl Driver {
     /// Observe, plan, act, report.
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
-        let glanced = self.observer.glance(cluster, memo.leader, &memo.wallet).await.map_err(Error::Observe)?;
-        let Some((observed, plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
+        let started = Instant::now();
+        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, &memo.wallet).await;
+        let glanced = glanced.map_err(Error::Observe)?;
+        tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
+        let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
+        memo.leave_out_labels(&observed, &mut plan);
+        memo.seen.clone_from(&observed.said.seen);
         memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
         if memo.is_moment_of_silence(&observed, &plan) {
             return Ok(LookAgain::Soon);
@@ -89,6 +94,8 @@ impl Driver {
         let mut status = report::status(&observed, &plan, Timestamp::now());
         let acted = self.actor.act(&observed, &plan, &status, &mut memo.furnished, &memo.wallet).await;
         memo.wallet.rest();
+        memo.labelled(&observed, &acted.done);
+        self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         match acted.stop {
             None => Ok(look_again),

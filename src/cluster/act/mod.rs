@@ -6,6 +6,7 @@ mod courier;
 mod etcd;
 mod furnish;
 mod objects;
+mod urge;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use serde_json::json;
 pub use self::certify::Renewed;
 pub use self::courier::Courier;
 pub use self::furnish::Furnished;
+pub use self::urge::Urged;
 use super::observe::Observed;
 use super::pki::{Duties, IssueError, Wallet};
 use super::render;

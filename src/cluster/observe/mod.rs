@@ -27,10 +27,10 @@ use serde_json::Value;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, SecretFacts, TicketFacts, millis};
-use self::members::{Address, Said};
+use self::members::{Address, Said, Seen};
 use super::ledger;
 use super::pki::Wallet;
-use super::render::{self, Begin};
+use super::render::{self, Begin, Delivery};
 use crate::api::{Error, Kube};
 
 /// What the watches have brought.
@@ -72,6 +72,8 @@ pub struct Observed {
     pub claims: BTreeMap<Serial, ClaimFacts>,
     /// StorageClasses that its claims name and that do not exist. Looked for only where a pod can't be scheduled.
     pub missing_classes: BTreeSet<String>,
+    /// How the agent comes into its next pods.
+    pub delivery: Delivery,
     /// Its Services and its budget, from the watches.
     pub furniture: Furniture,
     /// What its members said.
@@ -112,18 +114,20 @@ struct Objects {
 }
 
 impl Observer {
-    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen.
+    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen, `earlier` is what was seen then.
     pub async fn glance(
         &self,
         cluster: Arc<EtcdCluster>,
         leader: Option<Serial>,
+        earlier: &BTreeMap<Serial, Seen>,
         wallet: &Wallet,
     ) -> Result<Observed, Error> {
         let key = key(&cluster);
         let pods = own_pods(&cluster, self.watched.pods.of(&key));
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
-        let said = members::ask(&self.pool, tls.access.as_ref(), &addresses(&cluster, &pods), leader).await;
+        let mut said = members::ask(&self.pool, tls.access.as_ref(), &addresses(&cluster, &pods), leader).await;
+        said.recall(earlier);
         self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims, tls }, said).await
     }
 
@@ -204,7 +208,8 @@ impl Observer {
         let key = key(&cluster);
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
-        Ok(Observed { cluster, world, pods, claims, missing_classes, furniture, said, tls })
+        let delivery = delivery(&watched_nodes);
+        Ok(Observed { cluster, world, pods, claims, missing_classes, delivery, furniture, said, tls })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -260,6 +265,12 @@ impl Observer {
     }
 }
 
+/// The agent's image is mounted if every node can do that: which one the scheduler takes is not known beforehand.
+fn delivery(nodes: &HashMap<NodeName, NodeFacts>) -> Delivery {
+    let everywhere = !nodes.is_empty() && nodes.values().all(|node| node.runs_from_images);
+    if everywhere { Delivery::ImageVolume } else { Delivery::InitContainer }
+}
+
 /// The operator's clock.
 pub fn now() -> Millis {
     millis(Timestamp::now())
@@ -286,14 +297,20 @@ fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMa
     with_serial.collect()
 }
 
-/// Where the pods that can answer can be asked.
+/// Where each pod can be asked, if it can.
 pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
     let Some(cluster) = render::Cluster::of(cluster) else { return BTreeMap::new() };
     let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
     can_answer
         .filter_map(|(serial, pod)| {
-            let (pod, ip, ticketed) = (pod.uid.clone(), pod.ip?, pod.ticket.is_some());
-            Some((*serial, Address { pod, ip, host: cluster.host(*serial), ticketed }))
+            let address = Address {
+                pod: pod.uid.clone(),
+                ip: pod.ip?,
+                host: cluster.host(*serial),
+                ticketed: pod.ticket.is_some(),
+                terminating: pod.terminating,
+            };
+            Some((*serial, address))
         })
         .collect()
 }
@@ -380,6 +397,7 @@ fn pod(
         labelled_voter: *labelled_voter,
         ready: *ready,
         sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
+        heard: seen.map(|seen| seen.heard).unwrap_or_default(),
     }
 }
 

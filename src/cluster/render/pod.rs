@@ -4,7 +4,7 @@
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, ContainerPort, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
-        EnvVar, EnvVarSource, HTTPGetAction, LocalObjectReference, ObjectFieldSelector,
+        EnvVar, EnvVarSource, HTTPGetAction, ImageVolumeSource, LocalObjectReference, ObjectFieldSelector,
         PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
         Volume as PodVolume, VolumeMount,
     },
@@ -21,8 +21,10 @@ pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
 const AGENT_FOLDER: &str = "/quorate";
 /// The agent on that volume.
 const AGENT: &str = "/quorate/quorate-agent";
-/// The agent in its own image.
+/// The agent in its own image, which has nothing else: mounted at [`AGENT_FOLDER`], it is found at [`AGENT`].
 const AGENT_IN_IMAGE: &str = "/quorate-agent";
+/// When its image is pulled.
+const AGENT_PULL_POLICY: &str = "IfNotPresent";
 /// Where the launcher finds its ticket.
 const POD_INFO_FOLDER: &str = "/etc/quorate";
 /// The most that the agent's volume may hold. The agent is one static binary of some 10 MB.
@@ -42,6 +44,16 @@ pub enum Volume<'a> {
     Ephemeral,
 }
 
+/// How the agent comes into a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Its image is mounted: nothing runs before etcd's container.
+    ImageVolume,
+    /// An init container copies it. Works everywhere, and costs up to a second: the kubelet notices only once a second
+    /// that a container has ended.
+    InitContainer,
+}
+
 /// The agent as the operator brings it. It is not the spec's, so a pod with another one is not out of date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
@@ -52,7 +64,13 @@ pub struct Agent {
 }
 
 /// The pod of a member. Without a ticket its launcher waits for one.
-pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>, ticket: Option<&Sealed>) -> Pod {
+pub fn pod(
+    cluster: &Cluster<'_>,
+    serial: Serial,
+    (agent, delivery): (&Agent, Delivery),
+    volume: Volume<'_>,
+    ticket: Option<&Sealed>,
+) -> Pod {
     let Image { repository: _, tag: _, pull_policy: _, pull_secrets } = &cluster.spec.image;
     let Scheduling {
         node_selector,
@@ -66,9 +84,12 @@ pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<
         spec: Some(PodSpec {
             hostname: Some(cluster.member(serial)),
             subdomain: Some(cluster.name.to_owned()),
-            init_containers: Some(vec![agent_container(cluster, &agent.image)]),
+            init_containers: match delivery {
+                Delivery::ImageVolume => None,
+                Delivery::InitContainer => Some(vec![agent_container(cluster, &agent.image)]),
+            },
             containers: vec![etcd_container(cluster, serial, agent, volume)],
-            volumes: Some(volumes(cluster, serial, volume)),
+            volumes: Some(volumes(cluster, serial, agent, volume, delivery)),
             image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
                 pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
             }),
@@ -108,7 +129,7 @@ fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
     Container {
         name: "agent".into(),
         image: Some(image.to_owned()),
-        image_pull_policy: Some("IfNotPresent".into()),
+        image_pull_policy: Some(AGENT_PULL_POLICY.into()),
         command: Some(vec![AGENT_IN_IMAGE.into(), "install".into(), AGENT.into()]),
         volume_mounts: Some(vec![mount("quorate", AGENT_FOLDER, false)]),
         resources: Some(cluster.spec.resources.clone().into()),
@@ -170,9 +191,21 @@ fn readiness() -> Probe {
     }
 }
 
-fn volumes(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> Vec<PodVolume> {
+fn volumes(
+    cluster: &Cluster<'_>,
+    serial: Serial,
+    agent: &Agent,
+    volume: Volume<'_>,
+    delivery: Delivery,
+) -> Vec<PodVolume> {
+    let mut volumes = vec![data_volume(cluster, serial, volume), agent_volume(&agent.image, delivery), ticket_volume()];
+    volumes.extend(tls::volume(cluster, serial));
+    volumes
+}
+
+fn data_volume(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> PodVolume {
     let data = PodVolume { name: "data".into(), ..PodVolume::default() };
-    let data = match volume {
+    match volume {
         Volume::Claim(_) => PodVolume {
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
                 claim_name: cluster.member(serial),
@@ -181,23 +214,34 @@ fn volumes(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> Vec<Pod
             ..data
         },
         Volume::Ephemeral => PodVolume { empty_dir: Some(empty_dir(cluster.spec.storage.size.clone().into())), ..data },
-    };
-    let agent = PodVolume {
-        name: "quorate".into(),
-        empty_dir: Some(empty_dir(Quantity(AGENT_ROOM.into()))),
-        ..PodVolume::default()
-    };
+    }
+}
+
+fn agent_volume(image: &str, delivery: Delivery) -> PodVolume {
+    let agent = PodVolume { name: "quorate".into(), ..PodVolume::default() };
+    match delivery {
+        Delivery::ImageVolume => {
+            let image = ImageVolumeSource {
+                reference: Some(image.to_owned()),
+                pull_policy: Some(AGENT_PULL_POLICY.to_owned()),
+            };
+            PodVolume { image: Some(image), ..agent }
+        }
+        Delivery::InitContainer => PodVolume { empty_dir: Some(empty_dir(Quantity(AGENT_ROOM.into()))), ..agent },
+    }
+}
+
+fn ticket_volume() -> PodVolume {
     let ticket = DownwardAPIVolumeFile {
         path: "ticket".into(),
         field_ref: Some(field_of(&format!("metadata.annotations['{}']", names::ANNOTATION_TICKET))),
         ..DownwardAPIVolumeFile::default()
     };
-    let pod = PodVolume {
+    PodVolume {
         name: "pod".into(),
         downward_api: Some(DownwardAPIVolumeSource { items: Some(vec![ticket]), default_mode: None }),
         ..PodVolume::default()
-    };
-    [data, agent, pod].into_iter().chain(tls::volume(cluster, serial)).collect()
+    }
 }
 
 fn pod_security() -> PodSecurityContext {

@@ -57,6 +57,7 @@ fn pod(serial: Serial, sight: Sight) -> Pod {
         labelled_voter: true,
         ready: true,
         sight,
+        heard: Millis(1),
     }
 }
 
@@ -85,6 +86,7 @@ fn seen(serial: Serial, pod: &Pod) -> Seen {
         pod: pod.uid.clone(),
         ip: IpAddr::from([10, 0, 0, 1]),
         sight: pod.sight.clone(),
+        heard: pod.heard,
         refusal: None,
         version: Some("3.6.16".into()),
         member: Some(id(serial)),
@@ -145,6 +147,7 @@ pub fn healthy() -> Observed {
         pods: pods.iter().map(|(serial, pod)| (*serial, facts(pod))).collect(),
         claims: BTreeMap::new(),
         missing_classes: BTreeSet::new(),
+        delivery: crate::cluster::render::Delivery::InitContainer,
         furniture: Furniture::default(),
         tls: Tls {
             certificates: Certificates::Valid { secret: "db-0".into(), until: UNTIL, expiring: false },
