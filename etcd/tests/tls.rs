@@ -3,55 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pki;
+
 use std::{net::SocketAddr, sync::Arc};
 
-use quorate_etcd::{Access, Credentials, Endpoint, Pem, Pool};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    date_time_ymd,
-};
+use quorate_etcd::{Access, Credentials, Endpoint, Pool};
+use rcgen::{ExtendedKeyUsagePurpose, date_time_ymd};
 use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_rustls::TlsAcceptor;
 
-const HOST: &str = "db-0.db.ns.svc";
-
-/// An authority and what it signs.
-struct Authority {
-    certificate: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-/// A certificate and its key.
-struct Leaf {
-    certificate: String,
-    key: String,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().pem();
-        Self { certificate, issuer: Issuer::new(params, key) }
-    }
-
-    fn signs(&self, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
-        let mut params = CertificateParams::new([HOST.to_owned()]).unwrap();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-        change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        Leaf { certificate: params.signed_by(&key, &self.issuer).unwrap().pem(), key: key.serialize_pem() }
-    }
-}
-
-fn pem<'a>(leaf: &'a Leaf, trusted: &'a Authority) -> Pem<'a> {
-    Pem { certificate: &leaf.certificate, key: &leaf.key, trusted: &trusted.certificate }
-}
+use self::pki::{Authority, HOST, Leaf, credentials, pem};
 
 /// A server on a port of its own: where it is, and how each handshake with it ended.
 async fn server(leaf: &Leaf, trusted: &Authority) -> (SocketAddr, mpsc::UnboundedReceiver<Result<(), String>>) {
@@ -102,15 +65,15 @@ fn says(ending: Result<(), String>, word: &str) {
 async fn only_who_shows_a_certificate_of_the_clusters_own_authority_is_let_in() {
     let (own, foreign) = (Authority::new("one"), Authority::new("another"));
     let (addr, mut endings) = server(&own.signs(|_| ()), &own).await;
-    let good = Credentials::new(pem(&own.signs(|_| ()), &own)).unwrap();
+    let good = credentials(&own.signs(|_| ()), &own);
     assert_eq!(knock(addr, HOST, &good, &mut endings).await, Ok(()));
-    let stranger = Credentials::new(pem(&foreign.signs(|_| ()), &own)).unwrap();
+    let stranger = credentials(&foreign.signs(|_| ()), &own);
     says(knock(addr, HOST, &stranger, &mut endings).await, "UnknownIssuer");
     let late = own.signs(|params| params.not_after = date_time_ymd(2020, 1, 1));
-    let late = Credentials::new(pem(&late, &own)).unwrap();
+    let late = credentials(&late, &own);
     says(knock(addr, HOST, &late, &mut endings).await, "expired");
     let server_only = own.signs(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
-    let server_only = Credentials::new(pem(&server_only, &own)).unwrap();
+    let server_only = credentials(&server_only, &own);
     says(knock(addr, HOST, &server_only, &mut endings).await, "client authentication");
 }
 
@@ -118,9 +81,9 @@ async fn only_who_shows_a_certificate_of_the_clusters_own_authority_is_let_in() 
 async fn a_member_that_is_another_or_that_nobody_vouches_for_is_not_spoken_to() {
     let (own, foreign) = (Authority::new("one"), Authority::new("another"));
     let (addr, mut endings) = server(&own.signs(|_| ()), &own).await;
-    let good = Credentials::new(pem(&own.signs(|_| ()), &own)).unwrap();
+    let good = credentials(&own.signs(|_| ()), &own);
     says(knock(addr, "db-1.db.ns.svc", &good, &mut endings).await, "BadCertificate");
-    let trusts_another = Credentials::new(pem(&own.signs(|_| ()), &foreign)).unwrap();
+    let trusts_another = credentials(&own.signs(|_| ()), &foreign);
     says(knock(addr, HOST, &trusts_another, &mut endings).await, "UnknownCA");
 }
 
@@ -128,7 +91,7 @@ async fn a_member_that_is_another_or_that_nobody_vouches_for_is_not_spoken_to() 
 async fn exchanged_credentials_are_shown_at_the_next_connection() {
     let (old, new) = (Authority::new("one"), Authority::new("another"));
     let (addr, mut endings) = server(&new.signs(|_| ()), &new).await;
-    let credentials = Credentials::new(pem(&old.signs(|_| ()), &old)).unwrap();
+    let credentials = credentials(&old.signs(|_| ()), &old);
     assert!(knock(addr, HOST, &credentials, &mut endings).await.is_err());
     credentials.replace(pem(&new.signs(|_| ()), &new)).unwrap();
     assert_eq!(knock(addr, HOST, &credentials, &mut endings).await, Ok(()));

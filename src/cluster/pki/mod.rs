@@ -7,6 +7,7 @@
 mod authority;
 mod certificate;
 mod check;
+mod condition;
 mod own;
 mod secrets;
 mod terms;
@@ -17,13 +18,14 @@ use jiff::SignedDuration;
 pub use authority::{Authority, IssueError};
 pub use certificate::{Certificate, Pair};
 pub use check::{Demand, Fault, check};
+pub use condition::Certificates;
 pub use own::{Faults, OwnSecrets, judge_own};
 pub use secrets::{
     MemberKeys, Realm, authority_secret, client_secret, judge_client, judge_member, kept_key, member_secret,
     read_authority,
 };
 pub use terms::{Order, Terms, Usage};
-pub use wallet::{Certificates, Duties, Keyring, Wallet};
+pub use wallet::{Duties, Keyring, Wallet};
 
 /// How far back a certificate's time begins: clocks of nodes differ, and a certificate from the future is refused.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);

@@ -107,44 +107,6 @@ impl Duties {
     }
 }
 
-/// How a cluster's certificates are, for reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Certificates {
-    /// There are none, by wish.
-    Off,
-    /// They are being issued.
-    #[default]
-    Pending,
-    /// An authority is gone.
-    Lost {
-        /// Its Secret.
-        secret: String,
-        /// What is wrong with it.
-        fault: Fault,
-    },
-    /// Something can't be used.
-    Faulty(Faults),
-    /// All can be used.
-    Valid {
-        /// The Secret whose time is over first.
-        secret: String,
-        /// When.
-        until: Timestamp,
-        /// It should have been renewed by now.
-        expiring: bool,
-    },
-}
-
-impl Certificates {
-    /// When the first of them runs out, if all can be used.
-    pub fn until(&self) -> Option<Timestamp> {
-        match self {
-            Self::Valid { until, .. } => Some(*until),
-            Self::Off | Self::Pending | Self::Lost { .. } | Self::Faulty(_) => None,
-        }
-    }
-}
-
 impl Wallet {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -296,7 +258,7 @@ impl Wallet {
         let before = state.own.take().and_then(|own| own.shown);
         let shown = own.operator().ok();
         if let Some((pair, trusted)) = shown.as_ref().filter(|shown| Some(*shown) != before.as_ref()) {
-            let credentials = state.operator.take().map(|(credentials, _)| credentials);
+            let credentials = state.operator.as_ref().map(|(credentials, _)| credentials.clone());
             match credentials_of(credentials, pair, trusted) {
                 Ok(credentials) => state.operator = Some((credentials, Timestamp::MAX)),
                 Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
@@ -397,8 +359,8 @@ impl State {
             }
         };
         let until = keyring.client.until().min(now + terms.lifetime());
-        match credentials_of(self.operator.take().map(|(credentials, _)| credentials), &pair, keyring.client.trusted())
-        {
+        let credentials = self.operator.as_ref().map(|(credentials, _)| credentials.clone());
+        match credentials_of(credentials, &pair, keyring.client.trusted()) {
             Ok(credentials) => self.operator = Some((credentials, until)),
             Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
         }
