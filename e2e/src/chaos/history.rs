@@ -319,6 +319,11 @@ pub enum Step {
         /// Of this serial.
         serial: u32,
     },
+    /// A change was asked of etcd, and its answer did not come: it may have had its effect.
+    LostAnswer {
+        /// Which change.
+        verb: String,
+    },
     /// What changes neither membership nor takes anything away.
     Harmless {
         /// Its name.

@@ -23,6 +23,10 @@ use crate::lab::Lab;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What the operator says when it has done a step.
 const DID: &str = "did";
+/// What it says after each call that asks etcd for a change, whatever came of it.
+const CALLED: &str = "called etcd";
+/// The outcomes of such a call after which nobody knows whether it had its effect.
+const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
 
 /// A thread that reads the operator's logs until it is stopped.
 #[derive(Debug)]
@@ -108,13 +112,17 @@ fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
     let (time, said) = line.split_once(' ')?;
     let said = said.split_once(" F ").map(|(_, json)| json)?;
     let said: Value = serde_json::from_str(said).ok()?;
-    if said["message"] != DID || said["cluster"] != cluster {
+    if said["cluster"] != cluster {
         return None;
     }
+    let text = |field: &str| said[field].as_str().unwrap_or_default();
+    let step = match text("message") {
+        DID => read(text("step")).unwrap_or_else(|| Step::Unreadable { line: line.to_owned() }),
+        CALLED if UNKNOWN_OUTCOMES.contains(&text("outcome")) => Step::LostAnswer { verb: text("verb").to_owned() },
+        _ => return None,
+    };
     let time: Timestamp = time.parse().ok()?;
-    let at = clock.at(SystemTime::from(time))?;
-    let step = said["step"].as_str().unwrap_or_default();
-    Some(Deed { at, step: read(step).unwrap_or_else(|| Step::Unreadable { line: line.to_owned() }) })
+    Some(Deed { at: clock.at(SystemTime::from(time))?, step })
 }
 
 /// Reads a step as the operator's log has it, as in `Promote { serial: Serial(1), id: MemberId(7), expect: {...} }`.
@@ -197,6 +205,13 @@ mod tests {
         assert_eq!(read(line(&later.to_string(), "plans", "db")), None);
         assert_eq!(read(line(&later.to_string(), "did", "other")), None);
         assert_eq!(read(line("2001-01-01T00:00:00Z", "did", "db")), None);
+        let called = |outcome: &str| {
+            format!(
+                r#"{later} stderr F {{"message":"called etcd","cluster":"db","verb":"remove","outcome":"{outcome}"}}"#
+            )
+        };
+        assert_eq!(read(called("deadline")), Some(Step::LostAnswer { verb: "remove".into() }));
+        assert_eq!(read(called("refused")), None);
         let unknown = format!(r#"{later} stderr F {{"message":"did","cluster":"db"}}"#);
         assert!(matches!(read(unknown), Some(Step::Unreadable { .. })));
     }

@@ -150,6 +150,7 @@ fn step_name(step: &Step) -> &str {
         Step::MoveLeader => "MoveLeader",
         Step::DeletePod { .. } => "DeletePod",
         Step::DeleteClaim { .. } => "DeleteClaim",
+        Step::LostAnswer { .. } => "lost answers of etcd",
         Step::Harmless { name } => name,
         Step::Unreadable { .. } => "unreadable",
     }

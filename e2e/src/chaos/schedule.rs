@@ -164,12 +164,20 @@ impl Dealer {
         of[self.rng.usize(..of.len())]
     }
 
-    /// Deals the next card that fits this moment; none, if none of the deck does.
+    /// Deals the next card that fits this moment. If none of the deck does, the next deck is begun, and what is left of
+    /// this one waits; none, if nothing fits at all.
     fn deal(&mut self, at: Millis, length: Millis) {
-        if self.deck.is_empty() {
-            self.deck = DECK.to_vec();
-            self.rng.shuffle(&mut self.deck);
+        if !self.deal_from_deck(at, length) && self.deck.len() < DECK.len() {
+            let mut next = DECK.to_vec();
+            self.rng.shuffle(&mut next);
+            // Cards are dealt from the end: what is left comes first when its time has come.
+            next.append(&mut self.deck);
+            self.deck = next;
+            self.deal_from_deck(at, length);
         }
+    }
+
+    fn deal_from_deck(&mut self, at: Millis, length: Millis) -> bool {
         for index in (0..self.deck.len()).rev() {
             let Some(fault) = self.fault(self.deck[index]) else { continue };
             let event = Event { at, fault };
@@ -179,9 +187,10 @@ impl Dealer {
                     self.size = replicas;
                 }
                 self.events.push(event);
-                return;
+                return true;
             }
         }
+        false
     }
 
     fn fits(&self, event: &Event) -> bool {
@@ -296,6 +305,7 @@ mod tests {
             let schedule = Schedule::generate(seed, Duration::from_mins(3), VERSION);
             let kinds: BTreeSet<_> = schedule.events.iter().map(|event| event.fault.name()).collect();
             assert!(kinds.len() >= 12, "seed {seed} has only {kinds:?}");
+            assert!(schedule.events.len() >= 30, "seed {seed} has only {} faults", schedule.events.len());
         }
     }
 

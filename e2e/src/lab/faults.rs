@@ -87,7 +87,8 @@ impl Lab {
         self.daemons.cgroup(Component::ApiServer).signal(Signal::CONT);
     }
 
-    /// Undoes all faults: links, stopped processes, nodes without power, the API server. Waits until the nodes are Ready.
+    /// Undoes all faults: links, stopped processes, nodes without power, the API server and what ended for want of it.
+    /// Waits until the nodes are Ready.
     pub async fn heal_all(&self) -> Result<(), LabError> {
         let places = self.nodes().map(|node| node.number().into()).chain([Place::ControlPlane]);
         for place in places {
@@ -95,6 +96,7 @@ impl Lab {
         }
         self.thaw_apiserver();
         self.start_apiserver().await?;
+        self.restart_ended().await?;
         for node in self.nodes() {
             node.thaw();
             node.start().await?;

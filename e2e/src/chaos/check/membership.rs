@@ -23,7 +23,9 @@ pub fn check(history: &History) -> Vec<String> {
     for deed in &deeds {
         judge.list(deed, before.as_ref(), &mut wrong);
         judge.deed(deed, &mut wrong);
-        before = After::of(deed).or(before);
+        // A call without an answer may have changed the list, or may do so any time now.
+        let lost = matches!(deed.step, Step::LostAnswer { .. });
+        before = if lost { None } else { After::of(deed).or(before) };
     }
     wrong.extend(one_way(&history.samples));
     wrong
@@ -32,15 +34,11 @@ pub fn check(history: &History) -> Vec<String> {
 /// No serial is added twice, no member promoted or removed twice, none acted on after its removal; every line is read.
 fn once_only(deeds: &[Deed]) -> Vec<String> {
     let (mut added, mut promoted, mut removed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let mut highest = None;
     let mut wrong = Vec::new();
     for Deed { at, step } in deeds {
         match step {
-            Step::AddLearner { serial, .. } => {
-                if !added.insert(*serial) || highest > Some(*serial) {
-                    wrong.push(format!("at {at} serial {serial} was added, not above {highest:?}"));
-                }
-                highest = highest.max(Some(*serial));
+            Step::AddLearner { serial, .. } if !added.insert(*serial) => {
+                wrong.push(format!("at {at} serial {serial} was added a second time"));
             }
             Step::Promote { id, .. } if removed.contains(id) || !promoted.insert(*id) => {
                 wrong.push(format!("at {at} member {id} was promoted, though it was promoted or removed before"));
@@ -49,11 +47,13 @@ fn once_only(deeds: &[Deed]) -> Vec<String> {
                 wrong.push(format!("at {at} member {id} was removed a second time"));
             }
             Step::Unreadable { line } => wrong.push(format!("at {at} the operator said what can't be read: {line}")),
-            Step::Promote { .. }
+            Step::AddLearner { .. }
+            | Step::Promote { .. }
             | Step::Remove { .. }
             | Step::MoveLeader
             | Step::DeletePod { .. }
             | Step::DeleteClaim { .. }
+            | Step::LostAnswer { .. }
             | Step::Harmless { .. } => (),
         }
     }
@@ -100,6 +100,7 @@ impl After {
             Step::MoveLeader
             | Step::DeletePod { .. }
             | Step::DeleteClaim { .. }
+            | Step::LostAnswer { .. }
             | Step::Harmless { .. }
             | Step::Unreadable { .. } => None,
         }
@@ -174,6 +175,7 @@ impl Judge<'_> {
             Step::AddLearner { .. }
             | Step::MoveLeader
             | Step::DeletePod { .. }
+            | Step::LostAnswer { .. }
             | Step::Harmless { .. }
             | Step::Unreadable { .. } => (),
         }
@@ -202,9 +204,12 @@ impl Judge<'_> {
         voters.map(|(id, listed)| (*id, listed.name.clone())).collect()
     }
 
-    /// Whether its process surely did not run for so long that the operator has to have known.
+    /// Whether its process surely did not run for so long that the operator has to have known; nor right after, since it
+    /// may have been started after the last look.
     fn was_down(&self, name: &str, at: Moment) -> bool {
-        self.always(at, |sample| !sample.running.contains(name))
+        let after = self.samples.iter().find(|sample| sample.begun >= at);
+        let is_down = |sample: &Sample| !sample.running.contains(name);
+        after.is_some_and(is_down) && self.always(at, is_down)
     }
 
     fn was_up(&self, name: &str, at: Moment) -> bool {

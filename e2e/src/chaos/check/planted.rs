@@ -422,6 +422,35 @@ fn a_dead_learner_promoted_is_caught() {
 }
 
 #[test]
+fn a_learner_that_has_just_started_may_be_promoted() {
+    let young = |second, sample: &mut Sample| {
+        if second >= 40 {
+            learner(sample, 3);
+            sample.running.insert("db-3".into());
+        }
+    };
+    let add = (39, Step::AddLearner { serial: 3, expect: ids(0..3) });
+    let promote = (40, Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) });
+    let history = with_deeds(looks(young), vec![add, promote]);
+    assert_eq!(check(&history), []);
+}
+
+#[test]
+fn a_call_whose_answer_was_lost_may_have_changed_the_list() {
+    // Nobody could list the members while it was made.
+    let blind = |_, sample: &mut Sample| sample.members = None;
+    let deeds = |lost: bool| {
+        let mut deeds = vec![(30, Step::AddLearner { serial: 3, expect: ids(0..3) })];
+        deeds.extend(lost.then(|| (31, Step::LostAnswer { verb: "add-learner".into() })));
+        deeds.push((32, Step::AddLearner { serial: 5, expect: ids([0, 1, 2, 3, 9]) }));
+        deeds
+    };
+    assert_eq!(check(&with_deeds(looks(blind), deeds(true))), []);
+    let seeing = with_deeds(looks(|_, _| ()), deeds(false));
+    assert_membership(&seeing, "a member list that there was not");
+}
+
+#[test]
 fn a_volume_deleted_under_a_member_is_caught() {
     let deeds = vec![(40, Step::DeleteClaim { serial: 1 })];
     assert_membership(&with_deeds(looks(|_, _| ()), deeds), "the volume of db-1 was deleted");
@@ -431,7 +460,7 @@ fn a_volume_deleted_under_a_member_is_caught() {
 fn an_identity_used_twice_is_caught() {
     let mut deeds = replacing();
     deeds.push((55, Step::AddLearner { serial: 3, expect: ids([0, 1, 3]) }));
-    assert_membership(&with_deeds(looks(replacement), deeds), "serial 3 was added, not above");
+    assert_membership(&with_deeds(looks(replacement), deeds), "serial 3 was added a second time");
     let back = |second, sample: &mut Sample| {
         if (20..30).contains(&second) {
             sample.members.as_mut().unwrap().remove(&MemberId(2));

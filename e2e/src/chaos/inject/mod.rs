@@ -32,6 +32,8 @@ const ACT_DEADLINE: Duration = Duration::from_mins(1);
 const TRY_DEADLINE: Duration = Duration::from_secs(10);
 /// The pause between two such tries.
 const TRY_PAUSE: Duration = Duration::from_millis(300);
+/// How often the control plane is looked after: a kubelet is not faster.
+const KEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the progress is told.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -111,12 +113,10 @@ impl Injector {
         let started = Instant::now();
         let all = join_all(schedule.events.iter().map(|event| self.one(event, started)));
         let over = tokio::time::sleep_until(started + schedule.lasts());
-        let work = async { tokio::join!(all, over).0 };
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                deeds = &mut work => return deeds,
-                () = tokio::time::sleep(TELL_INTERVAL) => progress.note(format_args!(
+        let tell = async {
+            loop {
+                tokio::time::sleep(TELL_INTERVAL).await;
+                progress.note(format_args!(
                     "{:.0} of {:.0} s, {} of {} faults, {} calls, {} writes acknowledged",
                     started.elapsed().as_secs_f64(),
                     schedule.lasts().as_secs_f64(),
@@ -124,7 +124,24 @@ impl Injector {
                     schedule.events.len(),
                     recorder.len(),
                     recorder.acknowledged(),
-                )),
+                ));
+            }
+        };
+        let work = async { tokio::join!(all, over).0 };
+        tokio::select! {
+            deeds = work => deeds,
+            never = tell => never,
+            never = self.keep_control_plane() => never,
+        }
+    }
+
+    /// What ends of the control plane comes back, as it does anywhere else: that is no fault of the schedule's.
+    async fn keep_control_plane(&self) -> ! {
+        loop {
+            tokio::time::sleep(KEEP_INTERVAL).await;
+            match self.lab.restart_ended().await {
+                Ok(started) => started.iter().for_each(|part| tracing::info!(%part, "had ended and was started again")),
+                Err(error) => tracing::debug!(%error, "failed to look after the control plane"),
             }
         }
     }
