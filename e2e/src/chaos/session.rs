@@ -24,7 +24,7 @@ const TRIES: usize = 40;
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// The seed; from the clock when not given.
+    /// The seed; one by chance when not given.
     pub seed: Option<u64>,
     /// How long faults are made.
     pub length: Duration,
@@ -38,7 +38,7 @@ pub struct Session {
     pub json: bool,
 }
 
-/// A seed from the clock, for those who want another run each time.
+/// A seed by chance, for those who want another run each time.
 pub fn fresh_seed() -> u64 {
     // Six digits are enough to tell runs apart, and easy to say.
     fastrand::u64(..1_000_000)

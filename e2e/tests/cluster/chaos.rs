@@ -5,6 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ObjectMeta, PostParams};
 use quorate_crds::EtcdClusterSpec;
 use quorate_e2e::chaos::book::Book;
 use quorate_e2e::chaos::check::{Check, Violation, check};
@@ -29,6 +31,8 @@ use rustix::process::Signal;
 const SAMPLE: Duration = Duration::from_mins(2);
 /// The same in `make e2e`.
 const THOROUGH: Duration = Duration::from_mins(10);
+/// Where members answer each other.
+const PEER_PORT: u16 = 2380;
 
 #[tokio::test]
 async fn three_minutes_of_chaos_break_no_promise() -> Result<()> {
@@ -101,30 +105,57 @@ fn reported(violations: &[Violation], by: &[Check], says: &str) -> Result<()> {
     Ok(())
 }
 
-/// One member sleeps while the others acknowledge writes; then the leader sleeps, the third loses what it has, and the
-/// first wakes: a majority that has not heard of those writes.
+/// One member is away while the two others acknowledge writes; then the leader stands still, the third loses what it has,
+/// and the first comes back: a majority that has not heard of those writes.
 async fn majority_forgets(
     scene: &Scene,
     forget: impl AsyncFnOnce(&Cluster, &EtcdProcess) -> Result<Option<tokio::process::Child>>,
 ) -> Result<Vec<Violation>> {
     let betrayed = Betrayed::start(scene).await?;
+    let db = betrayed.db.clone();
     let [leader, stale, forgetful] = betrayed.cast()?;
-    Operator::new(scene.client())
-        .away_during(async || {
-            let stale = processes::freeze_member(scene, &stale).await?;
-            betrayed.writes(100).await?;
-            let leader = processes::freeze_member(scene, &leader).await?;
-            let forgetful = processes::freeze_member(scene, &forgetful).await?;
-            processes::thaw(&stale);
-            // Whoever runs by hand has to live until the last look.
-            let by_hand = forget(&betrayed.db, &forgetful).await?;
-            betrayed.writes(20).await?;
-            let violations = betrayed.judged().await?;
-            drop(by_hand);
-            processes::thaw(&leader);
-            Ok(violations)
+    let operator = Operator::new(scene.client());
+    let seen = operator.away_during(async || {
+        // Gone for good, not paused: what was sent to a paused process waits for it.
+        let pod = db.pods().get(&stale).await?;
+        pods::delete_by_force(&db, &[&stale]).await?;
+        wait_for("the member that is to be behind to end", PATIENCE, async || {
+            let running = etcd_processes(scene.namespace());
+            ensure!(running.iter().all(|process| process.member() != stale), "it runs");
+            Ok(())
         })
-        .await
+        .await?;
+        betrayed.writes(100).await?;
+        processes::freeze_member(scene, &leader).await?;
+        let forgetful = processes::freeze_member(scene, &forgetful).await?;
+        back_again(&db, pod).await?;
+        // Whoever runs by hand has to live until the last look.
+        let by_hand = forget(&db, &forgetful).await?;
+        betrayed.writes(20).await?;
+        pods::delete_by_force(&db, &[&leader]).await?;
+        let violations = betrayed.judged().await;
+        drop(by_hand);
+        violations
+    });
+    seen.await
+}
+
+/// The same pod again, as whoever made it would make it: with its ticket, on its volume. Returns when its etcd answers the
+/// others, which it does without a quorum.
+async fn back_again(db: &Cluster, pod: Pod) -> Result<()> {
+    let name = pod.metadata.name.clone().context("a pod without a name")?;
+    let ObjectMeta { labels, annotations, owner_references, .. } = pod.metadata;
+    let metadata =
+        ObjectMeta { name: Some(name.clone()), labels, annotations, owner_references, ..ObjectMeta::default() };
+    let again = Pod { metadata, status: None, ..pod };
+    db.pods().create(&PostParams::default(), &again).await.context("failed to make the pod again")?;
+    wait_for("the member that is behind to be back", PATIENCE, async || {
+        let address = db.view().await?.address(&name).context("it has no address")?;
+        let (status, members) = metrics::get(&address, PEER_PORT, "/members").await?;
+        ensure!(status == 200, "it answers {status}: {members}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
@@ -180,6 +211,7 @@ fn started_by_hand(launcher: i32, flags: &str, peers: &str) -> Result<tokio::pro
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_member_whose_log_was_cut_is_reported() -> Result<()> {
     play("chaos_cut_log", Stage::Alone, async |scene| {
         let violations = majority_forgets(scene, async |db, process| {

@@ -14,13 +14,17 @@ pub fn check(history: &History) -> Vec<String> {
     for (member, replay) in &history.replays {
         let has: HashMap<Revision, (&Key, Change)> =
             replay.events.iter().map(|event| (event.revision, (&event.key, event.change))).collect();
+        // What a member did not come to tell is a matter of `watches`.
+        let reached = replay.reached();
+        let told_all = history.last.is_some_and(|last| reached >= last);
         for call in &history.calls {
-            let Some((revision, change)) = call.acknowledged() else { continue };
+            let told = |(revision, _): &(Revision, Change)| told_all || *revision <= reached;
+            let Some((revision, change)) = call.acknowledged().filter(told) else { continue };
             match has.get(&revision) {
                 Some((key, found)) if **key == call.key && *found == change => (),
-                Some((key, found)) => {
-                    wrong.push(format!("an acknowledged write is {found:?} of {key} on {member}:\n    {call}"));
-                }
+                Some((key, found)) => wrong.push(format!(
+                    "an acknowledged write is lost on {member}, where its revision is {found:?} of {key}:\n    {call}"
+                )),
                 None => wrong.push(format!("an acknowledged write is lost on {member}:\n    {call}")),
             }
         }

@@ -156,6 +156,23 @@ fn an_acknowledged_write_that_a_member_lost_is_caught() {
 }
 
 #[test]
+fn a_history_that_went_back_and_on_from_there_is_caught() {
+    // The last fifty revisions are forgotten, and what was written last comes after the rest.
+    let mut history = Store::run(5);
+    for watch in history.replays.values_mut() {
+        let kept = watch.events.len() - 50;
+        watch.events.truncate(kept);
+    }
+    history.last = history.replays.values().map(Watched::reached).max();
+    let lost = |violation: &Violation| violation.check == Check::Kept && violation.what.contains("is lost on db-0");
+    assert!(check(&history).iter().any(lost));
+    // A member that can't be asked has not lost anything that anybody knows of.
+    history.replays.insert("db-2".into(), Watched { events: vec![], ..history.watches[0].clone() });
+    let of_it = |violation: &Violation| violation.what.contains("db-2");
+    assert!(!check(&history).iter().any(|violation| violation.check == Check::Kept && of_it(violation)));
+}
+
+#[test]
 fn a_client_that_drops_an_acknowledged_write_is_caught() {
     let mut history = Store::run(2);
     // It says that it wrote, with the revision of the moment, and nothing reached the store.
