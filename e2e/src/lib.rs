@@ -1,6 +1,7 @@
 //! A real cluster, scenarios, faults and benchmarks for Quorate.
 
 pub mod bench;
+pub mod chaos;
 pub mod cli;
 pub mod command;
 pub mod debian;

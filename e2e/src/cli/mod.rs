@@ -1,5 +1,6 @@
 //! The command line: what there is to say, and to whom it is handed on. Does no work itself.
 
+mod chaos;
 mod cluster;
 mod show;
 mod suite;
@@ -22,6 +23,7 @@ use crate::provider::ProviderKind;
 ///   quorate-e2e deploy                     build and install the operator
 ///   quorate-e2e demo                       the main job, step by step
 ///   quorate-e2e test                       the usual choice of tests; --all for every one
+///   quorate-e2e chaos --seed 7 --minutes 3 faults at random under load, and a judge of what came of it
 ///   quorate-e2e node cut node2             pull a node's cable; `node heal node2` plugs it in again
 ///   quorate-e2e exec -- curl 10.96.0.1     a program where pods and Services can be reached
 ///   quorate-e2e down                       all of it gone
@@ -120,6 +122,8 @@ pub enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Bring up the cluster, install the operator and disturb a cluster under load at random; then judge what was seen.
+    Chaos(chaos::Options),
     /// Serve volumes (started by `up`).
     #[command(hide = true)]
     Provisioner,
@@ -163,6 +167,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Demo => show::demo(&cluster).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy: _, inside: true } => bench::run(&only, runs).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy, inside: false } => show::bench(&cluster, &only, runs, no_deploy).await,
+        Command::Chaos(options) => chaos::run(&cluster, options).await,
         Command::Provisioner => cluster.provisioner().await.map(|()| 0),
     }
 }

@@ -186,6 +186,16 @@ impl Cluster {
         .await
     }
 
+    /// A client of the member at this address.
+    pub async fn client_at(&self, address: &str) -> Result<Client> {
+        dial(address).await
+    }
+
+    /// etcd's own member list by the member at this address, linearizable.
+    pub async fn membership_at(&self, address: &str) -> Result<Membership> {
+        membership(&BTreeMap::from([(self.name.clone(), address.to_owned())])).await
+    }
+
     /// Makes a call to one member after the other until one answers; what the last one said if none does.
     pub async fn ask<T>(&self, mut call: impl AsyncFnMut(&mut Client) -> Result<T>) -> Result<T> {
         let mut last = anyhow!("no member has an address");
