@@ -51,7 +51,22 @@ pub fn client_service(cluster: &str) -> String {
     format!("{cluster}-client")
 }
 
-/// The name that a member, its pod and its volume claim share.
+/// The Secret with a certificate for clients of a cluster, which applications mount.
+pub fn client_secret(cluster: &str) -> String {
+    format!("{cluster}-client")
+}
+
+/// The Secret of the authority that signs what members show each other.
+pub fn peer_authority(cluster: &str) -> String {
+    format!("{cluster}-peer-ca")
+}
+
+/// The Secret of the authority that signs what members and their clients show each other.
+pub fn client_authority(cluster: &str) -> String {
+    format!("{cluster}-client-ca")
+}
+
+/// The name that a member, its pod, its volume claim and its Secret share.
 pub fn member(cluster: &str, serial: u32) -> String {
     format!("{cluster}-{serial}")
 }

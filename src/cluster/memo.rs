@@ -13,6 +13,7 @@ use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight, Ste
 use super::act::{Furnished, Urged};
 use super::observe::Observed;
 use super::observe::members::Seen;
+use super::pki::Wallet;
 use super::report;
 use crate::metrics::Metrics;
 
@@ -37,6 +38,8 @@ pub struct Memo {
     labelled: BTreeMap<Uid, String>,
     /// What was applied.
     pub furnished: Furnished,
+    /// What is known of its certificates.
+    pub wallet: Wallet,
     /// Whose kubelets were urged.
     pub urged: Urged,
     /// How many rounds in a row have failed.
@@ -57,6 +60,7 @@ impl Memo {
             seen: BTreeMap::new(),
             labelled: BTreeMap::new(),
             furnished: Furnished::default(),
+            wallet: Wallet::default(),
             urged: Urged::default(),
             failures: 0,
             silent_since: None,

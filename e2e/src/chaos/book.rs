@@ -8,7 +8,7 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::task::JoinHandle;
 
-use crate::scene::Cluster;
+use crate::scene::{Cluster, Door, Keys};
 
 /// How often the pods are read.
 const READ_INTERVAL: Duration = Duration::from_millis(300);
@@ -18,8 +18,8 @@ const READ_DEADLINE: Duration = Duration::from_secs(2);
 /// Where a member is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The IP of its pod.
-    pub address: String,
+    /// The way to it.
+    pub door: Door,
     /// The name of its node.
     pub node: String,
 }
@@ -43,12 +43,13 @@ impl Drop for Reader {
 impl Book {
     /// Reads the places, and goes on doing so.
     pub async fn open(cluster: &Cluster) -> Result<Self> {
-        let places = Arc::new(RwLock::new(Arc::new(read(cluster).await?)));
+        let keys = cluster.keys().await?;
+        let places = Arc::new(RwLock::new(Arc::new(read(cluster, keys.as_ref()).await?)));
         let (cluster, written) = (cluster.clone(), places.clone());
         let reader = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(READ_INTERVAL).await;
-                if let Ok(Ok(read)) = tokio::time::timeout(READ_DEADLINE, read(&cluster)).await {
+                if let Ok(Ok(read)) = tokio::time::timeout(READ_DEADLINE, read(&cluster, keys.as_ref())).await {
                     *written.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
                 }
             }
@@ -69,12 +70,12 @@ impl Book {
     }
 }
 
-async fn read(cluster: &Cluster) -> Result<BTreeMap<String, Place>> {
+async fn read(cluster: &Cluster, keys: Option<&Arc<Keys>>) -> Result<BTreeMap<String, Place>> {
+    let place = |name: &str, pod: &Pod| {
+        let node = pod.spec.as_ref()?.node_name.clone()?;
+        let address = pod.status.as_ref()?.pod_ip.as_deref()?;
+        Some(Place { door: cluster.door(name, address, keys.cloned()), node })
+    };
     let view = cluster.view().await?;
-    Ok(view.pods.iter().filter_map(|(name, pod)| Some((name.clone(), place(pod)?))).collect())
-}
-
-fn place(pod: &Pod) -> Option<Place> {
-    let node = pod.spec.as_ref()?.node_name.clone()?;
-    Some(Place { address: pod.status.as_ref()?.pod_ip.clone()?, node })
+    Ok(view.pods.iter().filter_map(|(name, pod)| Some((name.clone(), place(name, pod)?))).collect())
 }

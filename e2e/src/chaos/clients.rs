@@ -13,7 +13,7 @@ use super::book::Book;
 use super::clock::Clock;
 use super::history::{Answer, Call, ClientId, Found, Key, Op, Outcome, Revision, Value};
 use super::keys::Keys;
-use crate::scene::Cluster;
+use crate::scene::{Door, dial};
 
 /// How long a call may take before its outcome counts as unknown: longer than most leader changes, and shorter than
 /// what a stuck member would cost.
@@ -92,8 +92,6 @@ pub struct Caller {
     pub id: ClientId,
     /// What it chooses by.
     pub rng: Rng,
-    /// Whose members it calls.
-    pub cluster: Cluster,
     /// Where they are.
     pub book: Book,
     /// The keys in use.
@@ -115,7 +113,7 @@ impl Caller {
         let mut seen: Option<Seen> = None;
         while !stop.load(Ordering::Relaxed) {
             if let Some((member, place)) = self.book.any(self.rng.usize(..64)) {
-                let call = self.call(&mut clients, member, &place.address, seen.as_ref()).await;
+                let call = self.call(&mut clients, member, &place.door, seen.as_ref()).await;
                 if let Outcome::Unknown(_) = call.outcome {
                     self.keys.unknown(&call.key);
                 }
@@ -130,17 +128,17 @@ impl Caller {
         &mut self,
         clients: &mut HashMap<String, Client>,
         member: String,
-        address: &str,
+        door: &Door,
         seen: Option<&Seen>,
     ) -> Call {
         let key = self.keys.take(self.rng.usize(..64));
         let op = self.op(&key, seen);
         let invoked = self.recorder.clock.now();
-        let outcome = match self.client(clients, address).await {
+        let outcome = match Self::client(clients, door).await {
             Ok(mut client) => {
                 let answer = tokio::time::timeout(CALL_DEADLINE, perform(&mut client, &key, op)).await;
                 if let Ok(Ok(_)) = answer {
-                    clients.insert(address.to_owned(), client);
+                    clients.insert(door.address.clone(), client);
                 }
                 outcome(op, answer.ok())
             }
@@ -161,12 +159,12 @@ impl Caller {
         }
     }
 
-    /// The connection to this address, taken out; whoever finds it working puts it back.
-    async fn client(&self, clients: &mut HashMap<String, Client>, address: &str) -> Result<Client, String> {
-        if let Some(client) = clients.remove(address) {
+    /// The connection to this member, taken out; whoever finds it working puts it back.
+    async fn client(clients: &mut HashMap<String, Client>, door: &Door) -> Result<Client, String> {
+        if let Some(client) = clients.remove(&door.address) {
             return Ok(client);
         }
-        match tokio::time::timeout(CONNECT_DEADLINE, self.cluster.client_at(address)).await {
+        match tokio::time::timeout(CONNECT_DEADLINE, dial(door)).await {
             Ok(dialled) => dialled.map_err(|error| reason(&error)),
             Err(_) => Err("no connection in time".into()),
         }

@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::history::{Answer, Call, ClientId, Found, History, Key, Op, Outcome, Revision, Trouble, Watched};
 use super::keys::{Keys, PREFIX};
 use super::watchers::{self, Seen};
-use crate::scene::{Cluster, wait_for};
+use crate::scene::{Cluster, dial, wait_for};
 
 /// How many clients call.
 const CLIENTS: u32 = 6;
@@ -60,15 +60,14 @@ impl Load {
         let watches = (0..WATCHES).map(|number| {
             let record = watchers::record(format!("watch {number}"), base);
             let whom = book.clone();
-            let whom = move |tried: usize| whom.any(number + tried).map(|(_, place)| place.address);
-            let follow = watchers::follow(cluster.clone(), record.clone(), wanted.clone(), whom);
+            let whom = move |tried: usize| whom.any(number + tried).map(|(_, place)| place.door);
+            let follow = watchers::follow(record.clone(), wanted.clone(), whom);
             (record, tokio::spawn(follow))
         });
         let clients = (0..CLIENTS).map(|number| {
             let caller = Caller {
                 id: ClientId(number),
                 rng: Rng::with_seed(seed.wrapping_add(u64::from(number) + 1)),
-                cluster: cluster.clone(),
                 book: book.clone(),
                 keys: keys.clone(),
                 recorder: recorder.clone(),
@@ -185,8 +184,8 @@ impl End<'_> {
         let (_goal, wanted) = watch::channel(Some(last));
         let replays = self.book.places().as_ref().clone().into_iter().map(|(name, place)| {
             let seen = watchers::record(format!("the replay of {name}"), self.base);
-            let whom = move |_: usize| Some(place.address.clone());
-            let follow = watchers::follow(self.cluster.clone(), seen.clone(), wanted.clone(), whom);
+            let whom = move |_: usize| Some(place.door.clone());
+            let follow = watchers::follow(seen.clone(), wanted.clone(), whom);
             async { (name, end_of(seen, tokio::spawn(follow)).await) }
         });
         join_all(replays).await.into_iter().collect()
@@ -199,7 +198,7 @@ impl End<'_> {
         for (name, place) in places.as_ref() {
             let what = format!("the hash of {name}");
             let hash = wait_for(&what, LAST_LOOK, async || {
-                let mut client = self.cluster.client_at(&place.address).await?;
+                let mut client = dial(&place.door).await?;
                 Ok(client.hash_kv(last.0).await?.hash())
             });
             match hash.await {

@@ -82,7 +82,7 @@ impl Looks {
     /// The member list, by whoever answers first.
     async fn list(&self) -> Result<Membership> {
         let places = self.book.places();
-        let asked = places.values().map(|place| Box::pin(self.cluster.membership_at(&place.address)));
+        let asked = places.values().map(|place| Box::pin(self.cluster.membership_at(&place.door)));
         let asked: Vec<_> = asked.collect();
         if asked.is_empty() {
             return Err(anyhow!("no member has an address"));

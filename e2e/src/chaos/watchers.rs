@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::clients::value;
 use super::history::{Change, Event, Key, Revision, Watched};
 use super::keys::PREFIX;
-use crate::scene::Cluster;
+use crate::scene::{Door, dial};
 
 /// How long a watch may be silent before it is opened elsewhere: keys are written all the time.
 const SILENCE: Duration = Duration::from_secs(4);
@@ -33,21 +33,16 @@ pub fn taken(seen: &Seen) -> Watched {
     seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Watches, each time at the address that `whom` gives for the number of the try, until the goal is reached or the server
+/// Watches, each time the member that `whom` gives for the number of the try, until the goal is reached or the server
 /// refuses.
-pub async fn follow(
-    cluster: Cluster,
-    seen: Seen,
-    mut goal: watch::Receiver<Option<Revision>>,
-    whom: impl Fn(usize) -> Option<String>,
-) {
+pub async fn follow(seen: Seen, mut goal: watch::Receiver<Option<Revision>>, whom: impl Fn(usize) -> Option<Door>) {
     let mut last = seen.lock().unwrap_or_else(PoisonError::into_inner).reached();
     for number in 0.. {
-        let Some(address) = whom(number) else {
+        let Some(door) = whom(number) else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let opened = tokio::time::timeout(OPEN_DEADLINE, open(&cluster, &address, last)).await;
+        let opened = tokio::time::timeout(OPEN_DEADLINE, open(&door, last)).await;
         if let Ok(Ok((_client, mut stream))) = opened {
             loop {
                 if reached(*goal.borrow_and_update(), last) {
@@ -84,8 +79,8 @@ fn reached(goal: Option<Revision>, last: Revision) -> bool {
     goal.is_some_and(|goal| last >= goal)
 }
 
-async fn open(cluster: &Cluster, address: &str, last: Revision) -> Result<(Client, WatchStream)> {
-    let mut client = cluster.client_at(address).await?;
+async fn open(door: &Door, last: Revision) -> Result<(Client, WatchStream)> {
+    let mut client = dial(door).await?;
     let options = WatchOptions::new().with_prefix().with_start_revision(last.next().0);
     let mut stream = client.watch(PREFIX, Some(options)).await.context("failed to open a watch")?;
     let first = stream.message().await.context("failed to open a watch")?.context("the watch ended at once")?;

@@ -12,7 +12,7 @@ const IDENTITY_FLAG: &str = "--initial-advertise-peer-urls=";
 pub struct EtcdProcess {
     /// Its process id.
     pub pid: i32,
-    /// Its peer URL: `http://<member>.<cluster>.<namespace>.svc...:2380`.
+    /// Its peer URL: `https://<member>.<cluster>.<namespace>.svc...:2380`, or `http` in plain text.
     pub identity: String,
 }
 
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    const URL: &str = "http://db-3.db.scene-1.svc:2380";
+    const URL: &str = "https://db-3.db.scene-1.svc:2380";
 
     #[test]
     fn a_member_is_known_by_its_peer_url() {

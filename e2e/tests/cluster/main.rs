@@ -16,4 +16,5 @@ mod node;
 mod operator;
 mod rest;
 mod spec;
+mod tls;
 mod write;

@@ -178,6 +178,22 @@ impl ClaimFacts {
     }
 }
 
+/// A Secret of a cluster's: only that it is there, and in which version. What it holds stays in Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretFacts {
+    /// The UID of the object that owns it.
+    pub owner: Option<String>,
+    /// Its version.
+    pub version: String,
+}
+
+impl SecretFacts {
+    /// What matters of a Secret, or of its metadata. `None` for one without a version, which no API server sends.
+    pub fn of(secret: &impl ResourceExt) -> Option<Self> {
+        Some(Self { owner: owner_of(secret), version: secret.resource_version()? })
+    }
+}
+
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_backup::launch::{Reason, Report};
-use quorate_etcd::{Pool, Role, Silence, Vitals};
+use quorate_etcd::{Access, Endpoint, Pool, Role, Silence, Vitals};
 use quorate_statemachine::{Alive, MemberId, Millis, Refusal, Serial, Sight, Uid};
 use tokio::time::{sleep, timeout};
 
@@ -35,10 +35,19 @@ pub struct Address {
     pub pod: Uid,
     /// Its address.
     pub ip: IpAddr,
+    /// Its host name, which its certificate carries.
+    pub host: String,
     /// It carries a ticket, so etcd may be running in it.
     pub ticketed: bool,
     /// It is on its way out.
     pub terminating: bool,
+}
+
+impl Address {
+    /// Its client port.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { addr: SocketAddr::new(self.ip, CLIENT_PORT), host: self.host.clone() }
+    }
 }
 
 /// What was seen at one pod.
@@ -92,10 +101,21 @@ impl Said {
     }
 }
 
-/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen.
-pub async fn ask(pool: &Pool, addresses: &BTreeMap<Serial, Address>, leader: Option<Serial>) -> Said {
+/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen. Without access to their
+/// client ports nobody gives one.
+pub async fn ask(
+    pool: &Pool,
+    access: Option<&Access>,
+    addresses: &BTreeMap<Serial, Address>,
+    leader: Option<Serial>,
+) -> Said {
     let looks = join_all(addresses.iter().map(async |(serial, address)| (*serial, look_in_time(address).await)));
-    let list = list(pool, addresses, leader);
+    let list = async {
+        match access {
+            Some(access) => list(pool, access, addresses, leader).await,
+            None => None,
+        }
+    };
     tokio::pin!(looks, list);
     let (seen, early) = tokio::select! {
         seen = &mut looks => (seen, None),
@@ -195,15 +215,17 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
 /// A list as [`list`] gives it, if it comes about in time.
 pub async fn list_in_time(
     pool: &Pool,
+    access: &Access,
     addresses: &BTreeMap<Serial, Address>,
     leader: Option<Serial>,
 ) -> Option<quorate_etcd::MemberList> {
-    timeout(LIST_PATIENCE, list(pool, addresses, leader)).await.ok().flatten()
+    timeout(LIST_PATIENCE, list(pool, access, addresses, leader)).await.ok().flatten()
 }
 
 /// The first linearizable member list that anybody gives: the leader is asked first, the others a little later.
 pub async fn list(
     pool: &Pool,
+    access: &Access,
     addresses: &BTreeMap<Serial, Address>,
     leader: Option<Serial>,
 ) -> Option<quorate_etcd::MemberList> {
@@ -214,8 +236,7 @@ pub async fn list(
             if known && leader != Some(*serial) {
                 sleep(OTHERS_LATER).await;
             }
-            let url = format!("http://{}", SocketAddr::new(address.ip, CLIENT_PORT));
-            let answer = match pool.member(&url) {
+            let answer = match pool.member(access, &address.endpoint()) {
                 Ok(member) => member.member_list().await,
                 Err(error) => Err(error),
             };
@@ -329,11 +350,13 @@ mod tests {
 
     #[tokio::test]
     async fn pods_that_do_not_answer_are_unknown_and_soon_so() {
-        let address =
-            Address { pod: Uid::new("u"), ip: IpAddr::from([127, 0, 0, 77]), ticketed: true, terminating: false };
-        let pool = Pool::new(quorate_etcd::Access::plaintext());
-        let said = ask(&pool, &BTreeMap::from([(Serial(0), address)]), None).await;
-        assert_eq!(said.seen[&Serial(0)].sight, Sight::Unknown);
-        assert_eq!(said.list, None);
+        let (pod, ip, host) = (Uid::new("u"), IpAddr::from([127, 0, 0, 77]), "db-0".to_owned());
+        let address = Address { pod, ip, host, ticketed: true, terminating: false };
+        let addresses = BTreeMap::from([(Serial(0), address)]);
+        for access in [Some(Access::plaintext()), None] {
+            let said = ask(&Pool::default(), access.as_ref(), &addresses, None).await;
+            assert_eq!(said.seen[&Serial(0)].sight, Sight::Unknown);
+            assert_eq!(said.list, None);
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! stays unknown. Nothing is written and nothing decided here.
 
 pub mod cache;
+pub mod certificates;
 pub mod facts;
 pub mod members;
 pub mod trouble;
@@ -24,9 +25,11 @@ use quorate_statemachine::{
 use serde_json::Value;
 
 use self::cache::{Cache, Key};
-use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, TicketFacts, millis};
+use self::certificates::Tls;
+use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, SecretFacts, TicketFacts, millis};
 use self::members::{Address, Said, Seen};
 use super::ledger;
+use super::pki::Wallet;
 use super::render::{self, Begin, Delivery};
 use crate::api::{Error, Kube};
 
@@ -41,6 +44,8 @@ pub struct Watched {
     pub services: Cache<Value>,
     /// Clusters' disruption budgets.
     pub budgets: Cache<Value>,
+    /// Clusters' Secrets.
+    pub secrets: Cache<SecretFacts>,
     /// The nodes.
     pub nodes: RwLock<HashMap<NodeName, NodeFacts>>,
     /// Where PersistentVolumes can be used. It never changes, so each is read once.
@@ -73,6 +78,8 @@ pub struct Observed {
     pub furniture: Furniture,
     /// What its members said.
     pub said: Said,
+    /// Its certificates.
+    pub tls: Tls,
 }
 
 /// What a cluster has besides members, by name.
@@ -93,6 +100,8 @@ pub struct Observer {
     pub watched: Arc<Watched>,
     /// Connections to members.
     pub pool: Arc<Pool>,
+    /// The domain of the Kubernetes cluster, in certificates.
+    pub domain: Arc<str>,
 }
 
 /// The Kubernetes side of an observation.
@@ -101,6 +110,7 @@ struct Objects {
     cluster: Arc<EtcdCluster>,
     pods: BTreeMap<Serial, PodFacts>,
     claims: BTreeMap<Serial, ClaimFacts>,
+    tls: Tls,
 }
 
 impl Observer {
@@ -110,13 +120,15 @@ impl Observer {
         cluster: Arc<EtcdCluster>,
         leader: Option<Serial>,
         earlier: &BTreeMap<Serial, Seen>,
+        wallet: &Wallet,
     ) -> Result<Observed, Error> {
         let key = key(&cluster);
         let pods = own_pods(&cluster, self.watched.pods.of(&key));
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
-        let mut said = members::ask(&self.pool, &addresses(&pods), leader).await;
+        let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
+        let mut said = members::ask(&self.pool, tls.access.as_ref(), &addresses(&cluster, &pods), leader).await;
         said.recall(earlier);
-        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims }, said).await
+        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims, tls }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -139,15 +151,17 @@ impl Observer {
         let claims = claims?.iter().filter_map(|claim| Some((claim.name_any(), ClaimFacts::of(claim)?))).collect();
         let claims = by_serial(&cluster, claims);
         let said = Said { list, ..glanced.said.clone() };
-        let said = self.complete(said, &addresses(&pods)).await;
-        self.assemble(Objects { freshness: Freshness::Quorum, cluster, pods, claims }, said).await.map(Some)
+        let said = self.complete(said, &addresses(&cluster, &pods)).await;
+        let tls = glanced.tls.clone();
+        self.assemble(Objects { freshness: Freshness::Quorum, cluster, pods, claims, tls }, said).await.map(Some)
     }
 
     /// The member list once more, if there was one a moment ago.
     async fn list_again(&self, glanced: &Observed) -> Option<quorate_etcd::MemberList> {
         glanced.said.list.as_ref()?;
         let leader = glanced.said.leader().map(|(serial, _)| serial);
-        members::list_in_time(&self.pool, &addresses(&glanced.pods), leader).await
+        let access = glanced.tls.access.as_ref()?;
+        members::list_in_time(&self.pool, access, &addresses(&glanced.cluster, &glanced.pods), leader).await
     }
 
     /// What was said, without pods that are gone, and with those that are new.
@@ -170,7 +184,7 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, claims } = objects;
+        let Objects { freshness, cluster, pods, claims, tls } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         // A node that the watch doesn't show is asked for also from a cached look: whether it is gone is a verdict, and
@@ -195,7 +209,7 @@ impl Observer {
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
-        Ok(Observed { cluster, world, pods, claims, missing_classes, delivery, furniture, said })
+        Ok(Observed { cluster, world, pods, claims, missing_classes, delivery, furniture, said, tls })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -284,13 +298,15 @@ fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMa
 }
 
 /// Where each pod can be asked, if it can.
-pub fn addresses(pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
+pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
+    let Some(cluster) = render::Cluster::of(cluster) else { return BTreeMap::new() };
     let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
     can_answer
         .filter_map(|(serial, pod)| {
             let address = Address {
                 pod: pod.uid.clone(),
                 ip: pod.ip?,
+                host: cluster.host(*serial),
                 ticketed: pod.ticket.is_some(),
                 terminating: pod.terminating,
             };

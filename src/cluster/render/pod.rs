@@ -13,7 +13,7 @@ use k8s_openapi::{
 use quorate_crds::{Image, Scheduling, names};
 use quorate_statemachine::{Serial, Uid};
 
-use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template};
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template, tls};
 
 /// Where the member's volume is mounted.
 pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
@@ -79,22 +79,17 @@ pub fn pod(
         anti_affinity: _,
         topology_spread_constraints: _,
     } = &cluster.spec.scheduling;
-    let name = cluster.member(serial);
     Pod {
         metadata: metadata(cluster, serial, ticket),
         spec: Some(PodSpec {
-            hostname: Some(name.clone()),
+            hostname: Some(cluster.member(serial)),
             subdomain: Some(cluster.name.to_owned()),
             init_containers: match delivery {
                 Delivery::ImageVolume => None,
                 Delivery::InitContainer => Some(vec![agent_container(cluster, &agent.image)]),
             },
-            containers: vec![etcd_container(cluster, &name, agent, volume)],
-            volumes: Some(vec![
-                data_volume(cluster, name, volume),
-                agent_volume(&agent.image, delivery),
-                ticket_volume(),
-            ]),
+            containers: vec![etcd_container(cluster, serial, agent, volume)],
+            volumes: Some(volumes(cluster, serial, agent, volume, delivery)),
             image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
                 pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
             }),
@@ -144,9 +139,9 @@ fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
     }
 }
 
-fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volume<'_>) -> Container {
+fn etcd_container(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>) -> Container {
     let mut env = vec![
-        value("QUORATE_MEMBER", name),
+        value("QUORATE_MEMBER", &cluster.member(serial)),
         match volume {
             Volume::Claim(uid) => value("QUORATE_VOLUME", uid.as_str()),
             Volume::Ephemeral => field("QUORATE_VOLUME", "metadata.uid"),
@@ -154,6 +149,14 @@ fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volu
         field("QUORATE_POD_UID", "metadata.uid"),
     ];
     env.extend(agent.ticket_key.as_deref().map(|key| value("QUORATE_TICKET_KEY", key)));
+    env.extend(tls::etcdctl(cluster, serial).into_iter().map(|(name, text)| value(name, &text)));
+    let mut mounts = vec![
+        mount("data", VOLUME_PATH, false),
+        mount("quorate", AGENT_FOLDER, true),
+        // Without a subPath, as the next: the kubelet never brings a mounted subPath up to date.
+        mount("pod", POD_INFO_FOLDER, true),
+    ];
+    mounts.extend(cluster.spec.tls.mode.encrypts().then(|| mount(tls::VOLUME, tls::FOLDER, true)));
     Container {
         name: "etcd".into(),
         image: Some(cluster.spec.image_reference()),
@@ -161,12 +164,7 @@ fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volu
         command: Some(vec![AGENT.into(), "launch".into()]),
         env: Some(env),
         ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
-        volume_mounts: Some(vec![
-            mount("data", VOLUME_PATH, false),
-            mount("quorate", AGENT_FOLDER, true),
-            // Without a subPath: the kubelet never brings a mounted subPath up to date.
-            mount("pod", POD_INFO_FOLDER, true),
-        ]),
+        volume_mounts: Some(mounts),
         resources: Some(cluster.spec.resources.clone().into()),
         readiness_probe: Some(readiness()),
         security_context: Some(container_security()),
@@ -193,11 +191,26 @@ fn readiness() -> Probe {
     }
 }
 
-fn data_volume(cluster: &Cluster<'_>, name: String, volume: Volume<'_>) -> PodVolume {
+fn volumes(
+    cluster: &Cluster<'_>,
+    serial: Serial,
+    agent: &Agent,
+    volume: Volume<'_>,
+    delivery: Delivery,
+) -> Vec<PodVolume> {
+    let mut volumes = vec![data_volume(cluster, serial, volume), agent_volume(&agent.image, delivery), ticket_volume()];
+    volumes.extend(tls::volume(cluster, serial));
+    volumes
+}
+
+fn data_volume(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> PodVolume {
     let data = PodVolume { name: "data".into(), ..PodVolume::default() };
     match volume {
         Volume::Claim(_) => PodVolume {
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: name, read_only: None }),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: cluster.member(serial),
+                read_only: None,
+            }),
             ..data
         },
         Volume::Ephemeral => PodVolume { empty_dir: Some(empty_dir(cluster.spec.storage.size.clone().into())), ..data },

@@ -86,7 +86,7 @@ impl Injector {
         ensure!(!view.pods.values().any(|pod| going(&pod.metadata)), "a pod is going");
         ensure!(!view.claims.values().any(|claim| going(&claim.metadata)), "a claim is going");
         let (_, place) = self.book.any(0).context("no member has an address")?;
-        let list = self.cluster.membership_at(&place.address).await?;
+        let list = self.cluster.membership_at(&place.door).await?;
         ensure!(list.members.len() == replicas, "{} members are listed, not {replicas}", list.members.len());
         ensure!(list.voters().len() == replicas, "not all vote");
         let running = looks::running(self.cluster.scene().namespace());
@@ -110,7 +110,7 @@ impl Injector {
         let Some((name, place)) = names.iter().find_map(|name| Some((name, places.get(name)?))) else {
             return Ok(Carried::Skipped("no member has an address".into()));
         };
-        self.cut_pod(&place.node, &place.address, way, span).await?;
+        self.cut_pod(&place.node, &place.door.address, way, span).await?;
         Ok(Carried::Done(name.clone()))
     }
 
