@@ -1,6 +1,8 @@
 //! A real cluster, scenarios, faults and benchmarks for Quorate.
 
+pub mod authority;
 pub mod bench;
+pub mod chaos;
 pub mod cli;
 pub mod command;
 pub mod debian;

@@ -7,6 +7,7 @@
 )]
 
 mod birth;
+mod chaos;
 mod crash;
 mod create;
 mod kill;
@@ -15,4 +16,5 @@ mod node;
 mod operator;
 mod rest;
 mod spec;
+mod tls;
 mod write;
