@@ -2,10 +2,13 @@
 //! the operator speaks with it, and backups: taken, kept, proved and restored. It never talks to Kubernetes and never
 //! decides membership.
 
+pub mod archive;
 pub mod bolt;
+pub mod care;
 pub mod format;
 pub mod install;
 pub mod launch;
+pub mod restore;
 pub mod snapshot;
 pub mod source;
 pub mod store;

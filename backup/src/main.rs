@@ -61,6 +61,27 @@ enum Action {
     /// whatever the database's size. The backup is there when its manifest is, which is written last; when this fails,
     /// there is none.
     Snapshot(commands::snapshot::Snapshot),
+    /// Record a cluster: a full snapshot now and then, and every event between
+    ///
+    /// It reads one member until it is told to stop, and can be started again at any time. When it can't go on with what
+    /// is there (the history was compacted, another one, or too far ahead) it begins a new generation with a full
+    /// snapshot. Two at once do no harm: one of them wins.
+    Archive(commands::archive::Archive),
+    /// Restore a member's data directory, or a database file
+    ///
+    /// To the newest state, a revision, or a time. Every byte is checked, and nothing appears under its name before it is
+    /// complete. A restore that was stopped is simply repeated.
+    Restore(commands::restore::Restore),
+    /// Show the backups in a store
+    List(commands::list::List),
+    /// Show one backup with all its parts
+    Inspect(commands::list::Inspect),
+    /// Prove that a backup restores: do it, in scratch space, and read all of it
+    Verify(commands::verify::Verify),
+    /// Copy backups to another store
+    Copy(commands::copy::Copy),
+    /// Remove old backups, and data that no backup refers to
+    Prune(commands::prune::Prune),
 }
 
 #[derive(Debug, clap::Args)]
@@ -119,6 +140,13 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),
         Action::Snapshot(snapshot) => snapshot.run().map(|()| ExitCode::SUCCESS),
+        Action::Archive(archive) => archive.run().map(|()| ExitCode::SUCCESS),
+        Action::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
+        Action::List(list) => list.run().map(|()| ExitCode::SUCCESS),
+        Action::Inspect(inspect) => inspect.run().map(|()| ExitCode::SUCCESS),
+        Action::Verify(verify) => verify.run().map(|()| ExitCode::SUCCESS),
+        Action::Copy(copy) => copy.run().map(|()| ExitCode::SUCCESS),
+        Action::Prune(prune) => prune.run().map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -58,19 +58,31 @@ fn event<P: Pages>(cursor: &Cursor<'_, P>) -> Result<BucketKey, BoltError> {
     BucketKey::decode(cursor.pair()?.0).map_err(|_| cursor.fault("an entry of the history is no event"))
 }
 
+/// The revision of users and roles, which count for themselves.
+pub fn auth_revision<P: Pages>(database: &Database<P>) -> Result<u64, BoltError> {
+    let Some(value) = find(database, mvcc::AUTH, mvcc::AUTH_REVISION)? else { return Ok(0) };
+    Ok(value.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)))
+}
+
 /// A revision among etcd's notes.
 fn note<P: Pages>(database: &Database<P>, name: &[u8]) -> Result<Option<u64>, BoltError> {
-    let bucket = database.bucket(mvcc::META)?;
+    let Some(value) = find(database, mvcc::META, name)? else { return Ok(None) };
+    // Written by `RevToBytes`, as the keys of events are.
+    match BucketKey::decode(&value) {
+        Ok(revision) => Ok(Some(revision.main)),
+        Err(_) => Err(BoltError::NoRevision(String::from_utf8_lossy(name).into_owned())),
+    }
+}
+
+/// An entry of a small bucket.
+fn find<P: Pages>(database: &Database<P>, bucket: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>, BoltError> {
+    let bucket = database.bucket(bucket)?;
     let mut cursor = database.cursor(&bucket);
     let mut more = cursor.first()?;
     while more {
         let (key, value) = cursor.pair()?;
         if key == name {
-            // Written by `RevToBytes`, as the keys of events are.
-            return match BucketKey::decode(value) {
-                Ok(revision) => Ok(Some(revision.main)),
-                Err(_) => Err(cursor.fault("a compacted revision is none")),
-            };
+            return Ok(Some(value.to_vec()));
         }
         more = cursor.forward()?;
     }

@@ -15,7 +15,7 @@ mod tree;
 
 pub use append::{AppendError, Appender, open};
 pub use cursor::Cursor;
-pub use history::{Tail, events_of_last};
+pub use history::{Tail, auth_revision, events_of_last};
 pub use meta::Meta;
 pub use page::{MOST_IN_PAGE, PageId, Pages};
 
@@ -44,6 +44,9 @@ pub enum BoltError {
         /// What is wrong.
         fault: &'static str,
     },
+    /// One of etcd's notes is not of its form.
+    #[error("the database's note {0:?} is no revision")]
+    NoRevision(String),
     /// A bucket that etcd always makes is not there.
     #[error("the database has no bucket {0:?}: it is not etcd's")]
     NoBucket(String),

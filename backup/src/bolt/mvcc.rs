@@ -11,6 +11,10 @@ pub const LEASE: &[u8] = b"lease";
 pub const ALARM: &[u8] = b"alarm";
 /// The bucket of etcd's own notes.
 pub const META: &[u8] = b"meta";
+/// The bucket of what concerns all users and roles.
+pub const AUTH: &[u8] = b"auth";
+/// In [`AUTH`]: the number of changes to users and roles, in eight bytes (big endian).
+pub const AUTH_REVISION: &[u8] = b"authRevision";
 /// In [`META`]: up to where the history has been compacted, as the revision of a [`BucketKey`].
 pub const FINISHED_COMPACT: &[u8] = b"finishedCompactRev";
 /// In [`META`]: up to where a compaction has been ordered.

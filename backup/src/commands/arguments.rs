@@ -75,7 +75,8 @@ impl SourceArguments {
     }
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+/// `NAME=VALUE`.
+pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write NAME=VALUE".to_owned()),

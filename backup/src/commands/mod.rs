@@ -1,8 +1,15 @@
 //! The commands for backups: their arguments, what they print, and how far they are. What they do is the library's.
 
+pub mod archive;
 mod arguments;
+mod choose;
+pub mod copy;
+pub mod list;
 mod print;
+pub mod prune;
+pub mod restore;
 pub mod snapshot;
+pub mod verify;
 
 use std::future::Future;
 

@@ -13,6 +13,12 @@ const TRIES: u32 = 5;
 /// The pause after the first try; each next one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
+/// How old data has to be, by the store's clock, before it is garbage if no manifest refers to it.
+pub const GARBAGE_AGE: Duration = Duration::from_hours(24);
+/// How long after the begin of its data a manifest may be committed. Half of [`GARBAGE_AGE`], so that no clock's error can
+/// make garbage of what is about to be referred to.
+pub const COMMIT_WITHIN: Duration = Duration::from_hours(12);
+
 /// Why a manifest is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {

@@ -136,6 +136,8 @@ pub struct Full {
     pub compact_revision: Revision,
     /// The hash of the records of the last revision: what a later watch must show for it, or it shows another history.
     pub last_events: Hash,
+    /// The revision of users and roles, which are in no delta: when it changes, a new generation has to begin.
+    pub auth_revision: u64,
     /// When the database was in this state: the moment before it was asked for.
     pub taken: Timestamp,
     /// The size of the database file, in bytes. What follows it in the data is etcd's own SHA-256 of it.
@@ -160,8 +162,6 @@ pub struct Delta {
     pub events: u64,
     /// The hash of the records of its last revision.
     pub last_events: Hash,
-    /// Up to where the history had been compacted when this was written; zero if never.
-    pub compact_revision: Revision,
     /// The leases that were granted since the manifest before.
     pub leases: Vec<LeaseGrant>,
     /// Moments between its first and its last revision, in order.
@@ -206,9 +206,6 @@ impl Delta {
         }
         if delta.to < delta.from || delta.events < delta.to.get() - delta.from.get() + 1 {
             return contradiction("its revisions and events don't fit");
-        }
-        if delta.compact_revision > delta.to {
-            return contradiction("it was compacted beyond its last revision");
         }
         let in_order = delta.samples.is_sorted_by(|one, next| one.at <= next.at && one.revision <= next.revision);
         let inside = |sample: &Sample| (delta.from..=delta.to).contains(&sample.revision);

@@ -15,7 +15,7 @@ mod tests;
 
 pub use chain::{Chain, ChainError, Link, generations};
 pub use choice::{Choice, ChoiceError, Target, choose};
-pub use commit::{CommitError, commit};
+pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
 pub use data::{DataError, DataReader, DataWriter};
 pub use frames::{FRAME, FrameFault, compress, decompress};
 pub use hash::{Hash, Hasher};

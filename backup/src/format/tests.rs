@@ -38,6 +38,7 @@ fn full(key: &GenerationKey, last: u64, second: i64) -> Full {
         revision: revision(last),
         compact_revision: revision(0),
         last_events: Hash::of(b"events"),
+        auth_revision: 1,
         taken: at(second),
         database_bytes: 9_000_000,
         data: data(9_000_032),
@@ -52,7 +53,6 @@ fn delta(chain: &Chain, to: u64, samples: &[(i64, u64)]) -> Delta {
         previous: chain.head_hash(),
         events: 100,
         last_events: Hash::of(&to.to_le_bytes()),
-        compact_revision: revision(1),
         leases: vec![LeaseGrant { id: 5, ttl: 60 }],
         samples: samples.iter().map(|(at_, rev)| Sample { at: at(*at_), revision: revision(*rev) }).collect(),
         data: data(1),
@@ -286,7 +286,6 @@ async fn contradictions_are_refused() {
     Delta::read(&good.write(), &chain.key, good.from).unwrap();
     refused(&|delta| delta.to = revision(10));
     refused(&|delta| delta.events = 9);
-    refused(&|delta| delta.compact_revision = revision(21));
     refused(&|delta| delta.samples.reverse());
     refused(&|delta| delta.samples[0].revision = revision(10));
     refused(&|delta| delta.leases.push(LeaseGrant { id: 5, ttl: 1 }));

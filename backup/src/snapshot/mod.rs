@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::bolt::{BoltError, Database, Tail, events_of_last};
+use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
     CommitError, Data, DataError, DataWriter, Full, GenerationKey, GenerationName, Hash, Hasher, Header, Lineage,
     Nonce, Record, RecordFault, Revision, commit, write_record,
@@ -85,7 +85,7 @@ pub async fn take(
 ) -> Result<Taken, TakeError> {
     let begun = std::time::Instant::now();
     store.prepare().await?;
-    let mut client = source.connect().await?;
+    let mut client = source.connect().await?.client;
     let Identity { cluster, version } = Identity::ask(&mut client).await?;
     let taken = Timestamp::now();
     let generation = GenerationKey { lineage: lineage.clone(), cluster, name: GenerationName::new(taken) };
@@ -145,11 +145,11 @@ async fn describe(
     etcd_version: String,
 ) -> Result<Full, TakeError> {
     let pages = StoredPages::new(store, generation, &data, database_bytes);
-    let (tail, last_events) = tokio::task::spawn_blocking(move || {
+    let (tail, last_events, auth_revision) = tokio::task::spawn_blocking(move || {
         let database = Database::open(pages)?;
         let tail = Tail::read(&database)?;
         let last_events = last_events(&database, tail.revision)?;
-        Ok::<_, TakeError>((tail, last_events))
+        Ok::<_, TakeError>((tail, last_events, auth_revision(&database)?))
     })
     .await??;
     let revision = |number| Revision::new(number).ok_or(TakeError::Revision(number));
@@ -159,6 +159,7 @@ async fn describe(
         revision: revision(tail.revision)?,
         compact_revision: revision(tail.compact_revision)?,
         last_events,
+        auth_revision,
         taken,
         database_bytes,
         data,

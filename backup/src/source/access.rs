@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use tonic::transport::{Channel, Endpoint};
 
 /// How long a connection may take. The member is usually on the same host.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -52,21 +53,45 @@ pub enum AccessError {
         /// How it failed.
         source: io::Error,
     },
+    /// The endpoint is no URL of etcd, or the certificates are none.
+    #[error("failed to dial etcd at {endpoint}: {source}; write http://host:2379 or https://host:2379")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+        /// What is wrong.
+        source: tonic::transport::Error,
+    },
     /// etcd does not answer, or does not let us in.
     #[error("failed to connect to etcd at {endpoint}: {source}")]
     Connect {
         /// Where.
         endpoint: String,
         /// How it failed.
-        source: etcd_client::Error,
+        source: Box<etcd_client::Error>,
     },
 }
 
+/// A connection to the member.
+#[derive(Clone)]
+pub struct Connection {
+    /// For everything that etcd-client can ask.
+    pub client: Client,
+    /// For what it can't.
+    pub(super) channel: Channel,
+    /// Name and password.
+    pub(super) user: Option<(String, String)>,
+}
+
 impl Access {
-    /// Connects.
-    pub async fn connect(&self) -> Result<Client, AccessError> {
+    /// Connects, and logs in if there is a user. The connection comes about again by itself when it is lost.
+    pub async fn connect(&self) -> Result<Connection, AccessError> {
         let Self { endpoint, tls: Tls { ca, identity }, user } = self;
-        let mut options = ConnectOptions::new().with_connect_timeout(CONNECT).with_tcp_keepalive(TCP_KEEPALIVE);
+        let fault = |source| AccessError::Endpoint { endpoint: endpoint.clone(), source };
+        let mut dial = Endpoint::from_shared(endpoint.clone())
+            .map_err(fault)?
+            .connect_timeout(CONNECT)
+            .tcp_keepalive(Some(TCP_KEEPALIVE))
+            .tcp_nodelay(true);
         if endpoint.starts_with("https:") {
             let mut tls = TlsOptions::new();
             if let Some(ca) = ca {
@@ -75,16 +100,22 @@ impl Access {
             if let Some((certificate, key)) = identity {
                 tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
             }
-            options = options.with_tls(tls);
+            dial = dial.tls_config(tls).map_err(fault)?;
         }
-        if let Some(Credentials { name, password }) = user {
+        let user = user.as_ref().map(|Credentials { name, password }| {
             let password = String::from_utf8_lossy(&read(password)?).trim_end_matches(['\r', '\n']).to_owned();
-            options = options.with_user(name, password);
-        }
+            Ok((name.clone(), password))
+        });
+        let user = user.transpose()?;
+        let channel = dial.connect_lazy();
+        let options =
+            user.iter().fold(ConnectOptions::new(), |options, (name, password)| options.with_user(name, password));
+        let raw = etcd_client::Channel::Tonic(channel.clone());
         // On the heap, as all of etcd-client's calls: its futures have tens of kilobytes.
-        Box::pin(Client::connect([endpoint], Some(options)))
+        let client = Box::pin(Client::from_channel(raw, Some(options)))
             .await
-            .map_err(|source| AccessError::Connect { endpoint: endpoint.clone(), source })
+            .map_err(|source| AccessError::Connect { endpoint: endpoint.clone(), source: Box::new(source) })?;
+        Ok(Connection { client, channel, user })
     }
 }
 

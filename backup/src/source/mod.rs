@@ -1,9 +1,11 @@
 //! The etcd member that backups are taken from: how it is reached, and what is asked of it. It only reads.
 
 mod access;
+mod auth;
 mod snapshot;
 
-pub use access::{Access, AccessError, Credentials, Tls};
+pub use access::{Access, AccessError, Connection, Credentials, Tls};
+pub use auth::AuthRevision;
 pub use snapshot::{Piece, SnapshotError, SnapshotStream, TRAILER};
 
 use etcd_client::Client;

@@ -80,7 +80,9 @@ impl Store {
                 Arc::new(maker.azure(account, container)?.build().map_err(fault)?)
             }
             Provider::Volume { folder } => {
-                Arc::new(LocalFileSystem::new_with_prefix(folder).map_err(fault)?.with_fsync(true))
+                let folder = LocalFileSystem::new_with_prefix(folder).map_err(fault)?;
+                // Buckets have no empty folders: one that is left would look like a backup that has just begun.
+                Arc::new(folder.with_fsync(true).with_automatic_cleanup(true))
             }
         };
         Ok(Self { objects, address: Arc::new(address.clone()) })

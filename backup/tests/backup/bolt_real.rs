@@ -1,16 +1,17 @@
 //! Databases that were extended offline, held against etcd's own tools and etcd itself.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use etcd_client::{DeleteOptions, GetOptions, PutOptions, Txn, TxnOp};
 use prost::Message;
-use quorate_backup::bolt::mvcc::{BucketKey, KEY, KeyValue, LEASE, Lease};
-use quorate_backup::bolt::{self, Appender, Database, Tail};
+use quorate_backup::bolt::mvcc::{BucketKey, KeyValue, LEASE, Lease};
+use quorate_backup::bolt::{self, Appender};
 
 use crate::agent::run;
-use crate::real::{Binaries, Etcd, bbolt_check, versions};
+use crate::database::{events_after, tail};
+use crate::real::{Binaries, Etcd, bbolt_check, each_version};
 use crate::snapshot_real::{stored_database, write_some};
 
 /// The database of a snapshot, without etcd's hash, in a folder that goes with it.
@@ -22,28 +23,6 @@ fn saved(etcd: &Etcd, store: &Path) -> (tempfile::TempDir, PathBuf) {
     let file = OpenOptions::new().write(true).open(&database).unwrap();
     file.set_len(taken["databaseBytes"].as_u64().unwrap()).unwrap();
     (folder, database)
-}
-
-/// All events after a revision, as another database holds them.
-fn events_after(database: &Path, revision: u64) -> Vec<(BucketKey, Vec<u8>)> {
-    let database = Database::open(File::open(database).unwrap()).unwrap();
-    let bucket = database.bucket(KEY).unwrap();
-    let mut cursor = database.cursor(&bucket);
-    let mut found = Vec::new();
-    let mut more = cursor.first().unwrap();
-    while more {
-        let (key, value) = cursor.pair().unwrap();
-        let key = BucketKey::decode(key).unwrap();
-        if key.main > revision {
-            found.push((key, value.to_vec()));
-        }
-        more = cursor.forward().unwrap();
-    }
-    found
-}
-
-fn tail(database: &Path) -> Tail {
-    Tail::read(&Database::open(File::open(database).unwrap()).unwrap()).unwrap()
 }
 
 async fn extend(binaries: &Binaries) {
@@ -119,11 +98,9 @@ async fn serves(binaries: &Binaries, database: &Path, wanted: &etcd_client::GetR
     client.put("again", "x", None).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn etcd_and_its_tools_accept_what_was_extended_offline() {
-    for binaries in versions() {
-        extend(&binaries).await;
-    }
+#[test]
+fn etcd_and_its_tools_accept_what_was_extended_offline() {
+    each_version(extend);
 }
 
 #[test]

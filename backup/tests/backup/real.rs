@@ -8,22 +8,53 @@ use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 /// How long a condition may take to come about.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// The folders of binaries to try.
-pub fn versions() -> Vec<Binaries> {
-    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
-        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
-        return Vec::new();
+/// Set to `required` where the binaries must be there.
+const DEMAND: &str = "QUORATE_REAL_ETCD";
+
+/// The binaries to try, by their versions.
+fn versions() -> Vec<Binaries> {
+    let binaries = match std::env::var_os("QUORATE_ETCD_BIN") {
+        Some(folders) => std::env::split_paths(&folders).map(Binaries).collect(),
+        None => built(),
     };
-    let binaries: Vec<_> = std::env::split_paths(&folders).map(Binaries).collect();
+    let demanded = std::env::var(DEMAND).is_ok_and(|demand| demand == "required");
+    assert!(!binaries.is_empty() || !demanded, "no etcd in .cache/tools, and {DEMAND}=required");
+    if binaries.is_empty() {
+        eprintln!("no etcd in .cache/tools, and QUORATE_ETCD_BIN is not set: nothing was tried here");
+    }
     for binaries in &binaries {
-        assert!(binaries.tool("etcd").is_file(), "QUORATE_ETCD_BIN: there is no {}", binaries.tool("etcd").display());
+        assert!(binaries.tool("etcd").is_file(), "there is no {}", binaries.tool("etcd").display());
     }
     binaries
+}
+
+/// Runs a test for each version, all at once: most of their time is waiting.
+pub fn each_version(test: impl AsyncFn(&Binaries) + Sync) {
+    thread::scope(|scope| {
+        for binaries in versions() {
+            let test = &test;
+            scope.spawn(move || Runtime::new().unwrap().block_on(Box::pin(test(&binaries))));
+        }
+    });
+}
+
+/// Those that the local cluster's tools have been built with.
+fn built() -> Vec<Binaries> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/tools");
+    let entries = std::fs::read_dir(tools).into_iter().flatten().map(|entry| entry.unwrap());
+    let mut found: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("etcd-3."))
+        .map(|entry| entry.path().join("bin"))
+        .filter(|folder| folder.join("etcdutl").is_file())
+        .collect();
+    found.sort();
+    found.into_iter().map(Binaries).collect()
 }
 
 /// The binaries of one version.
@@ -55,7 +86,7 @@ impl Binaries {
             let help = Command::new(binaries.tool("etcdutl")).arg("--help").output().unwrap();
             String::from_utf8_lossy(&help.stdout).contains("hashkv")
         };
-        let newest = versions().into_iter().rev().find(has_tool).expect("QUORATE_ETCD_BIN: one has to be 3.6 or later");
+        let newest = versions().into_iter().rev().find(has_tool).expect("one etcdutl has to be of 3.6 or later");
         let revision = revision.to_string();
         let text = newest.run("etcdutl", &["hashkv", database.to_str().unwrap(), "--rev", &revision, "-w", "json"]);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -106,6 +137,9 @@ impl Etcd {
                 "--initial-cluster-state=new",
                 "--max-txn-ops=2000",
                 "--max-request-bytes=8388608",
+                // An election takes a second otherwise.
+                "--heartbeat-interval=20",
+                "--election-timeout=200",
             ])
             .arg(format!("--data-dir={}", self.data.path().join("data").display()))
             .args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")])
