@@ -19,7 +19,7 @@ use quorate_statemachine::Serial;
 
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, Volume, pod};
+pub use pod::{Agent, Delivery, Volume, container_security, pod, pod_security};
 pub use service::{client_service, headless_service};
 pub use template::{hash, read_hash, scheduling_hash};
 pub use ticket::{Begin, RenderError, Sealed, max_learners, ticket};

@@ -244,7 +244,8 @@ fn ticket_volume() -> PodVolume {
     }
 }
 
-fn pod_security() -> PodSecurityContext {
+/// As little as a pod of ours can do with.
+pub fn pod_security() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
         run_as_user: Some(USER),
@@ -257,7 +258,8 @@ fn pod_security() -> PodSecurityContext {
     }
 }
 
-fn container_security() -> SecurityContext {
+/// As little as a container of ours can do with.
+pub fn container_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
