@@ -32,8 +32,7 @@ demo: setup ## Show the main job on a real three-node Kubernetes, step by step
 	$(E2E) demo
 
 unit: setup ## Unit, property and model tests
-	$(CARGO) test --workspace --exclude quorate-e2e
-	$(CARGO) test --package quorate-e2e --lib --bins
+	$(CARGO) test --workspace
 
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
@@ -47,7 +46,8 @@ bench: setup ## Measure how fast it is, as ratios to hand-written pods; ROWS=...
 lint: setup $(DENY) ## Formatting, clippy, generated files, dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test --quiet --package quorate-crds --test generated
+	$(CARGO) clippy --workspace --test cluster -- -D warnings
+	$(CARGO) test --quiet --workspace --test generated
 	@if $(DENY) fetch db > /dev/null 2>&1; then $(DENY) check; else \
 	  echo "the advisory database can't be fetched: checking bans, licences and sources only"; \
 	  $(DENY) check bans licenses sources; fi
