@@ -52,6 +52,41 @@ enum Action {
     /// VolumeHasNoEntry, VolumeInUse, VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
     #[command(verbatim_doc_comment)]
     Launch(Launch),
+    /// Say whether the image's etcd has a version and takes flags, without starting it
+    ///
+    /// The command of a trial: a pod that ends at once, on the node of a member that is to run the image. It ends with 0 if
+    /// the binary has the version and reads all of the flags; else with 1, and says why.
+    Try(Try),
+}
+
+#[derive(Debug, clap::Args)]
+struct Try {
+    /// The version that the binary must have
+    #[arg(long, value_name = "VERSION")]
+    etcd_version: String,
+    /// The etcd binary: a path, or a name on PATH (else /usr/local/bin/etcd)
+    #[arg(long, value_name = "PROGRAM", default_value = "etcd")]
+    etcd: PathBuf,
+    /// Where to say why not: the kubelet shows this file in the pod's status
+    #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
+    report: PathBuf,
+    /// The flags that it must take
+    #[arg(last = true)]
+    flags: Vec<String>,
+}
+
+impl Try {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let Self { etcd_version, etcd, report, flags } = self;
+        match launch::try_binary(etcd, &ticket::EtcdVersion::new(etcd_version), flags)? {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(why) => {
+                tracing::error!("{why}");
+                std::fs::write(&report, why).with_context(|| format!("failed to write {}", report.display()))?;
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -109,5 +144,6 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),
+        Action::Try(trial) => trial.run(),
     }
 }

@@ -9,6 +9,10 @@ use crate::{
 /// volume attached. What changes in Kubernetes wakes us anyway.
 const SETTLING_MS: u64 = 60_000;
 
+/// How long a new image may be under way without its ticket, which the launcher reads from a file that the kubelet brings up
+/// to date in 0.1 to 0.5 s, at the latest when it next looks at the pod: until then it refuses the old one.
+const TICKET_PATIENCE_MS: u64 = 10_000;
+
 /// One serial as observed.
 #[derive(Clone, Copy)]
 pub struct Member<'w> {
@@ -243,7 +247,8 @@ impl<'w> Member<'w> {
     pub fn fails_on_release(&self) -> bool {
         let Some(pod) = self.pod.filter(|pod| !pod.terminating && self.alive().is_none()) else { return false };
         let trouble = matches!(pod.trouble, Some(Trouble::ImageMissing | Trouble::ContainerFailing));
-        trouble || self.refusal() == Some(Refusal::Other)
+        let refuses = self.refusal() == Some(Refusal::Other);
+        trouble || (refuses && self.world.now.since(pod.ticket_since) > TICKET_PATIENCE_MS)
     }
 
     /// Its pod can't become what is needed, and runs no etcd: a new one in its place loses nothing.

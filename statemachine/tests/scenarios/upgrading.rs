@@ -193,6 +193,13 @@ fn the_first_failure_takes_the_member_back_and_ends_the_roll() {
 }
 
 #[test]
+fn a_launcher_that_has_not_got_its_new_ticket_yet_is_no_failure() {
+    let refused = || begun().told(2, V7).refused(2, quorate_statemachine::Refusal::Other);
+    refused().ticket_age(2, 2_000).plan().never("switch");
+    refused().ticket_age(2, 20_000).plan().also_does("switch 2 to 3.6.16");
+}
+
+#[test]
 fn a_member_that_crashes_for_other_reasons_keeps_its_release() {
     begun().crashing(2).plan().does([]).tells(2, Finding::ContainerFailing);
     begun().runs(2, V7).crashing(2).plan().does([]);
