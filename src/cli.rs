@@ -30,6 +30,9 @@ pub struct Settings {
     /// The image that brings the agent into each member's pod.
     #[arg(long, env = "QUORATE_AGENT_IMAGE", default_value = "quorate.dev/agent:dev", global = true)]
     pub agent_image: String,
+    /// The domain of the Kubernetes cluster: what the names of Services end in. Certificates carry it.
+    #[arg(long, env = "QUORATE_CLUSTER_DOMAIN", default_value = "cluster.local", global = true)]
+    pub cluster_domain: String,
     /// The namespaces whose EtcdClusters are looked after, comma-separated. Without it: all of them.
     #[arg(long, env = "QUORATE_NAMESPACES", value_delimiter = ',', global = true)]
     pub namespaces: Vec<String>,

@@ -2,17 +2,22 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
-use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text::encode};
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use prometheus_client::registry::{Registry, Unit};
 
 /// Bounds of reconcile durations in seconds: a round at rest takes some milliseconds, one with deadlines a few seconds.
 const RECONCILE_BOUNDS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
 /// Bounds in seconds of what users wait for: to heal, to bootstrap.
 const WAIT_BOUNDS: [f64; 11] = [0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 180.0, 600.0, 3600.0];
+
+const SECONDS_OF_A_DAY: f64 = 86_400.0;
 
 /// Everything that is counted.
 #[derive(Debug)]
@@ -27,6 +32,28 @@ pub struct Metrics {
     bootstrap_seconds: Histogram,
     calls: Family<Call, Counter>,
     leader: Gauge,
+    certificates: Arc<Certificates>,
+}
+
+/// When the first certificate of each cluster runs out. The days left are counted when they are asked for.
+#[derive(Debug, Default)]
+struct Certificates(Mutex<HashMap<String, Timestamp>>);
+
+impl Certificates {
+    /// Days until the first of all runs out; none while there is none.
+    fn days_left(&self, now: Timestamp) -> Option<f64> {
+        let first = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().min().copied();
+        first.map(|first| first.duration_since(now).as_secs_f64() / SECONDS_OF_A_DAY)
+    }
+}
+
+impl Collector for Certificates {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Some(days) = self.days_left(Timestamp::now()) else { return Ok(()) };
+        let gauge = ConstGauge::new(days);
+        let help = "Days until the first certificate of any cluster runs out";
+        gauge.encode(encoder.encode_descriptor("certificates_days_left", help, None, gauge.metric_type())?)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -93,6 +120,8 @@ impl Metrics {
         registry.register("api_calls", "Calls to the Kubernetes API and to etcd, watches apart", calls.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 where this operator is the one that acts", leader.clone());
+        let certificates = Arc::<Certificates>::default();
+        registry.register_collector(Box::new(certificates.clone()));
         Self {
             registry,
             reconciles,
@@ -104,6 +133,7 @@ impl Metrics {
             bootstrap_seconds,
             calls,
             leader,
+            certificates,
         }
     }
 
@@ -129,6 +159,15 @@ impl Metrics {
         if let Some(phase) = phase {
             self.clusters.get_or_create(&InPhase { phase }).inc();
         }
+    }
+
+    /// A cluster's certificates were seen, of which the first runs out then; `None`: there are none, or it is no more.
+    pub fn certificates(&self, cluster: &str, until: Option<Timestamp>) {
+        let mut certificates = self.certificates.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match until {
+            Some(until) => certificates.insert(cluster.to_owned(), until),
+            None => certificates.remove(cluster),
+        };
     }
 
     /// A step was done.
@@ -180,6 +219,19 @@ mod tests {
         assert!(text.contains("quorate_clusters{phase=\"Running\"} 2"), "{text}");
         metrics.phase("ns/a", None);
         assert!(metrics.render().unwrap().contains("quorate_clusters{phase=\"Running\"} 1"));
+    }
+
+    #[test]
+    fn the_days_left_are_those_of_the_first_certificate() {
+        let metrics = Metrics::new();
+        assert!(!metrics.render().unwrap().contains("certificates_days_left"), "there is none");
+        let after = |days: i64| Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(24 * days));
+        metrics.certificates("ns/a", after(3));
+        metrics.certificates("ns/b", after(2));
+        assert!(metrics.render().unwrap().contains("quorate_certificates_days_left -"), "long ago");
+        assert_eq!(metrics.certificates.days_left(Timestamp::UNIX_EPOCH), Some(2.0));
+        metrics.certificates("ns/b", None);
+        assert_eq!(metrics.certificates.days_left(Timestamp::UNIX_EPOCH), Some(3.0));
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
                 claim: claim.clone(),
                 metrics: metrics.clone(),
                 agent_image: settings.agent_image.clone(),
+                domain: settings.cluster_domain.clone(),
                 identity: settings.identity.clone(),
                 concurrency: settings.concurrency,
             };

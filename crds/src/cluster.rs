@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{self, Structural, rules_at};
-use crate::{ClientService, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage};
+use crate::{ClientService, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls};
 
 /// What the user asks for.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -82,6 +82,8 @@ pub struct EtcdClusterSpec {
     pub image: Image,
     /// Where each member keeps its data.
     pub storage: Storage,
+    /// How connections are encrypted. On by default.
+    pub tls: Tls,
     /// Settings of etcd itself.
     pub etcd: EtcdSettings,
     /// Compute resources of each member's etcd container.
@@ -102,6 +104,7 @@ impl Default for EtcdClusterSpec {
             version: "3.6.16".into(),
             image: Image::default(),
             storage: Storage::default(),
+            tls: Tls::default(),
             etcd: EtcdSettings::default(),
             resources: Resources::default(),
             scheduling: Scheduling::default(),

@@ -15,6 +15,7 @@ mod schema;
 mod service;
 mod status;
 mod storage;
+mod tls;
 mod tuning;
 
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
@@ -26,4 +27,5 @@ pub use scheduling::{AntiAffinity, Scheduling, TopologySpread, WhenUnsatisfiable
 pub use service::{ClientService, ServiceType};
 pub use status::{ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase};
 pub use storage::{OnDelete, OnScaleDown, Retention, Storage};
+pub use tls::{Tls, TlsMode, TlsSecrets};
 pub use tuning::{AutoCompaction, CompactionMode, EtcdSettings};

@@ -39,6 +39,8 @@ pub const ANNOTATION_TICKET_SINCE: &str = "quorate.dev/ticket-since";
 pub const ANNOTATION_TEMPLATE: &str = "quorate.dev/template";
 /// On a pod: the hash of the spec's scheduling that it was made with.
 pub const ANNOTATION_SCHEDULING: &str = "quorate.dev/scheduling";
+/// On a pod: its kubelet was made to look at it again. Read by nobody.
+pub const ANNOTATION_URGED: &str = "quorate.dev/urged";
 
 /// On a pod: the version that it is told to run, which its image has to hold.
 pub const ANNOTATION_VERSION: &str = "quorate.dev/version";
@@ -65,7 +67,22 @@ pub fn client_service(cluster: &str) -> String {
     format!("{cluster}-client")
 }
 
-/// The name that a member, its pod and its volume claim share.
+/// The Secret with a certificate for clients of a cluster, which applications mount.
+pub fn client_secret(cluster: &str) -> String {
+    format!("{cluster}-client")
+}
+
+/// The Secret of the authority that signs what members show each other.
+pub fn peer_authority(cluster: &str) -> String {
+    format!("{cluster}-peer-ca")
+}
+
+/// The Secret of the authority that signs what members and their clients show each other.
+pub fn client_authority(cluster: &str) -> String {
+    format!("{cluster}-client-ca")
+}
+
+/// The name that a member, its pod, its volume claim and its Secret share.
 pub fn member(cluster: &str, serial: u32) -> String {
     format!("{cluster}-{serial}")
 }

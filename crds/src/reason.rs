@@ -147,6 +147,23 @@ reasons! {
     /// etcd lists a member that Quorate did not add. Quorate changes no membership until it is gone: remove it with
     /// `etcdctl member remove`.
     MembershipForeign,
+    /// Every certificate can be used, until the date in the message. Nothing to do.
+    CertificatesValid,
+    /// Certificates are being issued. Nothing to do.
+    CertificatesPending,
+    /// Certificates were renewed, without a restart. Nothing to do.
+    CertificatesRenewed,
+    /// A certificate runs out soon. Put a new one into the Secret that the message names; if Quorate issues it, look for
+    /// what keeps Quorate from writing Secrets (`spec.paused`, or an error in its log).
+    CertificatesExpiring,
+    /// A certificate can't be used. The message names the Secret and each fault; correct the Secret. A cluster is not
+    /// begun with such a certificate; one that runs goes on as long as etcd accepts it.
+    CertificatesFaulty,
+    /// The Secret of a certificate authority is gone or damaged, so nothing can be renewed. Restore the Secret. If that
+    /// can't be done, see the section on lost authorities in `docs/tls.md`.
+    AuthorityLost,
+    /// `spec.tls.mode` is `Disabled`: there are no certificates. Nothing to do.
+    TlsDisabled,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,
     /// Kubernetes refused to create or change an object, for example by a quota or an admission policy. The message has

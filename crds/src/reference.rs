@@ -125,7 +125,14 @@ fn names_and_ports(page: &mut String) {
             "<name>".to_owned(),
             "headless; gives each member its address, `<name>-<serial>.<name>.<namespace>.svc`",
         ),
-        ("Pod, PersistentVolumeClaim", "<name>-<serial>".to_owned(), "one member; a serial is never used twice"),
+        (
+            "Pod, PersistentVolumeClaim, Secret",
+            "<name>-<serial>".to_owned(),
+            "one member; a serial is never used twice",
+        ),
+        ("Secret", names::client_secret("<name>"), "what clients show, and whom they trust, when Quorate issues it"),
+        ("Secret", names::peer_authority("<name>"), "signs what members show each other, when Quorate issues it"),
+        ("Secret", names::client_authority("<name>"), "signs what members and clients show each other, likewise"),
         ("PodDisruptionBudget", "<name>".to_owned(), "keeps a drain from taking more than one voter at a time"),
     ];
     page.push_str("Objects that belong to a cluster:\n\n| kind | name | what for |\n|---|---|---|\n");

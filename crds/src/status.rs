@@ -22,7 +22,8 @@ pub struct EtcdClusterStatus {
     #[schemars(schema_with = "text")]
     pub phase: Option<Phase>,
     /// `Ready`: the cluster is as asked for. `Available`: it serves reads and writes. `Reconciling`: Quorate is working
-    /// towards the spec. `Stalled`: Quorate can't go on without help; the message says which.
+    /// towards the spec. `Stalled`: Quorate can't go on without help; the message says which. `CertificatesValid`: every
+    /// certificate can be used; the message says until when.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// How many members the cluster has.
@@ -168,7 +169,7 @@ words! {
 }
 
 words! {
-    /// The types of a cluster's conditions. All four are always there, from the first status on.
+    /// The types of a cluster's conditions. All of them are always there, from the first status on.
     ConditionType {
         /// The cluster is as asked for.
         Ready,
@@ -178,6 +179,8 @@ words! {
         Reconciling,
         /// Quorate can't go on without help.
         Stalled,
+        /// Every certificate can be used.
+        CertificatesValid,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A real cluster, scenarios, faults and benchmarks for Quorate.
 
+pub mod authority;
 pub mod bench;
 pub mod cli;
 pub mod command;

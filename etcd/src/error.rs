@@ -82,13 +82,11 @@ pub enum Refusal {
 /// How a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The URL is of no use. Nothing was sent.
-    #[error("failed to read {url:?} as a member's URL: it must begin with {scheme} and name a host")]
-    Url {
-        /// The URL.
-        url: String,
-        /// How it must begin.
-        scheme: &'static str,
+    /// The host name is none. Nothing was sent.
+    #[error("failed to take {host:?} for a member's host name")]
+    Host {
+        /// The host name.
+        host: String,
     },
     /// etcd said no. Nothing was changed.
     #[error("failed to {call}: etcd refused: {message}")]
@@ -132,14 +130,14 @@ impl CallError {
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Refused { refusal, .. } => Some(*refusal),
-            Self::Url { .. } | Self::TimedOut { .. } | Self::Unanswered { .. } | Self::Answer { .. } => None,
+            Self::Host { .. } | Self::TimedOut { .. } | Self::Unanswered { .. } | Self::Answer { .. } => None,
         }
     }
 
     /// Whether the call may have had its effect all the same: read the member list before anything else.
     pub fn outcome_unknown(&self) -> bool {
         match self {
-            Self::Url { .. } | Self::Refused { .. } => false,
+            Self::Host { .. } | Self::Refused { .. } => false,
             Self::TimedOut { .. } | Self::Unanswered { .. } | Self::Answer { .. } => true,
         }
     }

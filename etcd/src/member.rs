@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 
 use crate::{
-    access::Access,
+    access::{Access, Endpoint},
     error::{Call, CallError},
     ids::{ClusterId, MemberId},
     list::{self, MemberList},
@@ -78,8 +78,8 @@ pub struct Status {
 }
 
 impl MemberClient {
-    pub(crate) fn new(access: Access, url: &str) -> Result<Self, CallError> {
-        Ok(Self { channel: access.channel(url)?, suspect: Arc::new(AtomicBool::new(false)) })
+    pub(crate) fn new(access: &Access, endpoint: &Endpoint) -> Result<Self, CallError> {
+        Ok(Self { channel: access.channel(endpoint)?, suspect: Arc::new(AtomicBool::new(false)) })
     }
 
     /// Whether a call was left without an answer: the connection may lead to an address where nobody lives any more.

@@ -87,6 +87,16 @@ pub enum Role {
     Learner,
 }
 
+/// Asks a member at `addr` whether it is ready, as the kubelet does. The answer takes as long as a linearizable read, and
+/// counts as no after [`crate::plain_http::DEADLINE`].
+pub async fn is_ready(addr: SocketAddr) -> bool {
+    let answer = within(addr, async {
+        let mut connection = Connection::open(addr).await?;
+        connection.ask(Method::GET, "/readyz", Bytes::new()).await
+    });
+    answer.await.is_ok_and(|answer| answer.status == StatusCode::OK)
+}
+
 /// Looks at the metrics port at `addr`, over one connection, within two deadlines of [`crate::plain_http::DEADLINE`].
 pub async fn look(addr: SocketAddr) -> Sight {
     let first = within(addr, async {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use etcd_client::proto::{
@@ -9,7 +10,7 @@ use etcd_client::proto::{
     PbMemberListResponse, PbMemberPromoteRequest, PbMemberPromoteResponse, PbMemberRemoveRequest,
     PbMemberRemoveResponse, PbMemberUpdateRequest, PbMemberUpdateResponse, PbResponseHeader,
 };
-use quorate_etcd::{Access, CallError, ClusterId, MemberId, Pool, Refusal};
+use quorate_etcd::{Access, CallError, ClusterId, Endpoint, MemberId, Pool, Refusal};
 use tokio::runtime::Runtime;
 use tonic::{Code, Request, Response, Status, transport::server::TcpIncoming};
 
@@ -97,7 +98,7 @@ impl PbClusterService for Fake {
 /// A served member and a pool to reach it through. It has a runtime of its own, which takes all its connections with it.
 struct Served {
     pool: Pool,
-    url: String,
+    addr: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
     runtime: Option<Runtime>,
 }
@@ -110,7 +111,7 @@ impl Served {
     fn at(addr: &str, mood: Mood) -> Self {
         let listener = std::net::TcpListener::bind(addr).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let addr = listener.local_addr().unwrap();
         let fake = Fake { mood, asked: Arc::default() };
         let asked = fake.asked.clone();
         let runtime = Runtime::new().unwrap();
@@ -119,11 +120,12 @@ impl Served {
             let server = tonic::transport::Server::builder().add_service(PbClusterServer::new(fake));
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });
-        Self { pool: Pool::new(Access::plaintext()), url, asked, runtime: Some(runtime) }
+        Self { pool: Pool::default(), addr, asked, runtime: Some(runtime) }
     }
 
     fn member(&self) -> quorate_etcd::MemberClient {
-        self.pool.member(&self.url).unwrap()
+        let endpoint = Endpoint { addr: self.addr, host: "db-0".into() };
+        self.pool.member(&Access::plaintext(), &endpoint).unwrap()
     }
 
     /// Ends the member with all its connections, as a killed process does.
@@ -160,7 +162,7 @@ async fn the_member_list_is_asked_for_linearizably() {
 #[tokio::test]
 async fn etcd_client_itself_asks_for_a_list_that_may_be_stale() {
     let served = Served::start(Mood::Willing);
-    let mut client = etcd_client::Client::connect([&served.url], None).await.unwrap();
+    let mut client = etcd_client::Client::connect([format!("http://{}", served.addr)], None).await.unwrap();
     client.member_list().await.unwrap();
     assert_eq!(*served.asked.lock().unwrap(), ["list linearizable false"]);
 }
@@ -169,7 +171,8 @@ async fn etcd_client_itself_asks_for_a_list_that_may_be_stale() {
 #[tokio::test]
 async fn calls_may_move_between_threads() {
     fn assert_send(_: &impl Send) {}
-    let member = Pool::new(Access::plaintext()).member("http://127.0.0.1:1").unwrap();
+    let endpoint = Endpoint { addr: ([127, 0, 0, 1], 1).into(), host: "db-0".into() };
+    let member = Pool::default().member(&Access::plaintext(), &endpoint).unwrap();
     assert_send(&member.member_list());
     assert_send(&member.add_learner("http://b:2380"));
     assert_send(&member.promote(MemberId(1)));
@@ -230,6 +233,6 @@ async fn a_member_that_comes_back_at_its_address_is_reached_again() {
     served.kill().await;
     let error = served.member().member_list().await.unwrap_err();
     assert!(error.outcome_unknown(), "{error}");
-    let _again = Served::at(served.url.strip_prefix("http://").unwrap(), Mood::Willing);
+    let _again = Served::at(&served.addr.to_string(), Mood::Willing);
     served.member().member_list().await.unwrap();
 }

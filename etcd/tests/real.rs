@@ -12,7 +12,7 @@ use std::{
 };
 
 use quorate_etcd::{
-    Access, CallError, MemberClient, MemberId, MemberList, Pool, Refusal, Role, Sight, Vitals, look, peer,
+    Access, CallError, Endpoint, MemberClient, MemberId, MemberList, Pool, Refusal, Role, Sight, Vitals, look, peer,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -89,7 +89,8 @@ impl Member {
     }
 
     fn calls(&self, pool: &Pool) -> MemberClient {
-        pool.member(&format!("http://{}", self.client)).unwrap()
+        let endpoint = Endpoint { addr: self.client, host: "localhost".into() };
+        pool.member(&Access::plaintext(), &endpoint).unwrap()
     }
 
     /// Looks until what is seen is as wanted.
@@ -170,7 +171,7 @@ async fn a_lost_quorum_is_seen(pool: &Pool, left: &Member, cluster: quorate_etcd
 
 /// A whole life of a small cluster.
 async fn live(etcd: PathBuf) {
-    let pool = Pool::new(Access::plaintext());
+    let pool = Pool::default();
     let (mut a, mut b) = (Member::new("a", &etcd), Member::new("b", &etcd));
     a.start(Some((&[], "new")));
     let seen = a.until("leading", |vitals| vitals.role == Role::Leader && vitals.live).await;

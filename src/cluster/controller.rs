@@ -9,8 +9,9 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{self, Action, ReconcileRequest};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::predicates;
@@ -20,14 +21,14 @@ use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, applier};
 use kube::{Api, Client, Resource, ResourceExt};
 use quorate_crds::EtcdCluster;
 use quorate_crds::names::{FIELD_MANAGER, LABEL_CLUSTER};
-use quorate_etcd::{Access, Pool};
+use quorate_etcd::Pool;
 use quorate_statemachine::NodeName;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::act::{Actor, Courier};
 use super::observe::cache::{Cache, Key};
-use super::observe::facts::{self, ClaimFacts, NodeFacts, PodFacts};
+use super::observe::facts::{self, ClaimFacts, NodeFacts, PodFacts, SecretFacts};
 use super::observe::{Observer, Watched, key};
 use super::render::Agent;
 use super::{Driver, Error};
@@ -54,6 +55,8 @@ pub struct Setup {
     pub metrics: Arc<Metrics>,
     /// The image that brings the agent.
     pub agent_image: String,
+    /// The domain of the Kubernetes cluster.
+    pub domain: String,
     /// This operator's name, in events.
     pub identity: String,
     /// How many clusters are driven at once.
@@ -63,16 +66,18 @@ pub struct Setup {
 /// Drives the clusters of one namespace, or of all, until `stop` turns true; then lets the rounds that run end. `ready`
 /// turns true when the watches are filled.
 pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<bool>, stop: watch::Receiver<bool>) {
-    let Setup { kube, claim, metrics, agent_image, identity, concurrency } = setup;
+    let Setup { kube, claim, metrics, agent_image, domain, identity, concurrency } = setup;
+    let domain: Arc<str> = domain.into();
     let watched = Arc::new(Watched::default());
-    let pool = Arc::new(Pool::new(Access::plaintext()));
+    let pool = Arc::new(Pool::default());
     let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
     let recorder = Recorder::new(kube.client(), reporter);
-    let observer = Observer { kube: kube.clone(), watched: watched.clone(), pool: pool.clone() };
+    let observer =
+        Observer { kube: kube.clone(), watched: watched.clone(), pool: pool.clone(), domain: domain.clone() };
     let courier = Courier::new().map(Arc::new);
     let ticket_key = courier.as_ref().map(|courier| courier.public_key().to_owned());
     let agent = Agent { image: agent_image, ticket_key };
-    let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent, courier };
+    let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent, courier, domain };
     let driver = Arc::new(Driver::new(observer, actor, recorder, metrics));
     let filled = Arc::new(Filled::new(ready));
     let sources = Sources { client: kube.client(), namespace, filled: filled.clone() };
@@ -84,6 +89,8 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
         sources.children::<PersistentVolumeClaim, _>(watched.clone(), |watched| &watched.claims, ClaimFacts::of),
         sources.children::<Service, _>(watched.clone(), |watched| &watched.services, facts::furniture),
         sources.children::<PodDisruptionBudget, _>(watched.clone(), |watched| &watched.budgets, facts::furniture),
+        // Only their metadata: what they hold is read when it is needed, and ten thousand clusters have many.
+        sources.children::<PartialObjectMeta<Secret>, _>(watched.clone(), |watched| &watched.secrets, SecretFacts::of),
         sources.nodes(watched, store.clone()),
         on_leading(claim, store.clone()),
     ]);
@@ -141,8 +148,8 @@ async fn turned(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// How many lists have to be there before anybody acts: clusters, pods, claims, Services, budgets and nodes.
-const LISTS: usize = 6;
+/// How many lists have to be there before anybody acts: clusters, pods, claims, Services, budgets, Secrets and nodes.
+const LISTS: usize = 7;
 
 /// Which lists are there.
 struct Filled {

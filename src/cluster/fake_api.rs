@@ -48,9 +48,20 @@ impl FakeApi {
         state.store(path, object);
     }
 
+    /// Takes an object away, as a user would.
+    pub fn remove(&self, path: &str) {
+        self.0.lock().unwrap().objects.remove(path);
+    }
+
     /// An object as it is now.
     pub fn object(&self, path: &str) -> Value {
         self.0.lock().unwrap().objects[path].clone()
+    }
+
+    /// The names of the objects below a path.
+    pub fn names(&self, below: &str) -> Vec<String> {
+        let state = self.0.lock().unwrap();
+        state.objects.keys().filter_map(|path| path.strip_prefix(below)?.strip_prefix('/')).map(str::to_owned).collect()
     }
 
     /// What there is, without what differs between two runs.
@@ -59,9 +70,9 @@ impl FakeApi {
         for object in objects.values_mut() {
             let metadata = object["metadata"].as_object_mut().unwrap();
             metadata.retain(|key, _| !["uid", "resourceVersion"].contains(&key.as_str()));
-            for field in ["spec", "status"] {
-                // The UIDs of claims and the times of transitions are in there.
-                if object["kind"] == "Pod" || field == "status" {
+            for field in ["spec", "status", "data"] {
+                // The UIDs of claims, the times of transitions and random keys are in there.
+                if object["kind"] == "Pod" || field != "spec" {
                     object.as_object_mut().unwrap().remove(field);
                 }
             }
@@ -109,7 +120,7 @@ impl State {
             return (StatusCode::OK, object.clone());
         }
         let names = path.rsplit('/').next().unwrap_or_default();
-        if ["pods", "persistentvolumeclaims"].contains(&names) {
+        if ["pods", "persistentvolumeclaims", "secrets"].contains(&names) {
             let prefix = format!("{path}/");
             let items: Vec<_> = self.objects.iter().filter(|(p, _)| p.starts_with(&prefix)).map(|(_, o)| o).collect();
             return (StatusCode::OK, json!({ "metadata": {}, "items": items }));

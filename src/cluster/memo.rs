@@ -1,16 +1,19 @@
 //! What is remembered of a cluster between two rounds of this process. All of it can be lost without harm: it saves
-//! calls, steadies reports and takes the time; no decision rests on it.
+//! calls, steadies reports and takes the time. Decisions wait longer without it, and are no others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
-use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight};
+use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
 
-use super::act::Furnished;
+use super::act::{Furnished, Urged};
 use super::observe::Observed;
+use super::observe::members::Seen;
+use super::pki::Wallet;
 use super::report;
 use crate::metrics::Metrics;
 
@@ -29,8 +32,16 @@ pub struct Memo {
     written: Option<(Arc<EtcdCluster>, Vec<String>)>,
     /// Who led when last seen.
     pub leader: Option<Serial>,
+    /// What was seen at its pods when last looked at.
+    pub seen: BTreeMap<Serial, Seen>,
+    /// Pods that were labelled, and the version they had until then.
+    labelled: BTreeMap<Uid, String>,
     /// What was applied.
     pub furnished: Furnished,
+    /// What is known of its certificates.
+    pub wallet: Wallet,
+    /// Whose kubelets were urged.
+    pub urged: Urged,
     /// How many rounds in a row have failed.
     pub failures: u32,
     silent_since: Option<Instant>,
@@ -46,7 +57,11 @@ impl Memo {
             uid: cluster.uid(),
             written: None,
             leader: None,
+            seen: BTreeMap::new(),
+            labelled: BTreeMap::new(),
             furnished: Furnished::default(),
+            wallet: Wallet::default(),
+            urged: Urged::default(),
             failures: 0,
             silent_since: None,
             troubled_since: None,
@@ -83,6 +98,30 @@ impl Memo {
         let excess = replaced.len().saturating_sub(ON_THEIR_WAY);
         replaced.drain(..excess);
         self.written = Some((after.clone(), replaced));
+    }
+
+    /// Leaves out the labels of pods that were labelled already and that the watch still shows as they were before: while
+    /// a watch is away, each round would write them again.
+    pub fn leave_out_labels(&self, observed: &Observed, plan: &mut Plan) {
+        plan.steps.retain(|step| match step {
+            Step::LabelPod { serial, pod, voter: _ } => {
+                let shown = observed.pods.get(serial).map(|shown| &shown.resource_version);
+                shown.is_none() || shown != self.labelled.get(pod)
+            }
+            _ => true,
+        });
+    }
+
+    /// Remembers which pods were labelled. Those that are gone are forgotten.
+    pub fn labelled(&mut self, observed: &Observed, done: &[Step]) {
+        self.labelled.retain(|uid, _| observed.pods.values().any(|pod| pod.uid == *uid));
+        for step in done {
+            if let Step::LabelPod { serial, pod, voter: _ } = step
+                && let Some(shown) = observed.pods.get(serial)
+            {
+                self.labelled.insert(pod.clone(), shown.resource_version.clone());
+            }
+        }
     }
 
     /// Whether all that is wrong with a cluster that was at rest is that somebody has been silent for a moment.
@@ -158,6 +197,28 @@ mod tests {
         assert_eq!(memo.newest(version(9)), version(9));
         memo.wrote(&version(9), &version(9));
         assert_eq!(memo.newest(version(9)), version(9));
+    }
+
+    #[test]
+    fn a_label_is_written_once_for_each_version_of_the_pod_that_the_watch_shows() {
+        let mut memo = Memo::new(&version(1));
+        let mut observed = report::fixture::healthy();
+        let shown = observed.pods[&Serial(1)].clone();
+        let label = Step::LabelPod { serial: Serial(1), pod: shown.uid.clone(), voter: true };
+        let planned = |memo: &Memo, observed: &Observed| {
+            let mut plan = quorate_statemachine::plan(&observed.world);
+            plan.steps = vec![label.clone()];
+            memo.leave_out_labels(observed, &mut plan);
+            plan.steps.len()
+        };
+        assert_eq!(planned(&memo, &observed), 1);
+        memo.labelled(&observed, std::slice::from_ref(&label));
+        assert_eq!(planned(&memo, &observed), 0, "the watch has not moved");
+        observed.pods.get_mut(&Serial(1)).unwrap().resource_version = "2".into();
+        assert_eq!(planned(&memo, &observed), 1, "somebody took it off");
+        observed.pods.clear();
+        memo.labelled(&observed, &[]);
+        assert!(memo.labelled.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod ledger;
 mod memo;
 mod observe;
 mod pace;
+mod pki;
 mod render;
 mod report;
 
@@ -79,14 +80,22 @@ impl Driver {
     /// Observe, plan, act, report.
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
-        let glanced = self.observer.glance(cluster, memo.leader).await.map_err(Error::Observe)?;
-        let Some((observed, plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
+        let started = Instant::now();
+        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, &memo.wallet).await;
+        let glanced = glanced.map_err(Error::Observe)?;
+        tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
+        let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
+        memo.leave_out_labels(&observed, &mut plan);
+        memo.seen.clone_from(&observed.said.seen);
         memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
         if memo.is_moment_of_silence(&observed, &plan) {
             return Ok(LookAgain::Soon);
         }
         let mut status = report::status(&observed, &plan, Timestamp::now());
-        let acted = self.actor.act(&observed, &plan, &status, &mut memo.furnished).await;
+        let acted = self.actor.act(&observed, &plan, &status, &mut memo.furnished, &memo.wallet).await;
+        memo.wallet.rest();
+        memo.labelled(&observed, &acted.done);
+        self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         match acted.stop {
             None => Ok(look_again),
@@ -139,7 +148,9 @@ impl Driver {
         }
         memo.take_time(observed, plan, &self.metrics);
         let phase = report::phase(plan.phase);
-        self.metrics.phase(&observe::key(&observed.cluster).to_string(), Some(phase.as_str()));
+        let key = observe::key(&observed.cluster).to_string();
+        self.metrics.phase(&key, Some(phase.as_str()));
+        self.metrics.certificates(&key, observed.tls.certificates.until());
         self.tell(observed, plan, status, acted, written);
         Ok(plan.look_again)
     }
@@ -147,6 +158,7 @@ impl Driver {
     /// Sends the events in the background: nothing waits for them.
     fn tell(&self, observed: &Observed, plan: &Plan, status: &EtcdClusterStatus, acted: &Acted, written: bool) {
         let mut news = report::events::of_steps(&observed.cluster.name_any(), &acted.done);
+        news.extend(report::events::of_renewals(&acted.renewed, Timestamp::now()));
         if written {
             news.extend(report::events::of_turns(observed, plan, status));
         }
@@ -177,6 +189,7 @@ impl Driver {
     fn forget(&self, key: &Key) {
         self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.phase(&key.to_string(), None);
+        self.metrics.certificates(&key.to_string(), None);
     }
 }
 
@@ -185,7 +198,8 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
     match stop {
         Stop::Kube(error) => error.refusal().map(|words| (Reason::ObjectRefused, format!("{error}: {words}"))),
         Stop::Render(error) => Some((Reason::SpecInvalid, error.to_string())),
-        Stop::Surprise(_) | Stop::Etcd(_) | Stop::Shut(_) => None,
+        Stop::Certificates(reason, words) => Some((*reason, words.clone())),
+        Stop::Surprise(_) | Stop::Etcd(_) | Stop::Issue(_) | Stop::Shut(_) => None,
     }
 }
 
@@ -193,3 +207,5 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
 mod fake_api;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::runtime::events::{Recorder, Reporter};
 use quorate_crds::{EtcdCluster, EtcdClusterSpec};
-use quorate_etcd::{Access, Pool};
+use quorate_etcd::Pool;
 use quorate_statemachine::LookAgain;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -21,35 +21,37 @@ use crate::lease::Claim;
 use crate::metrics::Metrics;
 use crate::writes::Writes;
 
-const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
+pub const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
 /// Rounds after which a cluster whose pods never start has nothing to do any more.
 const ROUNDS: usize = 4;
 
-fn object() -> Value {
+pub fn object() -> Value {
     let mut object = serde_json::to_value(EtcdCluster::new("db", EtcdClusterSpec::default())).unwrap();
     object["metadata"]["generation"] = json!(1);
     object
 }
 
 /// An operator that has just been started: it knows nothing, and its watches have brought nothing.
-fn driver(api: &FakeApi, claim: Claim) -> Driver {
+pub fn driver(api: &FakeApi, claim: Claim) -> Driver {
     let (_, stopping) = watch::channel(false);
     let metrics = Arc::new(Metrics::new());
     let kube = Kube::new(api.client(), metrics.clone(), Writes::new(claim, stopping, None));
-    let pool = Arc::new(Pool::new(Access::plaintext()));
+    let pool = Arc::new(Pool::default());
     let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
     let recorder = Recorder::new(api.client(), reporter);
-    let observer = Observer { kube: kube.clone(), watched: Arc::new(Watched::default()), pool: pool.clone() };
+    let domain: Arc<str> = "cluster.local".into();
+    let watched = Arc::new(Watched::default());
+    let observer = Observer { kube: kube.clone(), watched, pool: pool.clone(), domain: domain.clone() };
     let agent = Agent { image: "agent:1".into(), ticket_key: None };
-    let actor = Actor { kube, pool, metrics: metrics.clone(), agent, courier: None };
+    let actor = Actor { kube, pool, metrics: metrics.clone(), agent, courier: None, domain };
     Driver::new(observer, actor, recorder, metrics)
 }
 
-fn watched(api: &FakeApi) -> Arc<EtcdCluster> {
+pub fn watched(api: &FakeApi) -> Arc<EtcdCluster> {
     Arc::new(serde_json::from_value(api.object(CLUSTER)).unwrap())
 }
 
-async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> {
+pub async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> {
     let mut memo = Memo::new(&watched(api));
     let mut look_again = LookAgain::AtOnce;
     for _ in 0..ROUNDS {

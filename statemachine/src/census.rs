@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Standing, Step, Storage, World,
+    MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage, World,
     member::{Ground, Member, Volume},
     version,
 };
@@ -17,7 +17,8 @@ pub const PROMOTION_LAG: u64 = 100;
 /// again, a name to become known to the peers (etcd itself retries that for 30 s).
 const START_PATIENCE_MS: u64 = 60_000;
 
-/// How long a learner that has joined may take to catch up: 8 GiB, the largest database etcd recommends, at 14 MB/s.
+/// How long a learner that has joined and answers may take to catch up: 8 GiB, the largest database etcd recommends, at
+/// 14 MB/s. One that is silent (a process that was stopped) gets only [`START_PATIENCE_MS`].
 const CATCH_UP_PATIENCE_MS: u64 = 600_000;
 
 /// What was heard from etcd.
@@ -137,9 +138,13 @@ impl<'w> Census<'w> {
             return true;
         }
         let Some(pod) = member.pod else { return member.ground_for_new_pod() != Ground::Sound };
-        let patience = if member.started { CATCH_UP_PATIENCE_MS } else { START_PATIENCE_MS };
-        let its_turn_is_to_come = member.waits() && pod.ticket.is_none();
-        let overdue = world.now.since(pod.created.max(pod.ticket_since)) > patience && !its_turn_is_to_come;
+        let told = pod.created.max(pod.ticket_since);
+        let overdue = match &pod.sight {
+            Sight::Etcd(_) if member.started => world.now.since(told) > CATCH_UP_PATIENCE_MS,
+            Sight::Waiting if pod.ticket.is_none() => false,
+            Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_) => world.now.since(told) > START_PATIENCE_MS,
+            Sight::Unknown => world.now.since(told.max(pod.heard)) > START_PATIENCE_MS,
+        };
         member.ground() != Ground::Sound || (overdue && !self.has_caught_up(learner))
     }
 

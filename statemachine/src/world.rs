@@ -241,6 +241,9 @@ pub struct Pod {
     pub ready: bool,
     /// What answers on its metrics port.
     pub sight: Sight,
+    /// When something last answered there; as far as this operator knows, which may have looked for the first time only
+    /// now. Zero if it has no address.
+    pub heard: Millis,
 }
 
 /// What Kubernetes makes of a change of a pod's resources while it runs.

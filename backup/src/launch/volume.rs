@@ -25,6 +25,8 @@ const LOST_AND_FOUND: &str = "lost+found";
 const MARKER_FORMAT: u32 = 1;
 /// No marker is longer; a larger file is not read.
 const MARKER_MAX_BYTES: u64 = 4096;
+/// etcd's database in its data directory, which it locks as long as it has it open.
+const DATABASE: &str = "member/snap/db";
 /// As etcd creates it.
 const DATA_MODE: u32 = 0o700;
 
@@ -59,7 +61,7 @@ enum Step {
     Go,
 }
 
-/// A volume that is ready for etcd, locked against every other launcher.
+/// A volume that is ready for etcd, locked as far as nobody else still holds it.
 #[derive(Debug)]
 pub struct Held(File);
 
@@ -67,6 +69,19 @@ impl Held {
     /// Lets the lock pass over to the program that this process becomes, so that it lasts as long as that lives.
     pub fn keep_across_exec(&self) -> io::Result<()> {
         Ok(rustix::io::fcntl_setfd(&self.0, FdFlags::empty())?)
+    }
+}
+
+/// Whether nobody else holds a lock on it; this handle does then. Some network file systems can't lock a folder: etcd's
+/// own lock on its files remains.
+fn is_free(file: &File) -> bool {
+    match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(fault)) => {
+            tracing::warn!("failed to lock the volume: {fault}");
+            true
+        }
     }
 }
 
@@ -90,7 +105,7 @@ impl Volume {
 
     /// Makes the volume ready for this start, or says why it must not be used.
     pub fn admit(&self, start: Start) -> Result<Held, Refusal> {
-        let held = self.lock()?;
+        let held = self.lock(start)?;
         match decide(start, &self.look()?, &self.identity)? {
             Step::Mark => {
                 self.mark().map_err(|fault| self.unreadable("write the marker on", &fault))?;
@@ -105,24 +120,34 @@ impl Volume {
         Ok(held)
     }
 
-    /// Locks the volume. The lock is inherited by etcd: a process of an older container that has not ended yet, after a
-    /// forced deletion of its pod, keeps its successor from deleting or using what it still writes.
-    fn lock(&self) -> Result<Held, Refusal> {
+    /// Locks the volume against a process of an older container that has not ended yet, after a forced deletion of its
+    /// pod: it must not lose what it still writes. etcd inherits the lock and holds it to its end. To resume, it is enough
+    /// that etcd has closed its database: it stops raft before that (server/etcdserver/server.go, run), and then waits up
+    /// to a second more for its peers' connections.
+    fn lock(&self, start: Start) -> Result<Held, Refusal> {
         let root = File::open(&self.root).map_err(|fault| self.unreadable("open", &fault))?;
-        match root.try_lock() {
-            Ok(()) => (),
-            Err(TryLockError::WouldBlock) => {
-                let message = format!(
-                    "another process holds the volume {}: the last etcd of {} has not ended yet",
-                    self.root.display(),
-                    self.identity.member
-                );
-                return Err(Refusal::new(Reason::VolumeInUse, message));
-            }
-            // Some network file systems can't lock a folder; etcd's own lock on its files remains.
-            Err(TryLockError::Error(fault)) => tracing::warn!("failed to lock {}: {fault}", self.root.display()),
+        let free = is_free(&root);
+        let closed = self.database_is_closed().map_err(|fault| self.unreadable("look at the database on", &fault))?;
+        let admitted = match start {
+            Start::Create => free && closed != Some(false),
+            Start::Resume => closed.unwrap_or(free),
+        };
+        if admitted { Ok(Held(root)) } else { Err(self.in_use()) }
+    }
+
+    /// Whether the last etcd has closed its database; `None` if there is none.
+    fn database_is_closed(&self) -> io::Result<Option<bool>> {
+        match File::open(self.data_dir().join(DATABASE)) {
+            Ok(database) => Ok(Some(is_free(&database))),
+            Err(fault) if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(fault) => Err(fault),
         }
-        Ok(Held(root))
+    }
+
+    fn in_use(&self) -> Refusal {
+        let (root, member) = (self.root.display(), &self.identity.member);
+        let message = format!("another process holds the volume {root}: the last etcd of {member} has not ended yet");
+        Refusal::new(Reason::VolumeInUse, message)
     }
 
     fn look(&self) -> Result<Contents, Refusal> {

@@ -148,6 +148,27 @@ fn a_volume_in_use_is_refused_until_it_is_let_go() {
 }
 
 #[test]
+fn to_resume_it_is_enough_that_the_last_etcd_has_closed_its_database() {
+    let disk = Disk::with(&[(MARKER, OWN.as_bytes()), (FIRST_SEGMENT, SOMETHING), ("data/member/snap/db", b"x")]);
+    let predecessor = File::open(disk.0.path()).unwrap();
+    predecessor.lock().unwrap();
+    let database = File::open(disk.0.path().join("data/member/snap/db")).unwrap();
+    database.lock().unwrap();
+    for start in [Start::Create, Start::Resume] {
+        assert_eq!(disk.admit(start), Err(Reason::VolumeInUse), "it runs");
+    }
+    drop(database);
+    assert_eq!(disk.admit(Start::Create), Err(Reason::VolumeInUse), "it has not ended");
+    disk.admit(Start::Resume).unwrap();
+    drop(predecessor);
+    let database = File::open(disk.0.path().join("data/member/snap/db")).unwrap();
+    database.lock().unwrap();
+    for start in [Start::Create, Start::Resume] {
+        assert_eq!(disk.admit(start), Err(Reason::VolumeInUse), "it runs, without the volume's lock");
+    }
+}
+
+#[test]
 fn a_symbolic_link_is_never_followed_to_delete() {
     let elsewhere = Disk::with(&[("member/snap/db", b"x")]);
     let disk = Disk::with(&[(MARKER, OWN.as_bytes())]);

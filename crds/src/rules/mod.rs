@@ -7,6 +7,7 @@
 mod etcd;
 mod pods;
 mod storage;
+mod tls;
 mod version;
 
 /// One rule.
@@ -51,6 +52,8 @@ pub fn all() -> Vec<Rule> {
         pods::image(),
         storage::values(),
         storage::changes(),
+        tls::values(),
+        tls::changes(),
         etcd::settings(),
         etcd::extra_flags(),
         pods::resources(),

@@ -2,17 +2,18 @@
 //! Kubernetes API or etcd's own; nothing here knows the operator's code.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use etcd_client::Client;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, Phase, names};
+use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, Phase, TlsMode, names};
 use serde_json::{Value, json};
 
-use super::members::{Membership, dial, membership, serves, told};
+use super::members::{Door, Keys, Membership, dial, membership, serves, told};
 use super::{PATIENCE, Scene, View, wait_for};
 
 /// An EtcdCluster. Cheap to clone.
@@ -83,6 +84,47 @@ impl Cluster {
         })
     }
 
+    /// What a client of this cluster shows, as an application has it: out of the Secret that it mounts. Nothing in plain
+    /// text.
+    pub async fn keys(&self) -> Result<Option<Arc<Keys>>> {
+        self.keys_of(&self.objects().get(&self.name).await?).await
+    }
+
+    async fn keys_of(&self, object: &EtcdCluster) -> Result<Option<Arc<Keys>>> {
+        let tls = &object.spec.tls;
+        let name = match (tls.mode, &tls.secrets) {
+            (TlsMode::Disabled, _) => return Ok(None),
+            (TlsMode::Secrets, Some(secrets)) => secrets.client.name.clone(),
+            (TlsMode::Issued, _) | (TlsMode::Secrets, None) => names::client_secret(&self.name),
+        };
+        let keys = Keys {
+            trusted: self.secret_text(&name, "ca.crt").await?,
+            certificate: self.secret_text(&name, "tls.crt").await?,
+            key: self.secret_text(&name, "tls.key").await?,
+        };
+        Ok(Some(Arc::new(keys)))
+    }
+
+    /// One text in a Secret of the scene's namespace.
+    pub async fn secret_text(&self, name: &str, key: &str) -> Result<String> {
+        let secret =
+            self.scene.api::<Secret>().get(name).await.with_context(|| format!("there is no Secret {name}"))?;
+        let bytes = secret.data.unwrap_or_default().remove(key).with_context(|| format!("{name} has no {key}"))?;
+        Ok(String::from_utf8(bytes.0)?)
+    }
+
+    /// The way to a member of this name at this address.
+    pub fn door(&self, member: &str, address: &str, keys: Option<Arc<Keys>>) -> Door {
+        let host = format!("{member}.{}.{}.svc", self.name, self.scene.namespace());
+        Door { address: address.to_owned(), host, keys }
+    }
+
+    /// The ways to the members whose pods carry the voter's label; to all pods as long as none does.
+    pub async fn voters_doors(&self) -> Result<BTreeMap<String, Door>> {
+        let (keys, addresses) = tokio::try_join!(self.keys(), self.voters_addresses())?;
+        Ok(addresses.into_iter().map(|(name, ip)| (name.clone(), self.door(&name, &ip, keys.clone()))).collect())
+    }
+
     /// The addresses of the pods that carry the voter's label; of all pods as long as none does.
     pub async fn voters_addresses(&self) -> Result<BTreeMap<String, String>> {
         let pods = self.pods().list(&self.selector()).await?;
@@ -115,7 +157,7 @@ impl Cluster {
     pub async fn settles(&self, voters: usize) -> Result<Membership> {
         wait_for(&format!("{} to settle with {voters} members", self.name), PATIENCE, async || {
             let view = self.view().await?;
-            is_settled(&view, voters).await.with_context(|| view.summary())
+            self.is_settled(&view, voters).await.with_context(|| view.summary())
         })
         .await
     }
@@ -124,7 +166,7 @@ impl Cluster {
     pub async fn settles_without(&self, gone: &str, voters: usize) -> Result<Membership> {
         wait_for(&format!("{} to settle with {voters} members, {gone} none of them", self.name), PATIENCE, async || {
             let view = self.view().await?;
-            let membership = is_settled(&view, voters).await.with_context(|| view.summary())?;
+            let membership = self.is_settled(&view, voters).await.with_context(|| view.summary())?;
             ensure!(!membership.members.contains_key(gone), "{gone} is still a member");
             Ok(membership)
         })
@@ -133,8 +175,7 @@ impl Cluster {
 
     /// etcd's own member list, linearizable.
     pub async fn membership(&self) -> Result<Membership> {
-        let addresses = self.voters_addresses().await?;
-        membership(&addresses).await
+        membership(&self.voters_doors().await?).await
     }
 
     /// Waits for etcd's own member list.
@@ -189,8 +230,8 @@ impl Cluster {
     /// Makes a call to one member after the other until one answers; what the last one said if none does.
     pub async fn ask<T>(&self, mut call: impl AsyncFnMut(&mut Client) -> Result<T>) -> Result<T> {
         let mut last = anyhow!("no member has an address");
-        for (name, address) in self.voters_addresses().await? {
-            let asked = async { call(&mut dial(&address).await?).await };
+        for (name, door) in self.voters_doors().await? {
+            let asked = async { call(&mut dial(&door).await?).await };
             match asked.await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => last = error.context(name),
@@ -224,40 +265,67 @@ impl Cluster {
         ensure!(found.as_deref() == Some(value), "{key} reads {found:?}, not {value:?}");
         Ok(())
     }
-}
 
-/// Demands that everything says the same: settled, with this many members.
-async fn is_settled(view: &View, voters: usize) -> Result<Membership> {
-    let status = view.status();
-    ensure!(view.is_current(), "the status speaks of an older generation");
-    ensure!(status.phase == Some(Phase::Running), "the phase is not Running");
-    ensure!(view.is(ConditionType::Ready) && view.is(ConditionType::Available), "it is not Ready and Available");
-    ensure!(!view.is(ConditionType::Reconciling) && !view.is(ConditionType::Stalled), "it is Reconciling or Stalled");
-    ensure!(usize::try_from(status.ready_replicas) == Ok(voters), "{} are ready, not {voters}", status.ready_replicas);
-    ensure!(view.pods.len() == voters, "there are {} pods, not {voters}", view.pods.len());
-    let addresses = view.addresses();
-    ensure!(addresses.len() == voters, "{} pods have an address, not {voters}", addresses.len());
-    let membership = membership(&addresses).await?;
-    ensure!(membership.members.len() == voters, "etcd lists {:?}", membership.members);
-    ensure!(status.members.len() == voters, "the status lists {} members", status.members.len());
-    for member in &status.members {
-        let listed = membership.members.get(&member.name);
-        let listed = listed.with_context(|| format!("etcd does not list {}", member.name))?;
-        ensure!(!listed.learner && member.role == Some(MemberRole::Voter), "{} is not a voter", member.name);
-        ensure!(member.health == Some(MemberHealth::Healthy), "{} is not healthy", member.name);
-        let id = member.id.as_ref().and_then(quorate_crds::HexId::get);
-        ensure!(id == Some(listed.id), "the status says that {} is {:?}, etcd {:x}", member.name, member.id, listed.id);
-        let address = addresses.get(&member.name).with_context(|| format!("{} has no pod", member.name))?;
-        let version = Some(view.object.spec.version.as_str());
-        ensure!(member.version.as_deref() == version, "the status says that {} runs {:?}", member.name, member.version);
-        serves(address, version).await.with_context(|| member.name.clone())?;
+    /// Demands that everything says the same: settled, with this many members.
+    async fn is_settled(&self, view: &View, voters: usize) -> Result<Membership> {
+        let status = view.status();
+        ensure!(view.is_current(), "the status speaks of an older generation");
+        ensure!(status.phase == Some(Phase::Running), "the phase is not Running");
+        ensure!(view.is(ConditionType::Ready) && view.is(ConditionType::Available), "it is not Ready and Available");
+        ensure!(
+            !view.is(ConditionType::Reconciling) && !view.is(ConditionType::Stalled),
+            "it is Reconciling or Stalled"
+        );
+        ensure!(
+            usize::try_from(status.ready_replicas) == Ok(voters),
+            "{} are ready, not {voters}",
+            status.ready_replicas
+        );
+        ensure!(view.pods.len() == voters, "there are {} pods, not {voters}", view.pods.len());
+        let keys = self.keys_of(&view.object).await?;
+        let doors: BTreeMap<_, _> = view
+            .addresses()
+            .into_iter()
+            .map(|(name, ip)| (name.clone(), self.door(&name, &ip, keys.clone())))
+            .collect();
+        ensure!(doors.len() == voters, "{} pods have an address, not {voters}", doors.len());
+        let membership = membership(&doors).await?;
+        ensure!(membership.members.len() == voters, "etcd lists {:?}", membership.members);
+        ensure!(status.members.len() == voters, "the status lists {} members", status.members.len());
+        for member in &status.members {
+            let listed = membership.members.get(&member.name);
+            let listed = listed.with_context(|| format!("etcd does not list {}", member.name))?;
+            ensure!(!listed.learner && member.role == Some(MemberRole::Voter), "{} is not a voter", member.name);
+            ensure!(member.health == Some(MemberHealth::Healthy), "{} is not healthy", member.name);
+            let id = member.id.as_ref().and_then(quorate_crds::HexId::get);
+            ensure!(
+                id == Some(listed.id),
+                "the status says that {} is {:?}, etcd {:x}",
+                member.name,
+                member.id,
+                listed.id
+            );
+            let door = doors.get(&member.name).with_context(|| format!("{} has no pod", member.name))?;
+            let version = Some(view.object.spec.version.as_str());
+            ensure!(
+                member.version.as_deref() == version,
+                "the status says that {} runs {:?}",
+                member.name,
+                member.version
+            );
+            serves(door, version).await.with_context(|| member.name.clone())?;
+        }
+        let cluster = status.cluster_id.as_ref().and_then(quorate_crds::HexId::get);
+        ensure!(
+            cluster == Some(membership.cluster),
+            "the status says cluster {cluster:?}, etcd {}",
+            membership.cluster
+        );
+        ensure!(
+            status.version.as_deref() == Some(view.object.spec.version.as_str()),
+            "the status' version is {:?}",
+            status.version
+        );
+        Ok(membership)
     }
-    let cluster = status.cluster_id.as_ref().and_then(quorate_crds::HexId::get);
-    ensure!(cluster == Some(membership.cluster), "the status says cluster {cluster:?}, etcd {}", membership.cluster);
-    ensure!(
-        status.version.as_deref() == Some(view.object.spec.version.as_str()),
-        "the status' version is {:?}",
-        status.version
-    );
-    Ok(membership)
 }

@@ -2,10 +2,11 @@
 //! no code with the operator.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 
 /// How long one call to a member may take. A loaded machine with three nodes on two cores answers in some 100 ms.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
@@ -13,6 +14,28 @@ const CALL_DEADLINE: Duration = Duration::from_secs(2);
 const PROBE_KEY: &str = "quorate-e2e/probe";
 /// etcd's client port.
 const CLIENT_PORT: u16 = 2379;
+
+/// What a client of one cluster shows, and whom it trusts: out of the Secret that applications mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Who may have signed what members show, as PEM.
+    pub trusted: String,
+    /// The certificate that is shown, as PEM.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// A way to one member.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// Its address.
+    pub address: String,
+    /// Its host name, which its certificate has to carry.
+    pub host: String,
+    /// What is shown; nothing in plain text.
+    pub keys: Option<Arc<Keys>>,
+}
 
 /// One member as etcd lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,19 +73,26 @@ impl Membership {
 }
 
 /// A client of one member, with a deadline on each call.
-pub async fn dial(address: &str) -> Result<Client> {
-    let options = ConnectOptions::new().with_connect_timeout(CALL_DEADLINE).with_timeout(CALL_DEADLINE);
-    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
-    Client::connect([format!("http://{host}:{CLIENT_PORT}")], Some(options)).await.map_err(told)
+pub async fn dial(door: &Door) -> Result<Client> {
+    let Door { address, host, keys } = door;
+    let mut options = ConnectOptions::new().with_connect_timeout(CALL_DEADLINE).with_timeout(CALL_DEADLINE);
+    if let Some(keys) = keys {
+        let Keys { trusted, certificate, key } = keys.as_ref();
+        let tls = TlsOptions::new().domain_name(host).ca_certificate(Certificate::from_pem(trusted));
+        options = options.with_tls(tls.identity(Identity::from_pem(certificate, key)));
+    }
+    let scheme = if keys.is_some() { "https" } else { "http" };
+    let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    Client::connect([format!("{scheme}://{address}:{CLIENT_PORT}")], Some(options)).await.map_err(told)
 }
 
 /// Asks the members one after the other for the linearizable member list; the first answer counts.
-pub async fn membership(addresses: &BTreeMap<String, String>) -> Result<Membership> {
+pub async fn membership(doors: &BTreeMap<String, Door>) -> Result<Membership> {
     let mut last = anyhow!("no member has an address");
-    for (name, address) in addresses {
-        match ask(address).await {
+    for (name, door) in doors {
+        match ask(door).await {
             Ok(membership) => return Ok(membership),
-            Err(error) => last = error.context(format!("{name} at {address}")),
+            Err(error) => last = error.context(format!("{name} at {}", door.address)),
         }
     }
     Err(last)
@@ -70,8 +100,8 @@ pub async fn membership(addresses: &BTreeMap<String, String>) -> Result<Membersh
 
 /// The linearizable member list from one member. A linearizable read first makes the member apply all that was
 /// committed, membership changes too; its own list read after that is at least as new.
-async fn ask(address: &str) -> Result<Membership> {
-    let mut client = dial(address).await?;
+async fn ask(door: &Door) -> Result<Membership> {
+    let mut client = dial(door).await?;
     client.get(PROBE_KEY, None).await.map_err(told)?;
     let list = client.member_list().await.map_err(told)?;
     let status = client.status().await.map_err(told)?;
@@ -85,8 +115,8 @@ async fn ask(address: &str) -> Result<Membership> {
 }
 
 /// Demands that this member serves a linearizable read itself, as a voter, in this version if one is given.
-pub async fn serves(address: &str, version: Option<&str>) -> Result<()> {
-    let mut client = dial(address).await?;
+pub async fn serves(door: &Door, version: Option<&str>) -> Result<()> {
+    let mut client = dial(door).await?;
     client.get(PROBE_KEY, None).await.map_err(told)?;
     let status = client.status().await.map_err(told)?;
     if status.is_learner() {

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod dump;
+mod knock;
 mod kubectl;
 mod members;
 pub mod metrics;
@@ -28,8 +29,9 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::lab::Lab;
 
 pub use cluster::{Cluster, Identity};
+pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
 pub use kubectl::{Said, kubectl};
-pub use members::{Member, Membership};
+pub use members::{Door, Keys, Member, Membership, dial};
 pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
 pub use twice::{Twice, Watch};
 pub use view::View;

@@ -2,6 +2,7 @@
 //! one process table, so nothing that runs anywhere can hide, however cut off its node is. It only reads.
 
 use std::fs;
+use std::path::PathBuf;
 
 /// The flag by which a process says which member it is: peer URLs are unique over all clusters.
 const IDENTITY_FLAG: &str = "--initial-advertise-peer-urls=";
@@ -11,9 +12,12 @@ const IDENTITY_FLAG: &str = "--initial-advertise-peer-urls=";
 pub struct EtcdProcess {
     /// Its process id.
     pub pid: i32,
-    /// Its peer URL: `http://<member>.<cluster>.<namespace>.svc...:2380`.
+    /// Its peer URL: `https://<member>.<cluster>.<namespace>.svc...:2380`, or `http` in plain text.
     pub identity: String,
 }
+
+/// The database in etcd's data directory.
+const DATABASE: &str = "member/snap/db";
 
 impl EtcdProcess {
     /// The process with this id, if it runs etcd as a member. A process that has ended but was not yet waited for has no
@@ -22,6 +26,18 @@ impl EtcdProcess {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let identity = identity(&line)?;
         Some(Self { pid, identity })
+    }
+
+    /// Whether it has its database open: etcd locks it before it does anything with raft, and lets it go after it has
+    /// stopped that.
+    pub fn has_database(&self) -> bool {
+        let folder = PathBuf::from(format!("/proc/{}", self.pid));
+        let handles = fs::read_dir(folder.join("fd")).into_iter().flatten().filter_map(Result::ok);
+        let of_database =
+            handles.filter(|handle| fs::read_link(handle.path()).is_ok_and(|file| file.ends_with(DATABASE)));
+        let locked =
+            |name| fs::read_to_string(folder.join("fdinfo").join(name)).is_ok_and(|info| info.contains("FLOCK"));
+        of_database.map(|handle| handle.file_name()).any(locked)
     }
 
     /// The member's name: the first label of its host name.
@@ -69,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    const URL: &str = "http://db-3.db.scene-1.svc:2380";
+    const URL: &str = "https://db-3.db.scene-1.svc:2380";
 
     #[test]
     fn a_member_is_known_by_its_peer_url() {

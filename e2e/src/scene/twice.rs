@@ -1,5 +1,6 @@
-//! Watches, all the time, that no member identity runs in two processes at once, wherever they are. One thread looks for
-//! all scenes of this process; it reports and stops nothing.
+//! Watches, all the time, that no member identity has its database open in two processes at once, wherever they are: a
+//! process without it takes no part in raft, not yet or not any more. One thread looks for all scenes of this process; it
+//! reports and stops nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -101,24 +102,45 @@ fn doubles(processes: Vec<EtcdProcess>) -> Vec<(String, String)> {
     let double = by_identity.into_values().filter(|processes| processes.len() > 1);
     let certain = double.filter_map(|processes| {
         let alive: Vec<_> =
-            processes.into_iter().filter(|process| EtcdProcess::read(process.pid).as_ref() == Some(process)).collect();
+            processes.into_iter().filter(|process| is_still(process) && process.has_database()).collect();
         let [first, .., last] = alive.as_slice() else { return None };
         Some((first.namespace().to_owned(), format!("{} as processes {} and {}", first.identity, first.pid, last.pid)))
     });
     certain.collect()
 }
 
+fn is_still(process: &EtcdProcess) -> bool {
+    EtcdProcess::read(process.pid).as_ref() == Some(process)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
     use std::process::{Child, Command, Stdio};
+
+    use tempfile::TempDir;
 
     use super::*;
 
-    /// A process that looks like the member `member` of cluster `db` in namespace `space`, and does nothing.
-    fn member(member: &str, space: &str) -> Child {
+    /// A process that looks like the member `member` of cluster `db` in namespace `space`, and does nothing. Its
+    /// database, if it has one, is locked.
+    fn member(member: &str, space: &str, database: Option<File>) -> Child {
         let flag = format!("--initial-advertise-peer-urls=http://{member}.db.{space}.svc:2380");
         let mut command = Command::new("sh");
-        command.args(["-c", "read line", "etcd", &flag]).stdin(Stdio::piped()).spawn().unwrap()
+        command.args(["-c", "read line", "etcd", &flag]).stdin(Stdio::piped());
+        if let Some(database) = database {
+            command.stdout(Stdio::from(database));
+        }
+        command.spawn().unwrap()
+    }
+
+    /// A database of its own, locked.
+    fn database(folder: &TempDir) -> File {
+        let folder = folder.path().join("member/snap");
+        fs::create_dir_all(&folder).unwrap();
+        let database = File::create(folder.join("db")).unwrap();
+        database.lock().unwrap();
+        database
     }
 
     fn end(mut child: Child) {
@@ -140,23 +162,27 @@ mod tests {
     #[test]
     fn an_identity_that_runs_twice_is_noticed() {
         let watch = Twice::watch("planted");
-        let (one, two) = (member("db-0", "planted"), member("db-0", "planted"));
+        let volumes = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+        let twice = volumes.each_ref().map(|volume| member("db-0", "planted", Some(database(volume))));
         assert!(within(Duration::from_secs(10), || watch.nothing_ran_twice().is_err()));
         let error = watch.nothing_ran_twice().unwrap_err().to_string();
         assert!(error.contains("http://db-0.db.planted.svc:2380"), "{error}");
-        end(one);
-        end(two);
+        twice.into_iter().for_each(end);
     }
 
     #[test]
     fn different_members_and_one_after_the_other_are_fine() {
         let watch = Twice::watch("fine");
-        let other = member("db-1", "fine");
+        let volumes = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+        let other = member("db-1", "fine", Some(database(&volumes[1])));
+        // It waits for the database, or has closed it.
+        let idle = member("db-0", "fine", None);
         for _ in 0..5 {
-            let process = member("db-0", "fine");
-            assert!(within(Duration::from_secs(10), || super::super::etcd_processes("fine").len() == 2));
+            let process = member("db-0", "fine", Some(database(&volumes[0])));
+            assert!(within(Duration::from_secs(10), || super::super::etcd_processes("fine").len() == 3));
             end(process);
         }
+        end(idle);
         end(other);
         watch.nothing_ran_twice().unwrap();
     }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{Client, GetOptions};
 use tokio::task::JoinHandle;
 
-use super::members::{dial, told};
+use super::members::{Door, dial, told};
 use super::wait::wait_for;
 use super::{Cluster, PATIENCE};
 
@@ -112,7 +112,7 @@ async fn write(cluster: Cluster, prefix: String, stop: Arc<AtomicBool>, done: Ar
 /// The members to write to, in turn.
 struct Members {
     cluster: Cluster,
-    addresses: BTreeMap<String, String>,
+    doors: BTreeMap<String, Door>,
     read: Option<Instant>,
     clients: HashMap<String, Client>,
     turn: usize,
@@ -120,7 +120,7 @@ struct Members {
 
 impl Members {
     fn new(cluster: Cluster) -> Self {
-        Self { cluster, addresses: BTreeMap::new(), read: None, clients: HashMap::new(), turn: 0 }
+        Self { cluster, doors: BTreeMap::new(), read: None, clients: HashMap::new(), turn: 0 }
     }
 
     /// Puts one key through the member whose turn it is; whether that was acknowledged. A member that failed is dialled
@@ -129,25 +129,25 @@ impl Members {
         if self.read.is_none_or(|read| read.elapsed() >= ADDRESSES_INTERVAL) {
             self.read = Some(Instant::now());
             // Without an answer of the API server the members known so far will do.
-            if let Ok(Ok(addresses)) = tokio::time::timeout(PUT_DEADLINE, self.cluster.voters_addresses()).await {
-                self.addresses = addresses;
+            if let Ok(Ok(doors)) = tokio::time::timeout(PUT_DEADLINE, self.cluster.voters_doors()).await {
+                self.doors = doors;
             }
         }
         self.turn = self.turn.wrapping_add(1);
-        let Some(address) = self.addresses.values().nth(self.turn % self.addresses.len().max(1)).cloned() else {
+        let Some(door) = self.doors.values().nth(self.turn % self.doors.len().max(1)).cloned() else {
             return false;
         };
         let put = async {
-            let mut client = match self.clients.remove(&address) {
+            let mut client = match self.clients.remove(&door.address) {
                 Some(client) => client,
-                None => dial(&address).await?,
+                None => dial(&door).await?,
             };
             client.put(key, value, None).await.map_err(told)?;
             anyhow::Ok(client)
         };
         match tokio::time::timeout(PUT_DEADLINE, put).await {
             Ok(Ok(client)) => {
-                self.clients.insert(address, client);
+                self.clients.insert(door.address, client);
                 true
             }
             Ok(Err(_)) | Err(_) => false,

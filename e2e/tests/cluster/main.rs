@@ -15,4 +15,5 @@ mod node;
 mod operator;
 mod rest;
 mod spec;
+mod tls;
 mod write;

@@ -96,6 +96,7 @@ async fn changes_that_can_not_be_made_are_refused() -> Result<()> {
                 wish.clone().with("/storage/storageClassName", json!("other")),
                 "spec.storage.storageClassName",
             ),
+            ("plain text", wish.clone().with("/tls/mode", json!("Disabled")), "spec.tls.mode"),
         ];
         for (what, wish, field) in changes {
             let said = scene.apply(&wish.object()).await?.refused().context(what)?;

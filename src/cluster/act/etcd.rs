@@ -2,18 +2,17 @@
 //! and must hold exactly the members that were planned from.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
-use quorate_etcd::{CallError, MemberClient};
+use quorate_etcd::{Access, CallError, MemberClient};
 use quorate_statemachine::{Alive, MemberId, PROMOTION_LAG, Serial, Sight};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
+use crate::cluster::observe;
 use crate::cluster::observe::members::{self, Address};
-use crate::cluster::render::CLIENT_PORT;
 use crate::writes;
 
 impl Acting<'_> {
@@ -114,18 +113,22 @@ impl Acting<'_> {
     }
 
     fn client(&self, serial: Serial) -> Result<MemberClient, Stop> {
-        let Some(seen) = self.observed.said.seen.get(&serial) else {
+        let seen = self.observed.said.seen.contains_key(&serial);
+        let Some(address) = self.addresses().remove(&serial).filter(|_| seen) else {
             return Err(Stop::Surprise(format!("{serial} has no address")));
         };
-        Ok(self.actor.pool.member(&format!("http://{}", SocketAddr::new(seen.ip, CLIENT_PORT)))?)
+        Ok(self.actor.pool.member(self.access()?, &address.endpoint())?)
     }
 
     /// Where each member can be asked.
     pub(super) fn addresses(&self) -> BTreeMap<Serial, Address> {
-        let pods = self.observed.pods.iter().filter_map(|(serial, pod)| {
-            Some((*serial, Address { pod: pod.uid.clone(), ip: pod.ip?, ticketed: pod.ticket.is_some() }))
-        });
-        pods.collect()
+        observe::addresses(&self.observed.cluster, &self.observed.pods)
+    }
+
+    /// What it takes to speak with members.
+    pub(super) fn access(&self) -> Result<&Access, Stop> {
+        let access = self.observed.tls.access.as_ref();
+        access.ok_or_else(|| Stop::Surprise("there is nothing yet to show the members".into()))
     }
 
     /// One change of etcd, through the gate.

@@ -1,24 +1,29 @@
 //! Acts: the only writer. The ledger first, by compare-and-swap; then what every cluster has; then the plan's steps in
 //! their order, each guarded where it is done. The first surprise ends it: the next round observes again.
 
+mod certify;
 mod courier;
 mod etcd;
 mod furnish;
 mod objects;
+mod urge;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
 use kube::ResourceExt;
-use quorate_crds::{EtcdCluster, EtcdClusterStatus, names};
+use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
 use quorate_etcd::{CallError, Pool};
 use quorate_statemachine::{Bind, Life, Phase, Plan, Serial, Step, Uid};
 use serde_json::json;
 
+pub use self::certify::Renewed;
 pub use self::courier::Courier;
 pub use self::furnish::Furnished;
+pub use self::urge::Urged;
 use super::observe::Observed;
+use super::pki::{Duties, IssueError, Wallet};
 use super::render;
 use crate::api::{self, Kube};
 use crate::metrics::Metrics;
@@ -38,6 +43,12 @@ pub enum Stop {
     /// What is asked for can't be rendered.
     #[error(transparent)]
     Render(#[from] render::RenderError),
+    /// Certificates are missing, or can't be used, that something needs.
+    #[error("{1}")]
+    Certificates(Reason, String),
+    /// A certificate could not be made.
+    #[error(transparent)]
+    Issue(#[from] IssueError),
     /// This operator may not write any more.
     #[error("{0}")]
     Shut(&'static str),
@@ -51,7 +62,7 @@ impl Stop {
             // shows its effect in the next list.
             Self::Surprise(_) | Self::Etcd(_) => true,
             Self::Kube(error) => error.is_surprise(),
-            Self::Render(_) | Self::Shut(_) => false,
+            Self::Render(_) | Self::Certificates(..) | Self::Issue(_) | Self::Shut(_) => false,
         }
     }
 }
@@ -65,6 +76,8 @@ pub struct Acted {
     pub status_written: bool,
     /// The steps that were done.
     pub done: Vec<Step>,
+    /// The certificates that were renewed.
+    pub renewed: Vec<Renewed>,
     /// Why the rest was not.
     pub stop: Option<Stop>,
 }
@@ -82,6 +95,8 @@ pub struct Actor {
     pub agent: render::Agent,
     /// Who sends tickets to launchers; nobody does if no key could be made.
     pub courier: Option<Arc<Courier>>,
+    /// The domain of the Kubernetes cluster, in certificates.
+    pub domain: Arc<str>,
 }
 
 /// One plan being carried out.
@@ -89,6 +104,7 @@ struct Acting<'a> {
     actor: &'a Actor,
     observed: &'a Observed,
     cluster: render::Cluster<'a>,
+    wallet: &'a Wallet,
     /// The object's version as it was last read or written in this round.
     version: Option<String>,
 }
@@ -101,10 +117,16 @@ impl Actor {
         plan: &Plan,
         status: &EtcdClusterStatus,
         furnished: &mut Furnished,
+        wallet: &Wallet,
     ) -> Acted {
-        let mut acted =
-            Acted { cluster: observed.cluster.clone(), status_written: false, done: Vec::new(), stop: None };
-        if let Err(stop) = self.perform(observed, plan, status, furnished, &mut acted).await {
+        let mut acted = Acted {
+            cluster: observed.cluster.clone(),
+            status_written: false,
+            done: Vec::new(),
+            renewed: Vec::new(),
+            stop: None,
+        };
+        if let Err(stop) = self.perform(observed, plan, status, furnished, wallet, &mut acted).await {
             acted.stop = Some(stop);
         }
         acted
@@ -116,25 +138,35 @@ impl Actor {
         plan: &Plan,
         status: &EtcdClusterStatus,
         furnished: &mut Furnished,
+        wallet: &Wallet,
         acted: &mut Acted,
     ) -> Result<(), Stop> {
         let Some(cluster) = render::Cluster::of(&observed.cluster) else {
             return Err(Stop::Surprise("the object has no UID".into()));
         };
-        let mut acting = Acting { actor: self, observed, cluster, version: None };
+        let mut acting = Acting { actor: self, observed, cluster, wallet, version: None };
         if observed.world.wish.life == Life::Wanted {
             acting.hold_with_finalizer(acted).await?;
         }
+        acting.may_begin(plan)?;
         if plan.ledger.is_some() {
             acted.cluster = Arc::new(acting.write_status(&acted.cluster, status).await?);
             acted.status_written = true;
         }
         // What has failed is left as it is: it may be somebody else's.
+        let mut duties = Duties::default();
         if observed.world.wish.life == Life::Wanted && plan.phase != Phase::Failed {
-            Box::pin(acting.furnish(plan, furnished)).await?;
+            duties = acting.certificate_duties(plan).await?;
+            let furnish = Box::pin(acting.furnish(plan, furnished));
+            let (furnished, authorities) = tokio::join!(furnish, Box::pin(acting.make_authorities(&duties)));
+            furnished.and(authorities)?;
         }
         acting.version = acted.cluster.resource_version();
-        Box::pin(acting.steps(&plan.steps, &mut acted.done)).await
+        let steps = Box::pin(acting.steps(&plan.steps, &mut acted.done));
+        let (steps, renewed) = tokio::join!(steps, Box::pin(acting.certify(plan, &duties)));
+        steps?;
+        acted.renewed = renewed?;
+        Ok(())
     }
 
     /// Writes the status of an object, if it is still the one that was observed.
@@ -219,7 +251,16 @@ impl Acting<'_> {
         let mut new_claim: Option<Uid> = None;
         for step in steps {
             let result = match step {
-                Step::CreateClaim(serial) => self.create_claim(*serial).await.map(|uid| new_claim = Some(uid)),
+                Step::CreateClaim(serial) => {
+                    let (claim, secret) = tokio::join!(self.create_claim(*serial), self.certify_member(*serial));
+                    match (claim, secret) {
+                        (Ok(uid), Ok(_)) => {
+                            new_claim = Some(uid);
+                            Ok(())
+                        }
+                        (Err(stop), _) | (_, Err(stop)) => Err(stop),
+                    }
+                }
                 Step::CreatePod { serial, bind, resume } => {
                     let volume = match (bind, &new_claim) {
                         (Bind::Claim(uid), _) => self.still_claimed(*serial, uid).await.map(Some),
@@ -227,9 +268,9 @@ impl Acting<'_> {
                         (Bind::NewClaim, None) => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
                         (Bind::Ephemeral, _) => Ok(None),
                     };
-                    match volume {
-                        Ok(volume) => self.create_pod(*serial, volume.as_ref(), *resume).await,
-                        Err(stop) => Err(stop),
+                    match (volume, self.certify_member(*serial).await) {
+                        (Ok(volume), Ok(_)) => self.create_pod(*serial, volume.as_ref(), *resume).await,
+                        (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
                 _ => Ok(()),

@@ -1,5 +1,7 @@
 //! Steps on Kubernetes objects, each with the guard that the plan's `Step` tells. Nothing is ever deleted by force.
 
+use std::net::SocketAddr;
+
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
@@ -9,7 +11,7 @@ use serde_json::json;
 use super::{Acting, Stop};
 use crate::cluster::observe::facts::PodFacts;
 use crate::cluster::observe::{self, members};
-use crate::cluster::render::{self, Begin, Sealed, Volume};
+use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
 
 impl Acting<'_> {
     pub(super) async fn create_claim(&self, serial: Serial) -> Result<Uid, Stop> {
@@ -37,7 +39,8 @@ impl Acting<'_> {
             (false, _) => None,
         };
         let volume = claim.map_or(Volume::Ephemeral, Volume::Claim);
-        let pod = render::pod(&self.cluster, serial, &self.actor.agent, volume, sealed.as_ref());
+        let agent = (&self.actor.agent, self.observed.delivery);
+        let pod = render::pod(&self.cluster, serial, agent, volume, sealed.as_ref());
         self.actor.kube.create(self.cluster.namespace, &pod).await?;
         Ok(())
     }
@@ -108,7 +111,7 @@ impl Acting<'_> {
 
     async fn surely_no_member(&self, serial: Serial) -> Result<(), Stop> {
         let leader = self.observed.said.leader().map(|(serial, _)| serial);
-        let list = members::list(&self.actor.pool, &self.addresses(), leader).await;
+        let list = members::list(&self.actor.pool, self.access()?, &self.addresses(), leader).await;
         let list = list.ok_or_else(|| Stop::Surprise("nobody gave a member list before a claim is deleted".into()))?;
         let listed =
             list.members.iter().any(|member| observe::serial_of(&self.observed.cluster, member) == Some(serial));
@@ -116,6 +119,14 @@ impl Acting<'_> {
     }
 
     pub(super) async fn label_pod(&self, serial: Serial, uid: &Uid, voter: bool) -> Result<(), Stop> {
+        let observed = self.observed.pods.get(&serial).filter(|observed| observed.uid == *uid);
+        let unready = observed.filter(|observed| voter && !observed.ready);
+        if let Some(ip) = unready.and_then(|unready| unready.ip) {
+            // The change makes the kubelet ask the pod's readiness at once. Asked too early, it asks again only after a
+            // second; the answer takes until the member can serve.
+            let ready = quorate_etcd::is_ready(SocketAddr::new(ip, METRICS_PORT)).await;
+            tracing::trace!(cluster = %self.cluster.name, member = %serial, ready, "is labelled");
+        }
         let role = voter.then_some(names::ROLE_VOTER);
         let change = json!({ "metadata": { "uid": uid.as_str(), "labels": { names::LABEL_ROLE: role } } });
         self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;

@@ -178,6 +178,22 @@ impl ClaimFacts {
     }
 }
 
+/// A Secret of a cluster's: only that it is there, and in which version. What it holds stays in Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretFacts {
+    /// The UID of the object that owns it.
+    pub owner: Option<String>,
+    /// Its version.
+    pub version: String,
+}
+
+impl SecretFacts {
+    /// What matters of a Secret, or of its metadata. `None` for one without a version, which no API server sends.
+    pub fn of(secret: &impl ResourceExt) -> Option<Self> {
+        Some(Self { owner: owner_of(secret), version: secret.resource_version()? })
+    }
+}
+
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -185,6 +201,29 @@ pub struct NodeFacts {
     pub sight: NodeSight,
     /// The value of its host name label, which may differ from its name.
     pub hostname: Option<String>,
+    /// Whether its kubelet and its runtime mount images such that a program in them can be run.
+    pub runs_from_images: bool,
+}
+
+/// The first kubelet whose image volumes can't be switched off (KEP-4639). No API server is older than its kubelets.
+const IMAGE_VOLUME_KUBELET: (u32, u32) = (1, 36);
+/// The first containerd that mounts images. Of other runtimes it is not known whether they let programs in them run.
+const IMAGE_VOLUME_CONTAINERD: (u32, u32) = (2, 1);
+
+/// Whether a program can be run from an image volume on such a node.
+fn runs_from_images(node: &Node) -> bool {
+    let Some(info) = node.status.as_ref().and_then(|status| status.node_info.as_ref()) else { return false };
+    let kubelet = info.kubelet_version.strip_prefix('v').and_then(minor_version);
+    let containerd = info.container_runtime_version.strip_prefix("containerd://").and_then(minor_version);
+    info.operating_system == "linux"
+        && kubelet.is_some_and(|version| version >= IMAGE_VOLUME_KUBELET)
+        && containerd.is_some_and(|version| version >= IMAGE_VOLUME_CONTAINERD)
+}
+
+/// `1.36.3`, `2.4.2-rc.1+unknown`: major and minor.
+fn minor_version(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 impl NodeFacts {
@@ -210,7 +249,7 @@ impl NodeFacts {
                 NodeSight::NotReady(node.metadata.creation_timestamp.as_ref().map(|t| millis(t.0)).unwrap_or_default())
             }
         };
-        Self { sight, hostname: node.labels().get(HOSTNAME_LABEL).cloned() }
+        Self { sight, hostname: node.labels().get(HOSTNAME_LABEL).cloned(), runs_from_images: runs_from_images(node) }
     }
 }
 
@@ -291,8 +330,13 @@ mod tests {
         let joining = Begin::Join([Serial(0), Serial(3)].into());
         let ticket = render::ticket(&cluster, Serial(3), &claim, &joining).unwrap();
         let sealed = render::Sealed::new(&ticket, Millis(77)).unwrap();
-        let mut pod =
-            render::pod(&cluster, Serial(3), &render::fixture::agent(), render::Volume::Claim(&claim), Some(&sealed));
+        let mut pod = render::pod(
+            &cluster,
+            Serial(3),
+            (&render::fixture::agent(), render::Delivery::InitContainer),
+            render::Volume::Claim(&claim),
+            Some(&sealed),
+        );
         pod.metadata.uid = Some("p-uid".into());
         let facts = PodFacts::of(&pod).unwrap();
         assert_eq!(facts.owner.as_deref(), Some("c-uid"));
@@ -300,8 +344,13 @@ mod tests {
         assert_eq!(facts.ticket, Some(TicketFacts { begin: joining, volume: claim, since: Millis(77) }));
         assert_eq!(facts.template, render::hash(&spec));
         assert_eq!((facts.stage, facts.ready, facts.terminating), (PodStage::Pending, false, false));
-        let mut ephemeral =
-            render::pod(&cluster, Serial(3), &render::fixture::agent(), render::Volume::Ephemeral, None);
+        let mut ephemeral = render::pod(
+            &cluster,
+            Serial(3),
+            (&render::fixture::agent(), render::Delivery::InitContainer),
+            render::Volume::Ephemeral,
+            None,
+        );
         ephemeral.metadata.uid = Some("p-uid".into());
         let facts = PodFacts::of(&ephemeral).unwrap();
         assert_eq!((facts.volume, facts.ticket), (Uid::new("p-uid"), None));
@@ -327,6 +376,24 @@ mod tests {
         assert_eq!(never.sight, NodeSight::NotReady(Millis(3000)));
     }
 
+    #[test]
+    fn only_a_node_that_surely_can_runs_programs_from_images() {
+        let with = |kubelet: &str, runtime: &str| {
+            let info = json!({ "kubeletVersion": kubelet, "containerRuntimeVersion": runtime, "operatingSystem": "linux",
+                "architecture": "", "bootID": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
+                "osImage": "", "systemUUID": "" });
+            node(json!({ "status": { "nodeInfo": info } })).runs_from_images
+        };
+        assert!(with("v1.36.0", "containerd://2.1.0"));
+        assert!(with("v1.36.3-gke.100", "containerd://2.4.2+unknown"));
+        assert!(with("v2.0.0", "containerd://3.0.0-rc.1"));
+        assert!(!with("v1.35.9", "containerd://2.4.2"), "it can be switched off there");
+        assert!(!with("v1.36.0", "containerd://2.0.9"));
+        assert!(!with("v1.36.0", "cri-o://1.36.0"));
+        assert!(!with("", "") && !with("v1", "containerd://x.y"));
+        assert!(!node(json!({})).runs_from_images);
+    }
+
     fn place(terms: &serde_json::Value) -> Place {
         Place::of(
             &serde_json::from_value(
@@ -349,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_host_name_leads_to_the_node_that_carries_it() {
-        let facts = NodeFacts { sight: NodeSight::Ready, hostname: Some("h1".into()) };
+        let facts = NodeFacts { sight: NodeSight::Ready, hostname: Some("h1".into()), runs_from_images: true };
         let name = NodeName::new("node-one");
         let home = |place: Place| place.home([(&name, &facts)]);
         assert_eq!(home(Place::Hostname("h1".into())), Home::Node(name.clone()));

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_backup::launch::{Reason, Report};
-use quorate_etcd::{Pool, Role, Silence, Vitals};
+use quorate_etcd::{Access, Endpoint, Pool, Role, Silence, Vitals};
 use quorate_statemachine::{Alive, MemberId, Millis, Refusal, Serial, Sight, Uid};
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +22,9 @@ pub const CLIENT_PORT: u16 = 2379;
 /// How long the member list is waited for after everybody has been looked at. A read after a round of the quorum takes
 /// milliseconds; a member that has lost its quorum holds it for seconds, and healing must not wait for that.
 const LIST_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a pod on its way out is looked at: once it has ended, nobody says so at its address, and its successor must
+/// not wait for that.
+const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
 /// How much later than the leader the others are asked for the list: at rest one answer is enough.
 const OTHERS_LATER: Duration = Duration::from_millis(50);
 
@@ -32,8 +35,19 @@ pub struct Address {
     pub pod: Uid,
     /// Its address.
     pub ip: IpAddr,
+    /// Its host name, which its certificate carries.
+    pub host: String,
     /// It carries a ticket, so etcd may be running in it.
     pub ticketed: bool,
+    /// It is on its way out.
+    pub terminating: bool,
+}
+
+impl Address {
+    /// Its client port.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { addr: SocketAddr::new(self.ip, CLIENT_PORT), host: self.host.clone() }
+    }
 }
 
 /// What was seen at one pod.
@@ -45,6 +59,8 @@ pub struct Seen {
     pub ip: IpAddr,
     /// What answered.
     pub sight: Sight,
+    /// When something last answered there, or when we first looked, if nothing ever did.
+    pub heard: Millis,
     /// The launcher's own words, where it refuses its ticket.
     pub refusal: Option<String>,
     /// The version that runs.
@@ -52,6 +68,9 @@ pub struct Seen {
     /// The id of the member that answered.
     pub member: Option<MemberId>,
 }
+
+/// How long a launcher may find its volume in use: the kubelet kills what has not ended after a pod's grace, 30 s.
+const IN_USE_PATIENCE_MS: u64 = 35_000;
 
 /// What all members said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +82,15 @@ pub struct Said {
 }
 
 impl Said {
+    /// Takes over from earlier looks since when those are silent that are silent now.
+    pub fn recall(&mut self, earlier: &BTreeMap<Serial, Seen>) {
+        for (serial, seen) in self.seen.iter_mut().filter(|(_, seen)| seen.sight == Sight::Unknown) {
+            if let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) {
+                seen.heard = before.heard;
+            }
+        }
+    }
+
     /// Who leads, as that member itself says. Of two, the one that has come further: the other has not heard yet.
     pub fn leader(&self) -> Option<(Serial, MemberId)> {
         let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
@@ -73,10 +101,21 @@ impl Said {
     }
 }
 
-/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen.
-pub async fn ask(pool: &Pool, addresses: &BTreeMap<Serial, Address>, leader: Option<Serial>) -> Said {
-    let looks = join_all(addresses.iter().map(async |(serial, address)| (*serial, look(address).await)));
-    let list = list(pool, addresses, leader);
+/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen. Without access to their
+/// client ports nobody gives one.
+pub async fn ask(
+    pool: &Pool,
+    access: Option<&Access>,
+    addresses: &BTreeMap<Serial, Address>,
+    leader: Option<Serial>,
+) -> Said {
+    let looks = join_all(addresses.iter().map(async |(serial, address)| (*serial, look_in_time(address).await)));
+    let list = async {
+        match access {
+            Some(access) => list(pool, access, addresses, leader).await,
+            None => None,
+        }
+    };
     tokio::pin!(looks, list);
     let (seen, early) = tokio::select! {
         seen = &mut looks => (seen, None),
@@ -98,6 +137,23 @@ fn sees_leader(seen: &Seen) -> bool {
     }
 }
 
+/// Looks at one pod, for longer at one that is to stay.
+async fn look_in_time(address: &Address) -> Seen {
+    if !address.terminating {
+        return look(address).await;
+    }
+    let silent = Seen {
+        pod: address.pod.clone(),
+        ip: address.ip,
+        sight: Sight::Unknown,
+        heard: millis(Timestamp::now()),
+        refusal: None,
+        version: None,
+        member: None,
+    };
+    timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent)
+}
+
 /// Looks at one pod.
 pub async fn look(address: &Address) -> Seen {
     let now = millis(Timestamp::now());
@@ -108,7 +164,7 @@ pub async fn look(address: &Address) -> Seen {
             (Sight::Unknown, None, None, None)
         }
         quorate_etcd::Sight::Launcher(report) => {
-            let (sight, refusal) = of_report(&report);
+            let (sight, refusal) = of_report(&report, now);
             (sight, refusal, None, None)
         }
         quorate_etcd::Sight::Etcd(vitals) => {
@@ -116,17 +172,19 @@ pub async fn look(address: &Address) -> Seen {
             (Sight::Etcd(of_vitals(&vitals, now)), None, vitals.version, member)
         }
     };
-    Seen { pod: address.pod.clone(), ip: address.ip, sight, refusal, version, member }
+    Seen { pod: address.pod.clone(), ip: address.ip, sight, heard: now, refusal, version, member }
 }
 
 fn trace_silence(address: &Address, silence: &Silence) {
     tracing::trace!(ip = %address.ip, %silence, "a pod does not answer");
 }
 
-fn of_report(report: &[u8]) -> (Sight, Option<String>) {
+fn of_report(report: &[u8], now: Millis) -> (Sight, Option<String>) {
     let Ok(report) = serde_json::from_slice::<Report>(report) else { return (Sight::Unknown, None) };
     let refusal = match report.reason {
         Reason::NoTicket => return (Sight::Waiting, None),
+        // After a forced deletion the member's last etcd still runs: that is no refusal yet, and it is not down either.
+        Reason::VolumeInUse if now.since(Millis(report.since)) < IN_USE_PATIENCE_MS => return (Sight::Unknown, None),
         Reason::VolumeIsEmpty | Reason::VolumeHasNoEntry => Refusal::VolumeLost,
         Reason::VolumeHasOtherData => Refusal::VolumeForeign,
         Reason::OtherMember
@@ -157,15 +215,17 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
 /// A list as [`list`] gives it, if it comes about in time.
 pub async fn list_in_time(
     pool: &Pool,
+    access: &Access,
     addresses: &BTreeMap<Serial, Address>,
     leader: Option<Serial>,
 ) -> Option<quorate_etcd::MemberList> {
-    timeout(LIST_PATIENCE, list(pool, addresses, leader)).await.ok().flatten()
+    timeout(LIST_PATIENCE, list(pool, access, addresses, leader)).await.ok().flatten()
 }
 
 /// The first linearizable member list that anybody gives: the leader is asked first, the others a little later.
 pub async fn list(
     pool: &Pool,
+    access: &Access,
     addresses: &BTreeMap<Serial, Address>,
     leader: Option<Serial>,
 ) -> Option<quorate_etcd::MemberList> {
@@ -176,8 +236,7 @@ pub async fn list(
             if known && leader != Some(*serial) {
                 sleep(OTHERS_LATER).await;
             }
-            let url = format!("http://{}", SocketAddr::new(address.ip, CLIENT_PORT));
-            let answer = match pool.member(&url) {
+            let answer = match pool.member(access, &address.endpoint()) {
                 Ok(member) => member.member_list().await,
                 Err(error) => Err(error),
             };
@@ -199,13 +258,24 @@ pub fn ids(list: &quorate_etcd::MemberList) -> BTreeSet<MemberId> {
 
 #[cfg(test)]
 mod tests {
+    use quorate_backup::launch::State;
     use serde_json::json;
 
     use super::*;
 
     fn report(reason: Reason) -> (Sight, Option<String>) {
         let report = Report { state: reason.state(), reason, message: "m".into(), since: 1 };
-        of_report(&serde_json::to_vec(&report).unwrap())
+        of_report(&serde_json::to_vec(&report).unwrap(), Millis(1 + IN_USE_PATIENCE_MS))
+    }
+
+    #[test]
+    fn a_volume_whose_last_user_is_ending_is_no_refusal_yet() {
+        let report = Report { state: State::Refused, reason: Reason::VolumeInUse, message: "m".into(), since: 100 };
+        let report = serde_json::to_vec(&report).unwrap();
+        assert_eq!(of_report(&report, Millis(99)), (Sight::Unknown, None));
+        assert_eq!(of_report(&report, Millis(99 + IN_USE_PATIENCE_MS)), (Sight::Unknown, None));
+        let told = of_report(&report, Millis(100 + IN_USE_PATIENCE_MS));
+        assert_eq!(told.0, Sight::Refused(Refusal::Other));
     }
 
     #[test]
@@ -222,9 +292,9 @@ mod tests {
     #[test]
     fn a_report_that_cannot_be_read_is_silence() {
         for odd in [json!({}), json!({ "state": "waiting", "reason": "New", "message": "", "since": 0 })] {
-            assert_eq!(of_report(odd.to_string().as_bytes()), (Sight::Unknown, None));
+            assert_eq!(of_report(odd.to_string().as_bytes(), Millis(0)), (Sight::Unknown, None));
         }
-        assert_eq!(of_report(b"<html>"), (Sight::Unknown, None));
+        assert_eq!(of_report(b"<html>", Millis(0)), (Sight::Unknown, None));
     }
 
     fn seen(serial: u32, leads: bool, committed: u64) -> (Serial, Seen) {
@@ -242,11 +312,30 @@ mod tests {
             pod: Uid::new("u"),
             ip: IpAddr::from([127, 0, 0, 1]),
             sight: Sight::Etcd(alive),
+            heard: Millis(0),
             refusal: None,
             version: None,
             member: Some(MemberId(u64::from(serial) + 100)),
         };
         (Serial(serial), seen)
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_last_answer_of_the_same_pod() {
+        let look = |pod: &str, sight: Sight, heard: u64| {
+            let (serial, seen) = seen(0, false, 9);
+            BTreeMap::from([(serial, Seen { pod: Uid::new(pod), sight, heard: Millis(heard), ..seen })])
+        };
+        let heard = |earlier: &BTreeMap<Serial, Seen>, now: BTreeMap<Serial, Seen>| {
+            let mut said = Said { seen: now, list: None };
+            said.recall(earlier);
+            said.seen[&Serial(0)].heard
+        };
+        let earlier = look("u", Sight::Waiting, 5);
+        assert_eq!(heard(&earlier, look("u", Sight::Unknown, 9)), Millis(5));
+        assert_eq!(heard(&earlier, look("u", Sight::Waiting, 9)), Millis(9), "it answers");
+        assert_eq!(heard(&earlier, look("v", Sight::Unknown, 9)), Millis(9), "another pod");
+        assert_eq!(heard(&BTreeMap::new(), look("u", Sight::Unknown, 9)), Millis(9), "the first look");
     }
 
     #[test]
@@ -261,10 +350,13 @@ mod tests {
 
     #[tokio::test]
     async fn pods_that_do_not_answer_are_unknown_and_soon_so() {
-        let address = Address { pod: Uid::new("u"), ip: IpAddr::from([127, 0, 0, 77]), ticketed: true };
-        let pool = Pool::new(quorate_etcd::Access::plaintext());
-        let said = ask(&pool, &BTreeMap::from([(Serial(0), address)]), None).await;
-        assert_eq!(said.seen[&Serial(0)].sight, Sight::Unknown);
-        assert_eq!(said.list, None);
+        let (pod, ip, host) = (Uid::new("u"), IpAddr::from([127, 0, 0, 77]), "db-0".to_owned());
+        let address = Address { pod, ip, host, ticketed: true, terminating: false };
+        let addresses = BTreeMap::from([(Serial(0), address)]);
+        for access in [Some(Access::plaintext()), None] {
+            let said = ask(&Pool::default(), access.as_ref(), &addresses, None).await;
+            assert_eq!(said.seen[&Serial(0)].sight, Sight::Unknown);
+            assert_eq!(said.list, None);
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! stays unknown. Nothing is written and nothing decided here.
 
 pub mod cache;
+pub mod certificates;
 pub mod facts;
 pub mod members;
 pub mod trouble;
@@ -24,10 +25,12 @@ use quorate_statemachine::{
 use serde_json::Value;
 
 use self::cache::{Cache, Key};
-use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, TicketFacts, millis};
-use self::members::{Address, Said};
+use self::certificates::Tls;
+use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, SecretFacts, TicketFacts, millis};
+use self::members::{Address, Said, Seen};
 use super::ledger;
-use super::render::{self, Begin};
+use super::pki::Wallet;
+use super::render::{self, Begin, Delivery};
 use crate::api::{Error, Kube};
 
 /// What the watches have brought.
@@ -41,6 +44,8 @@ pub struct Watched {
     pub services: Cache<Value>,
     /// Clusters' disruption budgets.
     pub budgets: Cache<Value>,
+    /// Clusters' Secrets.
+    pub secrets: Cache<SecretFacts>,
     /// The nodes.
     pub nodes: RwLock<HashMap<NodeName, NodeFacts>>,
     /// Where PersistentVolumes can be used. It never changes, so each is read once.
@@ -67,10 +72,14 @@ pub struct Observed {
     pub claims: BTreeMap<Serial, ClaimFacts>,
     /// StorageClasses that its claims name and that do not exist. Looked for only where a pod can't be scheduled.
     pub missing_classes: BTreeSet<String>,
+    /// How the agent comes into its next pods.
+    pub delivery: Delivery,
     /// Its Services and its budget, from the watches.
     pub furniture: Furniture,
     /// What its members said.
     pub said: Said,
+    /// Its certificates.
+    pub tls: Tls,
 }
 
 /// What a cluster has besides members, by name.
@@ -91,6 +100,8 @@ pub struct Observer {
     pub watched: Arc<Watched>,
     /// Connections to members.
     pub pool: Arc<Pool>,
+    /// The domain of the Kubernetes cluster, in certificates.
+    pub domain: Arc<str>,
 }
 
 /// The Kubernetes side of an observation.
@@ -99,16 +110,25 @@ struct Objects {
     cluster: Arc<EtcdCluster>,
     pods: BTreeMap<Serial, PodFacts>,
     claims: BTreeMap<Serial, ClaimFacts>,
+    tls: Tls,
 }
 
 impl Observer {
-    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen.
-    pub async fn glance(&self, cluster: Arc<EtcdCluster>, leader: Option<Serial>) -> Result<Observed, Error> {
+    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen, `earlier` is what was seen then.
+    pub async fn glance(
+        &self,
+        cluster: Arc<EtcdCluster>,
+        leader: Option<Serial>,
+        earlier: &BTreeMap<Serial, Seen>,
+        wallet: &Wallet,
+    ) -> Result<Observed, Error> {
         let key = key(&cluster);
         let pods = own_pods(&cluster, self.watched.pods.of(&key));
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
-        let said = members::ask(&self.pool, &addresses(&pods), leader).await;
-        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims }, said).await
+        let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
+        let mut said = members::ask(&self.pool, tls.access.as_ref(), &addresses(&cluster, &pods), leader).await;
+        said.recall(earlier);
+        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims, tls }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -131,15 +151,17 @@ impl Observer {
         let claims = claims?.iter().filter_map(|claim| Some((claim.name_any(), ClaimFacts::of(claim)?))).collect();
         let claims = by_serial(&cluster, claims);
         let said = Said { list, ..glanced.said.clone() };
-        let said = self.complete(said, &addresses(&pods)).await;
-        self.assemble(Objects { freshness: Freshness::Quorum, cluster, pods, claims }, said).await.map(Some)
+        let said = self.complete(said, &addresses(&cluster, &pods)).await;
+        let tls = glanced.tls.clone();
+        self.assemble(Objects { freshness: Freshness::Quorum, cluster, pods, claims, tls }, said).await.map(Some)
     }
 
     /// The member list once more, if there was one a moment ago.
     async fn list_again(&self, glanced: &Observed) -> Option<quorate_etcd::MemberList> {
         glanced.said.list.as_ref()?;
         let leader = glanced.said.leader().map(|(serial, _)| serial);
-        members::list_in_time(&self.pool, &addresses(&glanced.pods), leader).await
+        let access = glanced.tls.access.as_ref()?;
+        members::list_in_time(&self.pool, access, &addresses(&glanced.cluster, &glanced.pods), leader).await
     }
 
     /// What was said, without pods that are gone, and with those that are new.
@@ -162,7 +184,7 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, claims } = objects;
+        let Objects { freshness, cluster, pods, claims, tls } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         // A node that the watch doesn't show is asked for also from a cached look: whether it is gone is a verdict, and
@@ -186,7 +208,8 @@ impl Observer {
         let key = key(&cluster);
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
-        Ok(Observed { cluster, world, pods, claims, missing_classes, furniture, said })
+        let delivery = delivery(&watched_nodes);
+        Ok(Observed { cluster, world, pods, claims, missing_classes, delivery, furniture, said, tls })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -242,6 +265,12 @@ impl Observer {
     }
 }
 
+/// The agent's image is mounted if every node can do that: which one the scheduler takes is not known beforehand.
+fn delivery(nodes: &HashMap<NodeName, NodeFacts>) -> Delivery {
+    let everywhere = !nodes.is_empty() && nodes.values().all(|node| node.runs_from_images);
+    if everywhere { Delivery::ImageVolume } else { Delivery::InitContainer }
+}
+
 /// The operator's clock.
 pub fn now() -> Millis {
     millis(Timestamp::now())
@@ -268,11 +297,19 @@ fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMa
     with_serial.collect()
 }
 
-fn addresses(pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
+/// Where each pod can be asked, if it can.
+pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
+    let Some(cluster) = render::Cluster::of(cluster) else { return BTreeMap::new() };
     let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
     can_answer
         .filter_map(|(serial, pod)| {
-            let address = Address { pod: pod.uid.clone(), ip: pod.ip?, ticketed: pod.ticket.is_some() };
+            let address = Address {
+                pod: pod.uid.clone(),
+                ip: pod.ip?,
+                host: cluster.host(*serial),
+                ticketed: pod.ticket.is_some(),
+                terminating: pod.terminating,
+            };
             Some((*serial, address))
         })
         .collect()
@@ -360,6 +397,7 @@ fn pod(
         labelled_voter: *labelled_voter,
         ready: *ready,
         sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
+        heard: seen.map(|seen| seen.heard).unwrap_or_default(),
     }
 }
 

@@ -9,6 +9,7 @@ mod scheduling;
 mod service;
 mod template;
 mod ticket;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -18,10 +19,11 @@ use quorate_statemachine::Serial;
 
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Volume, pod};
+pub use pod::{Agent, Delivery, Volume, pod};
 pub use service::{client_service, headless_service};
 pub use template::{hash, read_hash, scheduling_hash};
 pub use ticket::{Begin, RenderError, Sealed, max_learners, ticket};
+pub use tls::TlsFiles;
 
 /// etcd's client port.
 pub const CLIENT_PORT: u16 = 2379;
@@ -70,9 +72,15 @@ impl<'a> Cluster<'a> {
         self.url(serial, CLIENT_PORT)
     }
 
+    /// The host name of a member, which its certificates carry.
+    pub fn host(&self, serial: Serial) -> String {
+        // No trailing `cluster.local`: the cluster's domain need not be that, and a pod's search list adds it.
+        format!("{}.{}.{}.svc", self.member(serial), self.name, self.namespace)
+    }
+
     /// Whose peer URL this is; `None` if it is none that this cluster gives out.
     pub fn serial_of_peer_url(&self, url: &str) -> Option<Serial> {
-        let (member, _) = url.strip_prefix("http://")?.split_once('.')?;
+        let (member, _) = url.split_once("://")?.1.split_once('.')?;
         let serial = Serial(names::serial(self.name, member)?);
         (self.peer_url(serial) == url).then_some(serial)
     }
@@ -98,7 +106,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The metadata of a child that goes away with the EtcdCluster.
-    fn owned(&self, name: String) -> ObjectMeta {
+    pub fn owned(&self, name: String) -> ObjectMeta {
         ObjectMeta { owner_references: Some(vec![self.owner()]), ..self.unowned(name) }
     }
 
@@ -127,8 +135,12 @@ impl<'a> Cluster<'a> {
     }
 
     fn url(&self, serial: Serial, port: u16) -> String {
-        // No trailing `cluster.local`: the cluster's domain need not be that, and a pod's search list adds it.
-        format!("http://{}.{}.{}.svc:{port}", self.member(serial), self.name, self.namespace)
+        format!("{}://{}:{port}", self.scheme(), self.host(serial))
+    }
+
+    /// How members are spoken to, by each other and by clients.
+    fn scheme(&self) -> &'static str {
+        if self.spec.tls.mode.encrypts() { "https" } else { "http" }
     }
 }
 
@@ -159,8 +171,10 @@ mod tests {
     fn a_url_names_pod_service_and_namespace() {
         let spec = EtcdClusterSpec::default();
         let cluster = fixture::cluster(&spec);
-        assert_eq!(cluster.peer_url(Serial(3)), "http://db-3.db.prod.svc:2380");
-        assert_eq!(cluster.client_url(Serial(3)), "http://db-3.db.prod.svc:2379");
+        assert_eq!(cluster.peer_url(Serial(3)), "https://db-3.db.prod.svc:2380");
+        assert_eq!(cluster.client_url(Serial(3)), "https://db-3.db.prod.svc:2379");
+        let spec = fixture::spec(|spec| spec.tls.mode = quorate_crds::TlsMode::Disabled);
+        assert_eq!(fixture::cluster(&spec).peer_url(Serial(3)), "http://db-3.db.prod.svc:2380");
     }
 
     #[test]
@@ -169,14 +183,14 @@ mod tests {
         let cluster = fixture::cluster(&spec);
         for url in [
             "",
-            "http://db-3.db.prod.svc:2379",
-            "https://db-3.db.prod.svc:2380",
-            "http://db-3.db.other.svc:2380",
-            "http://db-3.other.prod.svc:2380",
-            "http://other-3.db.prod.svc:2380",
-            "http://db-03.db.prod.svc:2380",
-            "http://db-3.db.prod.svc.cluster.local:2380",
-            "http://10.0.0.1:2380",
+            "https://db-3.db.prod.svc:2379",
+            "http://db-3.db.prod.svc:2380",
+            "https://db-3.db.other.svc:2380",
+            "https://db-3.other.prod.svc:2380",
+            "https://other-3.db.prod.svc:2380",
+            "https://db-03.db.prod.svc:2380",
+            "https://db-3.db.prod.svc.cluster.local:2380",
+            "https://10.0.0.1:2380",
         ] {
             assert_eq!(cluster.serial_of_peer_url(url), None, "{url}");
         }
@@ -191,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn any_url_is_read_without_panic(url in "(http://)?.{0,40}") {
+        fn any_url_is_read_without_panic(url in "(https?://)?.{0,40}") {
             let spec = EtcdClusterSpec::default();
             let _ = fixture::cluster(&spec).serial_of_peer_url(&url);
         }

@@ -4,7 +4,7 @@
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, ContainerPort, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
-        EnvVar, EnvVarSource, HTTPGetAction, LocalObjectReference, ObjectFieldSelector,
+        EnvVar, EnvVarSource, HTTPGetAction, ImageVolumeSource, LocalObjectReference, ObjectFieldSelector,
         PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
         Volume as PodVolume, VolumeMount,
     },
@@ -13,7 +13,7 @@ use k8s_openapi::{
 use quorate_crds::{Image, Scheduling, names};
 use quorate_statemachine::{Serial, Uid};
 
-use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template};
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template, tls};
 
 /// Where the member's volume is mounted.
 pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
@@ -21,8 +21,10 @@ pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
 const AGENT_FOLDER: &str = "/quorate";
 /// The agent on that volume.
 const AGENT: &str = "/quorate/quorate-agent";
-/// The agent in its own image.
+/// The agent in its own image, which has nothing else: mounted at [`AGENT_FOLDER`], it is found at [`AGENT`].
 const AGENT_IN_IMAGE: &str = "/quorate-agent";
+/// When its image is pulled.
+const AGENT_PULL_POLICY: &str = "IfNotPresent";
 /// Where the launcher finds its ticket.
 const POD_INFO_FOLDER: &str = "/etc/quorate";
 /// The most that the agent's volume may hold. The agent is one static binary of some 10 MB.
@@ -42,6 +44,16 @@ pub enum Volume<'a> {
     Ephemeral,
 }
 
+/// How the agent comes into a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Its image is mounted: nothing runs before etcd's container.
+    ImageVolume,
+    /// An init container copies it. Works everywhere, and costs up to a second: the kubelet notices only once a second
+    /// that a container has ended.
+    InitContainer,
+}
+
 /// The agent as the operator brings it. It is not the spec's, so a pod with another one is not out of date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
@@ -52,7 +64,13 @@ pub struct Agent {
 }
 
 /// The pod of a member. Without a ticket its launcher waits for one.
-pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>, ticket: Option<&Sealed>) -> Pod {
+pub fn pod(
+    cluster: &Cluster<'_>,
+    serial: Serial,
+    (agent, delivery): (&Agent, Delivery),
+    volume: Volume<'_>,
+    ticket: Option<&Sealed>,
+) -> Pod {
     let Image { repository: _, tag: _, pull_policy: _, pull_secrets } = &cluster.spec.image;
     let Scheduling {
         node_selector,
@@ -61,15 +79,17 @@ pub fn pod(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<
         anti_affinity: _,
         topology_spread_constraints: _,
     } = &cluster.spec.scheduling;
-    let name = cluster.member(serial);
     Pod {
         metadata: metadata(cluster, serial, ticket),
         spec: Some(PodSpec {
-            hostname: Some(name.clone()),
+            hostname: Some(cluster.member(serial)),
             subdomain: Some(cluster.name.to_owned()),
-            init_containers: Some(vec![agent_container(cluster, &agent.image)]),
-            containers: vec![etcd_container(cluster, &name, agent, volume)],
-            volumes: Some(volumes(cluster, name, volume)),
+            init_containers: match delivery {
+                Delivery::ImageVolume => None,
+                Delivery::InitContainer => Some(vec![agent_container(cluster, &agent.image)]),
+            },
+            containers: vec![etcd_container(cluster, serial, agent, volume)],
+            volumes: Some(volumes(cluster, serial, agent, volume, delivery)),
             image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
                 pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
             }),
@@ -109,7 +129,7 @@ fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
     Container {
         name: "agent".into(),
         image: Some(image.to_owned()),
-        image_pull_policy: Some("IfNotPresent".into()),
+        image_pull_policy: Some(AGENT_PULL_POLICY.into()),
         command: Some(vec![AGENT_IN_IMAGE.into(), "install".into(), AGENT.into()]),
         volume_mounts: Some(vec![mount("quorate", AGENT_FOLDER, false)]),
         resources: Some(cluster.spec.resources.clone().into()),
@@ -119,9 +139,9 @@ fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
     }
 }
 
-fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volume<'_>) -> Container {
+fn etcd_container(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>) -> Container {
     let mut env = vec![
-        value("QUORATE_MEMBER", name),
+        value("QUORATE_MEMBER", &cluster.member(serial)),
         match volume {
             Volume::Claim(uid) => value("QUORATE_VOLUME", uid.as_str()),
             Volume::Ephemeral => field("QUORATE_VOLUME", "metadata.uid"),
@@ -129,6 +149,14 @@ fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volu
         field("QUORATE_POD_UID", "metadata.uid"),
     ];
     env.extend(agent.ticket_key.as_deref().map(|key| value("QUORATE_TICKET_KEY", key)));
+    env.extend(tls::etcdctl(cluster, serial).into_iter().map(|(name, text)| value(name, &text)));
+    let mut mounts = vec![
+        mount("data", VOLUME_PATH, false),
+        mount("quorate", AGENT_FOLDER, true),
+        // Without a subPath, as the next: the kubelet never brings a mounted subPath up to date.
+        mount("pod", POD_INFO_FOLDER, true),
+    ];
+    mounts.extend(cluster.spec.tls.mode.encrypts().then(|| mount(tls::VOLUME, tls::FOLDER, true)));
     Container {
         name: "etcd".into(),
         image: Some(cluster.spec.image_reference()),
@@ -136,12 +164,7 @@ fn etcd_container(cluster: &Cluster<'_>, name: &str, agent: &Agent, volume: Volu
         command: Some(vec![AGENT.into(), "launch".into()]),
         env: Some(env),
         ports: Some(vec![port("client", CLIENT_PORT), port("peer", PEER_PORT), port("metrics", METRICS_PORT)]),
-        volume_mounts: Some(vec![
-            mount("data", VOLUME_PATH, false),
-            mount("quorate", AGENT_FOLDER, true),
-            // Without a subPath: the kubelet never brings a mounted subPath up to date.
-            mount("pod", POD_INFO_FOLDER, true),
-        ]),
+        volume_mounts: Some(mounts),
         resources: Some(cluster.spec.resources.clone().into()),
         readiness_probe: Some(readiness()),
         security_context: Some(container_security()),
@@ -168,31 +191,57 @@ fn readiness() -> Probe {
     }
 }
 
-fn volumes(cluster: &Cluster<'_>, name: String, volume: Volume<'_>) -> Vec<PodVolume> {
+fn volumes(
+    cluster: &Cluster<'_>,
+    serial: Serial,
+    agent: &Agent,
+    volume: Volume<'_>,
+    delivery: Delivery,
+) -> Vec<PodVolume> {
+    let mut volumes = vec![data_volume(cluster, serial, volume), agent_volume(&agent.image, delivery), ticket_volume()];
+    volumes.extend(tls::volume(cluster, serial));
+    volumes
+}
+
+fn data_volume(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> PodVolume {
     let data = PodVolume { name: "data".into(), ..PodVolume::default() };
-    let data = match volume {
+    match volume {
         Volume::Claim(_) => PodVolume {
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: name, read_only: None }),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: cluster.member(serial),
+                read_only: None,
+            }),
             ..data
         },
         Volume::Ephemeral => PodVolume { empty_dir: Some(empty_dir(cluster.spec.storage.size.clone().into())), ..data },
-    };
-    let agent = PodVolume {
-        name: "quorate".into(),
-        empty_dir: Some(empty_dir(Quantity(AGENT_ROOM.into()))),
-        ..PodVolume::default()
-    };
+    }
+}
+
+fn agent_volume(image: &str, delivery: Delivery) -> PodVolume {
+    let agent = PodVolume { name: "quorate".into(), ..PodVolume::default() };
+    match delivery {
+        Delivery::ImageVolume => {
+            let image = ImageVolumeSource {
+                reference: Some(image.to_owned()),
+                pull_policy: Some(AGENT_PULL_POLICY.to_owned()),
+            };
+            PodVolume { image: Some(image), ..agent }
+        }
+        Delivery::InitContainer => PodVolume { empty_dir: Some(empty_dir(Quantity(AGENT_ROOM.into()))), ..agent },
+    }
+}
+
+fn ticket_volume() -> PodVolume {
     let ticket = DownwardAPIVolumeFile {
         path: "ticket".into(),
         field_ref: Some(field_of(&format!("metadata.annotations['{}']", names::ANNOTATION_TICKET))),
         ..DownwardAPIVolumeFile::default()
     };
-    let pod = PodVolume {
+    PodVolume {
         name: "pod".into(),
         downward_api: Some(DownwardAPIVolumeSource { items: Some(vec![ticket]), default_mode: None }),
         ..PodVolume::default()
-    };
-    vec![data, agent, pod]
+    }
 }
 
 fn pod_security() -> PodSecurityContext {

@@ -16,7 +16,23 @@ use super::*;
 fn rendered(change: impl FnOnce(&mut EtcdClusterSpec)) -> Value {
     let spec = fixture::spec(change);
     let volume = Uid::new("7d1e");
-    to_value(pod(&fixture::cluster(&spec), Serial(4), &fixture::agent(), Volume::Claim(&volume), None)).unwrap()
+    to_value(pod(
+        &fixture::cluster(&spec),
+        Serial(4),
+        (&fixture::agent(), Delivery::InitContainer),
+        Volume::Claim(&volume),
+        None,
+    ))
+    .unwrap()
+}
+
+/// The same with the agent's image mounted.
+fn mounted() -> Value {
+    let spec = fixture::spec(|_| ());
+    let volume = Uid::new("7d1e");
+    let agent = fixture::agent();
+    let agent = (&agent, Delivery::ImageVolume);
+    to_value(pod(&fixture::cluster(&spec), Serial(4), agent, Volume::Claim(&volume), None)).unwrap()
 }
 
 fn etcd(pod: &Value) -> &Value {
@@ -37,7 +53,14 @@ fn a_ticket_from_birth_is_in_the_annotations_and_shown_as_a_file() {
     let volume = Uid::new("7d1e");
     let own = ticket(&cluster, Serial(4), &volume, &Begin::Resume).unwrap();
     let sealed = Sealed::new(&own, Millis(17)).unwrap();
-    let pod = to_value(pod(&cluster, Serial(4), &fixture::agent(), Volume::Claim(&volume), Some(&sealed))).unwrap();
+    let pod = to_value(pod(
+        &cluster,
+        Serial(4),
+        (&fixture::agent(), Delivery::InitContainer),
+        Volume::Claim(&volume),
+        Some(&sealed),
+    ))
+    .unwrap();
     let annotations = &pod["metadata"]["annotations"];
     assert_eq!(Ticket::parse(annotations["quorate.dev/ticket"].as_str().unwrap()).unwrap(), own);
     assert_eq!(annotations["quorate.dev/ticket-since"], "17");
@@ -55,7 +78,14 @@ fn ephemeral_storage_lives_and_dies_with_the_pod() {
         s.storage.ephemeral = true;
         s.storage.size = Quantity::new("2Gi");
     });
-    let pod = to_value(pod(&fixture::cluster(&spec), Serial(4), &fixture::agent(), Volume::Ephemeral, None)).unwrap();
+    let pod = to_value(pod(
+        &fixture::cluster(&spec),
+        Serial(4),
+        (&fixture::agent(), Delivery::InitContainer),
+        Volume::Ephemeral,
+        None,
+    ))
+    .unwrap();
     assert_eq!(pod["spec"]["volumes"][0], json!({"name": "data", "emptyDir": {"sizeLimit": "2Gi"}}));
     let volume = &etcd(&pod)["env"][1];
     assert_eq!(volume["name"], "QUORATE_VOLUME");
@@ -67,7 +97,8 @@ fn not_restricted(pod: &Value) -> Vec<&'static str> {
     let spec = &pod["spec"];
     let containers = || ["containers", "initContainers"].into_iter().filter_map(|kind| spec[kind].as_array()).flatten();
     let all = |holds: fn(&Value) -> bool| containers().all(|container| holds(&container["securityContext"]));
-    let volume_kinds = ["configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"];
+    let volume_kinds =
+        ["configMap", "downwardAPI", "emptyDir", "image", "persistentVolumeClaim", "projected", "secret"];
     let known = |volume: &Value| volume_kinds.iter().any(|kind| volume.get(kind).is_some());
     let checks = [
         ("runAsNonRoot", spec["securityContext"]["runAsNonRoot"] == true),
@@ -87,6 +118,7 @@ fn not_restricted(pod: &Value) -> Vec<&'static str> {
 fn every_pod_is_restricted() {
     assert_eq!(not_restricted(&rendered(|_| ())), [""; 0]);
     assert_eq!(not_restricted(&rendered(|s| s.storage.ephemeral = true)), [""; 0]);
+    assert_eq!(not_restricted(&mounted()), [""; 0]);
     let mut planted = rendered(|_| ());
     planted["spec"]["securityContext"] = json!({});
     planted["spec"]["initContainers"][0]["securityContext"] = json!({"privileged": true});
@@ -140,7 +172,14 @@ fn the_agents_image_is_the_operators_and_does_not_make_a_pod_out_of_date() {
     let volume = Uid::new("7d1e");
     let with = |image: &str, ticket_key: Option<&str>| {
         let agent = Agent { image: image.into(), ticket_key: ticket_key.map(Into::into) };
-        to_value(pod(&fixture::cluster(&spec), Serial(4), &agent, Volume::Claim(&volume), None)).unwrap()
+        to_value(pod(
+            &fixture::cluster(&spec),
+            Serial(4),
+            (&agent, Delivery::InitContainer),
+            Volume::Claim(&volume),
+            None,
+        ))
+        .unwrap()
     };
     let (old, new) = (with("agent:1", None), with("agent:2", Some("00ff")));
     assert_eq!(new["spec"]["initContainers"][0]["image"], "agent:2");
@@ -150,6 +189,22 @@ fn the_agents_image_is_the_operators_and_does_not_make_a_pod_out_of_date() {
     assert_eq!(named(&old), None);
     assert_eq!(named(&new), Some(json!({"name": "QUORATE_TICKET_KEY", "value": "00ff"})));
     assert_eq!(old["metadata"], new["metadata"]);
+}
+
+#[test]
+fn an_agent_from_a_mounted_image_differs_in_nothing_else() {
+    let (mut mounted, mut copied) = (mounted(), rendered(|_| ()));
+    assert_eq!(
+        mounted["spec"]["volumes"][1],
+        json!({"name": "quorate", "image": {"reference": fixture::agent().image, "pullPolicy": "IfNotPresent"}})
+    );
+    assert_eq!(mounted["spec"].get("initContainers"), None);
+    assert_eq!(copied["spec"]["volumes"][1]["name"], "quorate");
+    copied["spec"].as_object_mut().unwrap().remove("initContainers");
+    for pod in [&mut mounted, &mut copied] {
+        pod["spec"]["volumes"].as_array_mut().unwrap().remove(1);
+    }
+    assert_eq!(mounted, copied);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use quorate_crds::{
     AutoCompaction, ClientService, EtcdClusterSpec, EtcdSettings, Image, LocalSecret, PullPolicy, Resources,
-    Scheduling, Storage,
+    Scheduling, Storage, Tls, TlsMode, TlsSecrets,
 };
 use quorate_statemachine::TemplateHash;
 use serde::Serialize;
@@ -29,14 +29,19 @@ struct Template<'a> {
     snapshot_count: i32,
     extra_flags: &'a BTreeMap<String, String>,
     resources: &'a Resources,
+    /// Who provides the certificates, unless that is Quorate, which is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<(TlsMode, Option<&'a TlsSecrets>)>,
 }
 
 /// The hash of the pods that this spec asks for: the first eight bytes of a SHA-256. It is no secret and no proof; two
 /// specs of one cluster that collide cost a restart that doesn't happen, once in 10^19 changes.
 pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
     // Without `..`: whoever adds a field has to decide whether a change of it restarts the members.
-    let EtcdClusterSpec { replicas: _, version, image, storage, etcd, resources, scheduling, service, paused: _ } =
+    let EtcdClusterSpec { replicas: _, version, image, storage, tls, etcd, resources, scheduling, service, paused: _ } =
         spec;
+    // What certificates say is in their Secrets, which are exchanged without a restart.
+    let Tls { mode, lifetime_minutes: _, extra_names: _, secrets } = tls;
     let Image { repository: _, tag: _, pull_policy, pull_secrets } = image;
     let Storage { size, storage_class_name: _, ephemeral, retention: _ } = storage;
     let EtcdSettings {
@@ -71,6 +76,7 @@ pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
         snapshot_count: *snapshot_count,
         extra_flags,
         resources,
+        tls: (*mode != TlsMode::default()).then_some((*mode, secrets.as_ref())),
     };
     hash_of(template)
 }
@@ -123,7 +129,8 @@ mod tests {
 
     #[test]
     fn what_is_in_the_pod_changes_the_hash() {
-        let changes: [Change; 15] = [
+        let changes: [Change; 16] = [
+            |s| s.tls.mode = TlsMode::Disabled,
             |s| s.version = "3.6.17".into(),
             |s| s.image.repository = "mirror.example.com/etcd".into(),
             |s| s.image.tag = Some("v3.6.16-own".into()),
@@ -150,7 +157,9 @@ mod tests {
 
     #[test]
     fn what_is_not_in_the_pod_and_where_it_runs_does_not() {
-        let changes: [Change; 10] = [
+        let changes: [Change; 12] = [
+            |s| s.tls.lifetime_minutes = 60,
+            |s| s.tls.extra_names = vec!["etcd.example.com".into()],
             |s| s.replicas = 5,
             |s| s.paused = true,
             |s| s.storage.size = Quantity::new("20Gi"),

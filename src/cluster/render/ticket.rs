@@ -10,7 +10,7 @@ use quorate_backup::ticket::{DATA_FOLDER, Start, Ticket, TicketError};
 use quorate_crds::{AutoCompaction, EtcdSettings, QuantityError, flags::Flag, names};
 use quorate_statemachine::{Millis, Serial, Uid};
 
-use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, pod::VOLUME_PATH};
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, pod::VOLUME_PATH, tls};
 
 /// How many learners etcd admits at a time from 3.6 on, where `--max-learners` is a flag: two, so that a cluster of one
 /// grows to three in one go (both are added first, then started one after the other).
@@ -121,22 +121,25 @@ pub fn max_learners(version: &str) -> u8 {
     }
 }
 
-/// Who the member is and where it listens. Every listener is in plain text.
+/// Who the member is and where it listens. The metrics port is always in plain text: the kubelet asks there, and it shows
+/// no certificate. Nothing can be read or written through it but how the member is.
 fn identity(cluster: &Cluster<'_>, serial: Serial) -> Vec<String> {
-    let listen = |port: u16| format!("http://{EVERY_ADDRESS}:{port}");
-    vec![
+    let listen = |port: u16| format!("{}://{EVERY_ADDRESS}:{port}", cluster.scheme());
+    let mut flags = vec![
         flag("name", cluster.member(serial)),
         flag("data-dir", format!("{VOLUME_PATH}/{DATA_FOLDER}")),
         flag("listen-peer-urls", listen(PEER_PORT)),
         flag("listen-client-urls", listen(CLIENT_PORT)),
-        flag("listen-metrics-urls", listen(METRICS_PORT)),
+        flag("listen-metrics-urls", format!("http://{EVERY_ADDRESS}:{METRICS_PORT}")),
         flag("initial-advertise-peer-urls", cluster.peer_url(serial)),
         flag("advertise-client-urls", cluster.client_url(serial)),
         // The default, said aloud: without it a change of members that costs the quorum is not refused.
         flag("strict-reconfig-check", true),
         flag("logger", "zap"),
         flag("log-outputs", "stderr"),
-    ]
+    ];
+    flags.extend(tls::flags(&cluster.spec.tls).into_iter().map(|(name, value)| flag(name, value)));
+    flags
 }
 
 /// What etcd reads once in a member's life, while its log is empty. A member that resumes gets none of it: were its log
@@ -212,10 +215,14 @@ impl Begin {
             (Start::Create, Some(NEW)) => Some(Self::Seed),
             (Start::Create, Some(EXISTING)) => {
                 let listed = value(INITIAL_CLUSTER)?.split(',');
-                listed
-                    .map(|line| cluster.serial_of_peer_url(line.split_once('=')?.1))
-                    .collect::<Option<_>>()
-                    .map(Self::Join)
+                let serial = |line: &str| {
+                    // The URL of a member of another name than the line says is another hand's.
+                    let (member, url) = line.split_once('=')?;
+                    let serial = Serial(names::serial(cluster.name, member)?);
+                    let host = url.split_once("://")?.1;
+                    (host == format!("{}:{PEER_PORT}", cluster.host(serial))).then_some(serial)
+                };
+                listed.map(serial).collect::<Option<_>>().map(Self::Join)
             }
             _ => None,
         }
@@ -225,7 +232,7 @@ impl Begin {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quorate_crds::{CompactionMode, EtcdClusterSpec, Quantity};
+    use quorate_crds::{CompactionMode, EtcdClusterSpec, Quantity, TlsMode};
 
     use super::super::fixture;
     use super::*;
@@ -258,15 +265,23 @@ mod tests {
             [
                 "--name=db-3",
                 "--data-dir=/var/lib/etcd/data",
-                "--listen-peer-urls=http://0.0.0.0:2380",
-                "--listen-client-urls=http://0.0.0.0:2379",
+                "--listen-peer-urls=https://0.0.0.0:2380",
+                "--listen-client-urls=https://0.0.0.0:2379",
                 "--listen-metrics-urls=http://0.0.0.0:2381",
-                "--initial-advertise-peer-urls=http://db-3.db.prod.svc:2380",
-                "--advertise-client-urls=http://db-3.db.prod.svc:2379",
+                "--initial-advertise-peer-urls=https://db-3.db.prod.svc:2380",
+                "--advertise-client-urls=https://db-3.db.prod.svc:2379",
                 "--strict-reconfig-check=true",
                 "--logger=zap",
                 "--log-outputs=stderr",
-                "--initial-cluster=db-3=http://db-3.db.prod.svc:2380",
+                "--cert-file=/etc/etcd/tls/server.crt",
+                "--key-file=/etc/etcd/tls/server.key",
+                "--trusted-ca-file=/etc/etcd/tls/client-ca.crt",
+                "--client-cert-auth=true",
+                "--peer-cert-file=/etc/etcd/tls/peer.crt",
+                "--peer-key-file=/etc/etcd/tls/peer.key",
+                "--peer-trusted-ca-file=/etc/etcd/tls/peer-ca.crt",
+                "--peer-client-cert-auth=true",
+                "--initial-cluster=db-3=https://db-3.db.prod.svc:2380",
                 "--initial-cluster-state=new",
                 "--initial-cluster-token=0b54c1d2",
                 "--max-learners=2",
@@ -288,10 +303,17 @@ mod tests {
         let members = BTreeSet::from([Serial(0), Serial(3)]);
         let ticket = render(&EtcdClusterSpec::default(), &Begin::Join(members));
         assert_eq!(ticket.start, Start::Create);
-        let listed = "--initial-cluster=db-0=http://db-0.db.prod.svc:2380,db-3=http://db-3.db.prod.svc:2380";
+        let listed = "--initial-cluster=db-0=https://db-0.db.prod.svc:2380,db-3=https://db-3.db.prod.svc:2380";
         for flag in [listed, "--initial-cluster-state=existing", "--initial-cluster-token=0b54c1d2"] {
             assert!(ticket.flags.iter().any(|own| own == flag), "{flag}: {:?}", ticket.flags);
         }
+    }
+
+    #[test]
+    fn in_plain_text_no_flag_speaks_of_tls() {
+        let ticket = render(&fixture::spec(|s| s.tls.mode = TlsMode::Disabled), &Begin::Seed);
+        assert!(!ticket.flags.iter().any(|flag| flag.contains("https") || flag.contains("cert")), "{:?}", ticket.flags);
+        assert!(ticket.flags.contains(&"--initial-cluster=db-3=http://db-3.db.prod.svc:2380".to_owned()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The four conditions, kstatus-clean: always there, with the generation they speak of, and with a transition time that
+//! The conditions, kstatus-clean: always there, with the generation they speak of, and with a transition time that
 //! moves only when the status does. Pure.
 
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use quorate_statemachine::{Finding, LookAgain, Membership, Phase, Plan, Seeding,
 
 use super::sentences::{self, Told, Weight};
 use crate::cluster::observe::Observed;
+use crate::cluster::pki::Certificates;
 
 /// True, False or Unknown, as conditions write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,7 @@ pub fn of(observed: &Observed, plan: &Plan, old: &[Condition], now: Timestamp) -
         available(observed, plan),
         reconciling(plan, stalled.truth, worst.as_ref()),
         stalled,
+        certificates(&observed.tls.certificates),
     ];
     let generation = observed.cluster.metadata.generation;
     verdicts.into_iter().map(|verdict| dated(verdict, generation, old, now)).collect()
@@ -127,6 +129,14 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
             told(Truth::Unknown, Reason::EtcdUnknown, "No member gave an answer that speaks for the cluster.")
         }
     }
+}
+
+fn certificates(certificates: &Certificates) -> Verdict {
+    let truth = match certificates {
+        Certificates::Off | Certificates::Valid { .. } => Truth::True,
+        Certificates::Pending | Certificates::Lost { .. } | Certificates::Faulty(_) => Truth::False,
+    };
+    Verdict { kind: ConditionType::CertificatesValid, truth, told: sentences::of_certificates(certificates) }
 }
 
 /// Whether whatever keeps the quorum away was seen, rather than only nothing heard: every pod answered, or is not there.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
@@ -11,6 +12,7 @@ use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
 use quorate_statemachine::{Finding, Life, Plan, Serial, Start, Step};
 
 use super::sentences::{self, Weight};
+use crate::cluster::act::Renewed;
 use crate::cluster::observe::Observed;
 use crate::writes::Writes;
 
@@ -80,6 +82,18 @@ fn of_step(cluster: &str, step: &Step) -> Option<News> {
     }
 }
 
+/// What was renewed, in one sentence.
+pub fn of_renewals(renewed: &[Renewed], now: Timestamp) -> Option<News> {
+    let first = renewed.iter().map(|renewed| renewed.until).min()?;
+    let secrets: Vec<_> = renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
+    let days = first.duration_since(now).as_hours() / 24;
+    let note = format!(
+        "The certificates in {} were renewed. They are valid for {days} days, until {first}.",
+        secrets.join(", ")
+    );
+    Some(News { warning: false, reason: Reason::CertificatesRenewed, note, member: None })
+}
+
 /// What has turned between the old status and the new one.
 pub fn of_turns(observed: &Observed, plan: &Plan, new: &EtcdClusterStatus) -> Vec<News> {
     let old = observed.cluster.status.clone().unwrap_or_default();
@@ -93,6 +107,10 @@ pub fn of_turns(observed: &Observed, plan: &Plan, new: &EtcdClusterStatus) -> Ve
     news
 }
 
+/// Why certificates that can't be used are told of: not while they are merely being issued.
+const PRESSING: [&str; 2] = [Reason::CertificatesFaulty.as_str(), Reason::AuthorityLost.as_str()];
+const EXPIRING: &str = Reason::CertificatesExpiring.as_str();
+
 fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec<News> {
     let find = |all: &[Condition], kind: ConditionType| all.iter().find(|c| c.type_ == kind.as_str()).cloned();
     let mut news = Vec::new();
@@ -105,6 +123,10 @@ fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec
             (ConditionType::Ready, "True") if turned => false,
             (ConditionType::Stalled, "True") if turned || other_reason => true,
             (ConditionType::Available, "False") if was == Some("True") && !wanted_away => true,
+            (ConditionType::CertificatesValid, "False") if PRESSING.contains(&now.reason.as_str()) && other_reason => {
+                true
+            }
+            (ConditionType::CertificatesValid, "True") if now.reason == EXPIRING && other_reason => true,
             _ => continue,
         };
         let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason) else { continue };

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec};
 use quorate_statemachine::{
     Alive, ClusterId, Entry, Freshness, Ledger, Life, Listed, MemberId, MemberList, Membership, Memory, Millis,
@@ -11,13 +12,17 @@ use quorate_statemachine::{
     Ticket, Uid, Wish, World,
 };
 
+use crate::cluster::observe::certificates::Tls;
 use crate::cluster::observe::facts::PodFacts;
 use crate::cluster::observe::members::{Said, Seen};
 use crate::cluster::observe::{Furniture, Observed};
+use crate::cluster::pki::Certificates;
 
 /// The serials of the members.
 pub const SERIALS: [Serial; 3] = [Serial(0), Serial(1), Serial(2)];
 const NOW: Millis = Millis(1_000_000);
+/// Until when the certificates are valid.
+const UNTIL: Timestamp = Timestamp::constant(2_000_000_000, 0);
 
 fn id(serial: Serial) -> MemberId {
     MemberId(100 + u64::from(serial.0))
@@ -52,6 +57,7 @@ fn pod(serial: Serial, sight: Sight) -> Pod {
         labelled_voter: true,
         ready: true,
         sight,
+        heard: Millis(1),
     }
 }
 
@@ -80,6 +86,7 @@ fn seen(serial: Serial, pod: &Pod) -> Seen {
         pod: pod.uid.clone(),
         ip: IpAddr::from([10, 0, 0, 1]),
         sight: pod.sight.clone(),
+        heard: pod.heard,
         refusal: None,
         version: Some("3.6.16".into()),
         member: Some(id(serial)),
@@ -140,7 +147,12 @@ pub fn healthy() -> Observed {
         pods: pods.iter().map(|(serial, pod)| (*serial, facts(pod))).collect(),
         claims: BTreeMap::new(),
         missing_classes: BTreeSet::new(),
+        delivery: crate::cluster::render::Delivery::InitContainer,
         furniture: Furniture::default(),
+        tls: Tls {
+            certificates: Certificates::Valid { secret: "db-0".into(), until: UNTIL, expiring: false },
+            access: None,
+        },
         said: Said { seen: pods.iter().map(|(serial, pod)| (*serial, seen(*serial, pod))).collect(), list: None },
     }
 }

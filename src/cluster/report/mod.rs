@@ -89,6 +89,6 @@ pub fn phase(phase: quorate_statemachine::Phase) -> quorate_crds::Phase {
 }
 
 #[cfg(test)]
-mod fixture;
+pub mod fixture;
 #[cfg(test)]
 mod tests;

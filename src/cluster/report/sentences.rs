@@ -5,6 +5,7 @@ use quorate_crds::{Reason, names};
 use quorate_statemachine::{Finding, Memory, Phase, Serial};
 
 use crate::cluster::observe::Observed;
+use crate::cluster::pki::Certificates;
 
 /// A reason and its sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,6 +204,34 @@ fn node(observed: &Observed, about: Option<Serial>) -> &str {
         Memory::Blank | Memory::Unreadable => None,
     };
     of_pod.or(of_ledger).map_or("(unknown)", |node| node.as_str())
+}
+
+/// What is told of certificates.
+pub fn of_certificates(certificates: &Certificates) -> Told {
+    let told = |reason, sentence: String| Told { reason, sentence };
+    match certificates {
+        Certificates::Off => told(Reason::TlsDisabled, "spec.tls.mode is Disabled: there are no certificates.".into()),
+        Certificates::Pending => told(Reason::CertificatesPending, "Certificates are being issued.".into()),
+        Certificates::Lost { secret, fault } => told(
+            Reason::AuthorityLost,
+            format!(
+                "Secret {secret}, which holds an authority, can't be used: {fault}. Nothing can be renewed. Restore it, or \
+                 see the section on lost authorities in docs/tls.md."
+            ),
+        ),
+        Certificates::Faulty(faults) => {
+            let all: Vec<_> = faults.iter().map(|(secret, fault)| format!("Secret {secret}: {fault}")).collect();
+            told(Reason::CertificatesFaulty, format!("{}. Correct what the Secret holds.", all.join("; ")))
+        }
+        Certificates::Valid { secret, until, expiring: true } => told(
+            Reason::CertificatesExpiring,
+            format!("The certificate in Secret {secret} runs out on {until} and should have been renewed by now."),
+        ),
+        Certificates::Valid { secret, until, expiring: false } => told(
+            Reason::CertificatesValid,
+            format!("All certificates are valid; the first to run out is in Secret {secret}, on {until}."),
+        ),
+    }
 }
 
 /// What is told of a phase when no finding says more.

@@ -35,7 +35,13 @@ fn told(observed: &Observed) -> Vec<Reason> {
 fn a_healthy_cluster_is_ready_available_and_at_rest() {
     let (plan, status) = report(&healthy(), EARLY);
     assert_eq!(plan.phase, Phase::Running);
-    for (kind, expected) in [("Ready", "True"), ("Available", "True"), ("Reconciling", "False"), ("Stalled", "False")] {
+    for (kind, expected) in [
+        ("Ready", "True"),
+        ("Available", "True"),
+        ("Reconciling", "False"),
+        ("Stalled", "False"),
+        ("CertificatesValid", "True"),
+    ] {
         assert_eq!(truth(&status, kind).0, expected, "{kind}");
     }
     assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(4)));

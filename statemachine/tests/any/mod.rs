@@ -224,13 +224,13 @@ fn pod() -> impl Strategy<Value = Pod> {
     let stage = select(vec![PodStage::Pending, PodStage::Running, PodStage::Running, PodStage::Finished]);
     let trouble = select(vec![Trouble::ImageMissing, Trouble::Unschedulable, Trouble::ContainerFailing]);
     let what = (uid(), instant(), option::of(node_name()), stage, prop::bool::weighted(0.2));
-    let says = (option::weighted(0.2, trouble), sight(), any::<bool>(), any::<bool>());
+    let says = (option::weighted(0.2, trouble), sight(), instant(), any::<bool>(), any::<bool>());
     let made = (uid(), option::of(ticket()), instant(), 0..2_u64);
     let resize = select(vec![Resize::Settled, Resize::Settled, Resize::NoRoom, Resize::Refused]);
     let runs = (0..2_u64, resize, option::weighted(0.9, release()), prop::bool::weighted(0.2));
     (what, says, made, runs).prop_map(|(what, says, made, (resources, resize, release, switching))| {
         let (uid, created, node, stage, terminating) = what;
-        let (trouble, sight, labelled_voter, ready) = says;
+        let (trouble, sight, heard, labelled_voter, ready) = says;
         let (volume, ticket, ticket_since, template) = made;
         let template = TemplateHash(template);
         Pod {
@@ -251,6 +251,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             labelled_voter,
             ready,
             sight,
+            heard,
         }
     })
 }

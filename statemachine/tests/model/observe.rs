@@ -150,6 +150,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
         labelled_voter: pod.labelled,
         ready: seat.alive() && state.has_quorum() && seat.member.is_some(),
         sight,
+        heard: since(pod.age),
     }
 }
 

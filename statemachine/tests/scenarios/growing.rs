@@ -125,6 +125,16 @@ fn a_learner_that_does_not_catch_up_is_given_up() {
 }
 
 #[test]
+fn a_learner_that_joined_and_fell_silent_is_given_up_in_time() {
+    let silent = |since: u64| cluster(1).wish(3).learner(1).ticket_age(1, 5 * MINUTE).unheard_for(1, since);
+    silent(MINUTE).plan().never("remove");
+    silent(MINUTE + 1).plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
+    // Long silence before a new ticket says nothing of what the ticket will do.
+    let just_told = cluster(1).wish(3).learner(1).ticket_age(1, 1).unheard_for(1, 5 * MINUTE);
+    just_told.plan().never("remove");
+}
+
+#[test]
 fn a_learner_without_a_future_is_given_up() {
     for hopeless in [
         cluster(1).wish(3).added(1).node_not_ready(1),

@@ -222,6 +222,7 @@ fn pod(serial: u32, volume: Uid) -> Pod {
         labelled_voter: false,
         ready: false,
         sight: Sight::Waiting,
+        heard: Millis(NOW.0 - LONG_AGO),
     }
 }
 
@@ -291,6 +292,10 @@ impl Scene {
 
     pub fn unheard(self, serial: u32) -> Self {
         self.sees(serial, Sight::Unknown)
+    }
+
+    pub fn unheard_for(self, serial: u32, time: u64) -> Self {
+        self.unheard(serial).pod(serial, |pod| pod.heard = Millis(NOW.0 - time))
     }
 
     pub fn waiting(self, serial: u32) -> Self {

@@ -1,0 +1,129 @@
+//! Real etcd over TLS: it lets in who shows a certificate of its authority, and reads its own files again at each
+//! handshake, so that a renewal needs no restart. It runs for each folder in QUORATE_ETCD_BIN (separated by `:`) that holds
+//! an `etcd`, and for none if that is not set.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod pki;
+
+use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
+
+use quorate_etcd::{Access, CallError, Credentials, Endpoint, Pool, Role, Sight, look};
+use tempfile::TempDir;
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep},
+};
+
+use self::pki::{Authority, HOST, Leaf, credentials, pem};
+
+/// How long etcd may take to serve.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// A member with its files.
+struct Member {
+    folder: TempDir,
+    client: SocketAddr,
+    metrics: SocketAddr,
+    process: Option<Child>,
+}
+
+impl Member {
+    fn start(etcd: &Path, leaf: &Leaf, authority: &Authority) -> Self {
+        // Held together, so that the three differ.
+        let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let [client, peer, metrics] = sockets.map(|socket| socket.local_addr().unwrap());
+        let mut member = Self { folder: tempfile::tempdir().unwrap(), client, metrics, process: None };
+        fs::write(member.path("ca.crt"), &authority.certificate).unwrap();
+        member.shows(leaf);
+        let flag = |name: &str, file: &str| format!("--{name}={}", member.path(file));
+        let mut command = Command::new(etcd);
+        command
+            .args(["--name=db-0", "--client-cert-auth=true", "--peer-client-cert-auth=true"])
+            .args([flag("data-dir", "data"), flag("trusted-ca-file", "ca.crt"), flag("peer-trusted-ca-file", "ca.crt")])
+            .args([flag("cert-file", "tls.crt"), flag("key-file", "tls.key")])
+            .args([flag("peer-cert-file", "tls.crt"), flag("peer-key-file", "tls.key")])
+            .args([format!("--listen-client-urls=https://{client}"), format!("--advertise-client-urls=https://{client}")])
+            .args([format!("--listen-peer-urls=https://{peer}"), format!("--listen-metrics-urls=http://{metrics}")])
+            .arg(format!("--initial-advertise-peer-urls=https://{peer}"))
+            .arg(format!("--initial-cluster=db-0=https://{peer}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        let process = command.spawn().unwrap();
+        member.process = Some(process);
+        member
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.folder.path().join(file).display().to_string()
+    }
+
+    /// Exchanges its files.
+    fn shows(&self, leaf: &Leaf) {
+        fs::write(self.path("tls.crt"), &leaf.certificate).unwrap();
+        fs::write(self.path("tls.key"), &leaf.key).unwrap();
+    }
+
+    /// Calls it over a new connection.
+    async fn call(&self, credentials: &Credentials) -> Result<(), CallError> {
+        let endpoint = Endpoint { addr: self.client, host: HOST.to_owned() };
+        let member = Pool::default().member(&Access::tls(credentials.clone()), &endpoint)?;
+        member.member_list().await.map(drop)
+    }
+
+    /// Waits until it leads; the metrics port is in plain text.
+    async fn leads(&self) {
+        let begun = Instant::now();
+        loop {
+            match look(self.metrics).await {
+                Sight::Etcd(vitals) if vitals.role == Role::Leader && vitals.live => return,
+                other => assert!(begun.elapsed() < PATIENCE, "{other:?}"),
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    /// Waits until its client port serves, which opens a little later than it leads.
+    async fn serves(&self, credentials: &Credentials) {
+        let begun = Instant::now();
+        while let Err(error) = self.call(credentials).await {
+            assert!(begun.elapsed() < PATIENCE, "{error}");
+            sleep(PERIOD).await;
+        }
+    }
+}
+
+async fn live(etcd: &Path) {
+    let (own, foreign) = (Authority::new("own"), Authority::new("foreign"));
+    let member = Member::start(etcd, &own.signs(|_| ()), &own);
+    member.leads().await;
+    let client = own.signs(|params| params.subject_alt_names = Vec::new());
+    let good = credentials(&client, &own);
+    member.serves(&good).await;
+    for stranger in [foreign.signs(|_| ()), own.signs(|params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))] {
+        let error = member.call(&credentials(&stranger, &own)).await.unwrap_err();
+        assert!(error.outcome_unknown(), "{error}");
+    }
+    // What it shows from now on is signed by another authority: who trusts only that one gets through, without a restart.
+    let renewed = foreign.signs(|_| ());
+    member.shows(&renewed);
+    assert!(member.call(&good).await.is_err(), "it shows another certificate");
+    good.replace(pem(&client, &foreign)).unwrap();
+    member.call(&good).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_line_of_etcd_reads_its_certificates_again_at_each_handshake() {
+    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
+        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
+        return;
+    };
+    for folder in std::env::split_paths(&folders) {
+        let etcd = folder.join("etcd");
+        assert!(etcd.is_file(), "QUORATE_ETCD_BIN: there is no {}", etcd.display());
+        live(&etcd).await;
+    }
+}

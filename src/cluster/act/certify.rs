@@ -1,0 +1,242 @@
+//! Issues certificates and writes them into Secrets: an authority once, by a creation that fails if it is there; all else
+//! when it is missing, damaged or half its time is over, guarded by the version that was read. Members read them again at
+//! each handshake, so nothing is restarted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::Preconditions;
+use quorate_crds::{Reason, TlsMode, names};
+use quorate_statemachine::{Life, Plan, Seeding, Serial, Step};
+use serde_json::json;
+
+use super::{Acting, Stop};
+use crate::cluster::observe::certificates;
+use crate::cluster::pki::{
+    Authority, Certificates, Duties, Keyring, MemberKeys, Realm, Terms, authority_secret, client_secret, kept_key,
+    member_secret,
+};
+use crate::cluster::render::TlsFiles;
+use crate::cluster::report;
+
+/// A certificate that was issued anew in place of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// Its Secret.
+    pub secret: String,
+    /// Until when it is valid.
+    pub until: Timestamp,
+}
+
+impl Acting<'_> {
+    fn terms(&self) -> Terms<'_> {
+        Terms { cluster: self.cluster, domain: &self.actor.domain }
+    }
+
+    fn issues(&self) -> bool {
+        self.observed.cluster.spec.tls.mode == TlsMode::Issued && self.observed.world.wish.life == Life::Wanted
+    }
+
+    /// What has to be issued for this plan; the Secrets are at hand then.
+    pub(super) async fn certificate_duties(&self, plan: &Plan) -> Result<Duties, Stop> {
+        if !self.issues() {
+            return Ok(Duties::default());
+        }
+        let mut members: BTreeSet<Serial> = self.observed.pods.keys().copied().collect();
+        members.extend(report::ledger_of(self.observed, plan).into_iter().flat_map(|l| l.members.keys()));
+        members.extend(made_by(plan));
+        let duties = |acting: &Self| acting.wallet.duties(&members, &acting.terms(), Timestamp::now());
+        let due = duties(self);
+        if due.is_empty() || self.wallet.contents().is_some() {
+            return Ok(due);
+        }
+        let secrets = certificates::secrets(&self.actor.kube, &self.observed.cluster).await?;
+        self.wallet.take(secrets, &self.terms(), Timestamp::now());
+        Ok(duties(self))
+    }
+
+    /// Demands that a cluster is not begun with certificates of the user's that can't be used.
+    pub(super) fn may_begin(&self, plan: &Plan) -> Result<(), Stop> {
+        let begun = report::ledger_of(self.observed, plan).is_some_and(|ledger| ledger.seeding != Seeding::NotBegun);
+        let seeds = plan.steps.iter().any(|step| matches!(step, Step::IssueTicket { .. } | Step::CreatePod { .. }));
+        match &self.observed.tls.certificates {
+            Certificates::Faulty(_) if seeds && !begun => {
+                let told = report::sentences::of_certificates(&self.observed.tls.certificates);
+                Err(Stop::Certificates(told.reason, told.sentence))
+            }
+            Certificates::Faulty(_)
+            | Certificates::Off
+            | Certificates::Pending
+            | Certificates::Lost { .. }
+            | Certificates::Valid { .. } => Ok(()),
+        }
+    }
+
+    /// Makes the authorities that are missing. Nobody else's is ever overwritten.
+    pub(super) async fn make_authorities(&self, duties: &Duties) -> Result<(), Stop> {
+        if duties.authorities.is_empty() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let (peer, client) =
+            tokio::join!(self.authority(Realm::Peer, duties, now), self.authority(Realm::Client, duties, now));
+        self.wallet.has_authorities(Keyring { peer: peer?, client: client? }, &self.terms(), now);
+        Ok(())
+    }
+
+    async fn authority(&self, realm: Realm, duties: &Duties, now: Timestamp) -> Result<Authority, Stop> {
+        let name = realm.secret(self.cluster.name);
+        if !duties.authorities.contains(&realm) {
+            let contents = self.wallet.contents().unwrap_or_default();
+            let read = contents.get(&name).map(crate::cluster::pki::read_authority);
+            return read.and_then(Result::ok).ok_or_else(|| Stop::Surprise(format!("Secret {name} can't be read")));
+        }
+        let authority = Authority::make(&name, now)?;
+        let made = self.create_secret(&authority_secret(&self.cluster, realm, &authority)).await?;
+        self.wallet.wrote_authority(made, authority.until());
+        Ok(authority)
+    }
+
+    /// Issues what is due and not done along with a step, and takes away what nobody uses any more.
+    pub(super) async fn certify(&self, plan: &Plan, duties: &Duties) -> Result<Vec<Renewed>, Stop> {
+        if !self.issues() {
+            return Ok(Vec::new());
+        }
+        let mut renewed = Vec::new();
+        if duties.client
+            && let Some(keyring) = self.wallet.keyring()
+        {
+            renewed.extend(self.certify_client(&keyring).await?);
+        }
+        let along: BTreeSet<_> = made_by(plan).collect();
+        for serial in duties.members.difference(&along) {
+            renewed.extend(self.certify_member(*serial).await?);
+        }
+        self.drop_departed(plan).await?;
+        Ok(renewed)
+    }
+
+    async fn certify_client(&self, keyring: &Keyring) -> Result<Option<Renewed>, Stop> {
+        let (terms, now) = (self.terms(), Timestamp::now());
+        let contents = self.wallet.contents().unwrap_or_default();
+        let live = contents.get(&names::client_secret(self.cluster.name));
+        let pair = keyring.client.issue(&terms.client(), kept_key(live, "tls.key").as_deref(), now)?;
+        let secret = client_secret(&self.cluster, &pair, keyring.client.trusted());
+        self.put_secret(secret, live, now).await
+    }
+
+    /// Makes sure that a member's Secret is there and right: a pod whose Secret is missing is not started by the kubelet.
+    pub(super) async fn certify_member(&self, serial: Serial) -> Result<Option<Renewed>, Stop> {
+        let (terms, now) = (self.terms(), Timestamp::now());
+        if !self.issues() || !self.wallet.duties(&BTreeSet::from([serial]), &terms, now).members.contains(&serial) {
+            return Ok(None);
+        }
+        let Some(keyring) = self.wallet.keyring() else { return Err(self.no_authority()) };
+        let contents = self.wallet.contents().unwrap_or_default();
+        let live = contents.get(&self.cluster.member(serial));
+        let Keyring { peer, client } = Arc::as_ref(&keyring);
+        let keys = MemberKeys {
+            peer: peer.issue(&terms.peer(serial), kept_key(live, TlsFiles::PEER_KEY).as_deref(), now)?,
+            server: client.issue(&terms.server(serial), kept_key(live, TlsFiles::SERVER_KEY).as_deref(), now)?,
+        };
+        let secret = member_secret(&self.cluster, serial, &keys, peer.trusted(), client.trusted());
+        self.put_secret(secret, live, now).await
+    }
+
+    fn no_authority(&self) -> Stop {
+        match self.wallet.lost() {
+            Some((secret, fault)) => {
+                let told = report::sentences::of_certificates(&Certificates::Lost { secret, fault });
+                Stop::Certificates(told.reason, told.sentence)
+            }
+            None => Stop::Surprise("the authorities are not at hand".into()),
+        }
+    }
+
+    /// Creates a Secret, or exchanges what is in it if it is still the one that was read.
+    async fn put_secret(&self, secret: Secret, live: Option<&Secret>, now: Timestamp) -> Result<Option<Renewed>, Stop> {
+        let name = secret.name_any();
+        let authorities = self.wallet.keyring();
+        let last = authorities.iter().map(|keyring| keyring.peer.until().min(keyring.client.until())).min();
+        let until = last.unwrap_or(Timestamp::MAX).min(now + self.terms().lifetime());
+        let Some(live) = live else {
+            let made = self.create_secret(&secret).await?;
+            self.wallet.wrote(made, until);
+            return Ok(None);
+        };
+        let change = json!({
+            "metadata": { "uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version,
+                "labels": secret.metadata.labels },
+            "data": secret.data,
+        });
+        let written = self.actor.kube.merge::<Secret>(self.cluster.namespace, &name, &change).await;
+        let written = written.inspect_err(|_| self.wallet.forget())?;
+        tracing::info!(cluster = %self.cluster.name, secret = name, %until, "renewed");
+        self.wallet.wrote(written, until);
+        Ok(Some(Renewed { secret: name, until }))
+    }
+
+    async fn create_secret(&self, secret: &Secret) -> Result<Secret, Stop> {
+        let made = self.actor.kube.create(self.cluster.namespace, secret).await;
+        match made {
+            Ok(made) => Ok(made),
+            Err(error) if error.is_surprise() => {
+                self.wallet.forget();
+                Err(self.who_has(&secret.name_any()).await?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Why a name is taken: by what we did not know of, by an earlier cluster that is being collected, or by a stranger.
+    async fn who_has(&self, name: &str) -> Result<Stop, Stop> {
+        let found = self.actor.kube.get::<Secret>(self.cluster.namespace, name).await?;
+        let of_a_cluster = |secret: &Secret| secret.owner_references().iter().any(|owner| owner.kind == "EtcdCluster");
+        Ok(match found {
+            Some(secret) if !of_a_cluster(&secret) => Stop::Certificates(
+                Reason::ObjectRefused,
+                format!("Secret {name} is there and does not belong to this cluster. Rename or delete it."),
+            ),
+            Some(_) | None => Stop::Surprise(format!("Secret {name} was not known of")),
+        })
+    }
+
+    /// Deletes the Secrets of members that are gone for good.
+    async fn drop_departed(&self, plan: &Plan) -> Result<(), Stop> {
+        let Some(ledger) = report::ledger_of(self.observed, plan) else { return Ok(()) };
+        for name in self.wallet.names() {
+            let Some(serial) = names::serial(self.cluster.name, &name).map(Serial) else { continue };
+            let used = ledger.members.contains_key(&serial) || self.observed.pods.contains_key(&serial);
+            if used || serial >= ledger.next_serial {
+                continue;
+            }
+            let still = Preconditions { uid: self.wallet.uid(&name), resource_version: None };
+            match self.actor.kube.delete::<Secret>(self.cluster.namespace, &name, still).await {
+                Ok(()) => self.wallet.dropped(&name),
+                Err(error) if error.is_not_found() => self.wallet.dropped(&name),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The members for whom a plan makes a pod.
+fn made_by(plan: &Plan) -> impl Iterator<Item = Serial> {
+    plan.steps.iter().filter_map(|step| match step {
+        Step::CreatePod { serial, .. } => Some(*serial),
+        Step::CreateClaim(_)
+        | Step::IssueTicket { .. }
+        | Step::DeletePod { .. }
+        | Step::DeleteClaim { .. }
+        | Step::LabelPod { .. }
+        | Step::AddLearner { .. }
+        | Step::Promote { .. }
+        | Step::Remove { .. }
+        | Step::MoveLeader { .. }
+        | Step::ReleaseFinalizer => None,
+    })
+}

@@ -1,0 +1,87 @@
+//! Looks at the Secrets of a cluster's certificates when that is needed: when it never did, when somebody changed one, and
+//! when something runs out. At rest it asks nothing. Nothing is issued or written here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::future::try_join;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use quorate_crds::{EtcdCluster, TlsMode, TlsSecrets, names};
+use quorate_etcd::Access;
+use quorate_statemachine::Serial;
+
+use super::cache::Key;
+use super::facts::SecretFacts;
+use super::{Observer, key};
+use crate::api::{Error, Kube};
+use crate::cluster::pki::{Certificates, OwnSecrets, Terms, Wallet};
+use crate::cluster::render;
+
+/// How often the user's own Secrets are read. No watch shows them: they do not carry our label.
+const OWN_INTERVAL: Duration = Duration::from_secs(20);
+
+/// What is known of a cluster's certificates, and what it takes to speak with its members.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// How the certificates are.
+    pub certificates: Certificates,
+    /// How members are dialled. `None`: there is nothing to show them yet.
+    pub access: Option<Access>,
+}
+
+impl Observer {
+    /// Looks at a cluster's certificates; `members` have pods that use them.
+    pub(super) async fn tls(
+        &self,
+        cluster: &EtcdCluster,
+        members: &BTreeSet<Serial>,
+        wallet: &Wallet,
+    ) -> Result<Tls, Error> {
+        let Some(rendered) = render::Cluster::of(cluster) else { return Ok(Tls::default()) };
+        let terms = Terms { cluster: rendered, domain: &self.domain };
+        let now = Timestamp::now();
+        match (cluster.spec.tls.mode, &cluster.spec.tls.secrets) {
+            (TlsMode::Disabled, _) => Ok(Tls { certificates: Certificates::Off, access: Some(Access::plaintext()) }),
+            (TlsMode::Secrets, Some(named)) => {
+                if wallet.own_is_due(OWN_INTERVAL) {
+                    let own = self.own_secrets(rendered.namespace, named).await?;
+                    wallet.take_own(&own, named, &terms, now);
+                }
+                Ok(Tls { certificates: wallet.own_report(), access: wallet.access() })
+            }
+            (TlsMode::Issued, _) | (TlsMode::Secrets, None) => {
+                if wallet.must_read(&self.own_watched(cluster), &terms, now) {
+                    wallet.take(secrets(&self.kube, cluster).await?, &terms, now);
+                }
+                Ok(Tls { certificates: wallet.report(members, &terms, now), access: wallet.access() })
+            }
+        }
+    }
+
+    /// What the watch shows of this very object's Secrets.
+    fn own_watched(&self, cluster: &EtcdCluster) -> BTreeMap<String, SecretFacts> {
+        let mut watched = self.watched.secrets.of(&key(cluster));
+        watched.retain(|_, secret| secret.owner.is_some() && secret.owner == cluster.uid());
+        watched
+    }
+
+    async fn own_secrets(&self, namespace: &str, named: &TlsSecrets) -> Result<OwnSecrets, Error> {
+        let read = |name: &str| {
+            let name = name.to_owned();
+            async move { self.kube.get::<Secret>(namespace, &name).await }
+        };
+        let (peer, (server, client)) =
+            try_join(read(&named.peer.name), try_join(read(&named.server.name), read(&named.client.name))).await?;
+        Ok(OwnSecrets { peer, server, client })
+    }
+}
+
+/// The Secrets of this very object, by a quorum read.
+pub async fn secrets(kube: &Kube, cluster: &EtcdCluster) -> Result<Vec<Secret>, Error> {
+    let Key { namespace, name } = key(cluster);
+    let mut secrets = kube.list::<Secret>(&namespace, &format!("{}={name}", names::LABEL_CLUSTER)).await?;
+    secrets.retain(|secret| SecretFacts::of(secret).is_some_and(|facts| facts.owner == cluster.uid()));
+    Ok(secrets)
+}

@@ -1,0 +1,282 @@
+//! Whether a certificate can be used for what it is meant for: chain, names, uses, dates, and its key. Every fault is
+//! named. It checks what etcd checks at a handshake, and no more.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::crypto::aws_lc_rs;
+use rustls::sign::CertifiedKey;
+use rustls::{Error as TlsError, InconsistentKeys};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use super::{Certificate, Pair, Usage};
+
+/// What a certificate has to be good for.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand<'a> {
+    /// Each of these names and addresses.
+    pub names: &'a [String],
+    /// Each of these uses.
+    pub usages: &'a [Usage],
+}
+
+/// What is wrong with a Secret or the certificate in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Fault {
+    /// The Secret is not there.
+    #[error("it does not exist")]
+    SecretMissing,
+    /// Something in it is not there.
+    #[error("it has no {0}")]
+    KeyMissing(&'static str),
+    /// What should be certificates is none.
+    #[error("{0} holds no certificate in PEM")]
+    NoCertificate(&'static str),
+    /// What should be a key is none.
+    #[error("the private key is none that can be read")]
+    NoKey,
+    /// The key is another's.
+    #[error("the private key does not belong to the certificate")]
+    KeyMismatch,
+    /// Its time is over.
+    #[error("the certificate ran out on {0}")]
+    Expired(Timestamp),
+    /// Its time has not come.
+    #[error("the certificate is not valid before {0}")]
+    NotYetValid(Timestamp),
+    /// Nobody who is trusted signed it.
+    #[error("no certificate in {0} has signed it")]
+    UnknownAuthority(String),
+    /// Who signed it is no authority any more.
+    #[error("the authority that signed it ran out on {0}")]
+    AuthorityExpired(Timestamp),
+    /// A certificate between it and its authority has run out.
+    #[error("a certificate between it and its authority can't be used now")]
+    ChainExpired,
+    /// It is not meant for this.
+    #[error("its extended key usages lack {0}")]
+    Usage(&'static str),
+    /// It does not carry a name.
+    #[error("it does not name {0}")]
+    Name(String),
+    /// It is an authority's, which nobody may show.
+    #[error("it is an authority's own certificate; let the authority sign another")]
+    IsAuthority,
+    /// It is not an authority's, and should be.
+    #[error("tls.crt is not the certificate of an authority")]
+    NoAuthority,
+    /// What it signs would not be trusted.
+    #[error("ca.crt does not hold the certificate that is in tls.crt")]
+    NotInBundle,
+    /// What is trusted is not what it should be.
+    #[error("{0} is not what the authority's Secret says")]
+    OtherTrust(&'static str),
+    /// Anything else that makes it useless, in the verifier's words.
+    #[error("it can't be verified: {0}")]
+    Other(String),
+}
+
+/// Checks a certificate against those that are trusted (`trust`, which people know as `trust_name`). Returns until when it
+/// can be used: the first time at which it, something between, or its authority runs out.
+pub fn check(
+    pair: &Pair,
+    trust: &str,
+    trust_name: &str,
+    demand: &Demand<'_>,
+    now: Timestamp,
+) -> Result<Timestamp, Vec<Fault>> {
+    let chain = Certificate::read(&pair.certificate).map_err(|_| vec![Fault::NoCertificate("the certificate")])?;
+    let anchors = Certificate::read(trust).map_err(|_| vec![Fault::UnknownAuthority(trust_name.to_owned())])?;
+    let [leaf, between @ ..] = chain.as_slice() else { return Err(vec![Fault::NoCertificate("the certificate")]) };
+    let mut faults = Vec::new();
+    faults.extend(keys_match(&chain, &pair.key).err());
+    if now > leaf.until {
+        faults.push(Fault::Expired(leaf.until));
+    } else if now < leaf.from {
+        faults.push(Fault::NotYetValid(leaf.from));
+    }
+    // Asked at a time when the leaf itself is valid, so that an expired one hides no other fault.
+    let chain = Chain { leaf, between, at: now.clamp(leaf.from, leaf.until.max(leaf.from)) };
+    let mut until = between.iter().map(|one| one.until).fold(leaf.until, Timestamp::min);
+    for usage in demand.usages {
+        match chain.authority(&anchors, *usage) {
+            Ok(authority) if authority < now => faults.push(Fault::AuthorityExpired(authority)),
+            Ok(authority) => until = until.min(authority),
+            Err(error) => faults.push(fault_of(&error, *usage, trust_name)),
+        }
+    }
+    faults.extend(demand.names.iter().filter(|name| !chain.names(name)).map(|name| Fault::Name(name.clone())));
+    faults.dedup();
+    if faults.is_empty() { Ok(until) } else { Err(faults) }
+}
+
+struct Chain<'a> {
+    leaf: &'a Certificate,
+    between: &'a [Certificate],
+    at: Timestamp,
+}
+
+impl Chain<'_> {
+    /// Until when the authority lasts that vouches for this use; of several, the one that lasts longest.
+    fn authority(&self, anchors: &[Certificate], usage: Usage) -> Result<Timestamp, webpki::Error> {
+        let alone = |anchor: &&Certificate| self.is_vouched_for(std::slice::from_ref(*anchor), usage).is_ok();
+        match anchors.iter().filter(alone).map(|anchor| anchor.until).max() {
+            Some(until) => Ok(until),
+            None => self.is_vouched_for(anchors, usage).and(Err(webpki::Error::UnknownIssuer)),
+        }
+    }
+
+    fn is_vouched_for(&self, anchors: &[Certificate], usage: Usage) -> Result<(), webpki::Error> {
+        let anchors: Vec<_> = anchors.iter().filter_map(|one| anchor_from_trusted_cert(&one.der).ok()).collect();
+        let between: Vec<CertificateDer<'_>> = self.between.iter().map(|one| one.der.clone()).collect();
+        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
+        let usage = match usage {
+            Usage::Server => KeyUsage::server_auth(),
+            Usage::Client => KeyUsage::client_auth(),
+        };
+        let seconds = Duration::from_secs(u64::try_from(self.at.as_second()).unwrap_or(0));
+        let at = UnixTime::since_unix_epoch(seconds);
+        let leaf = EndEntityCert::try_from(&self.leaf.der)?;
+        leaf.verify_for_usage(algorithms, &anchors, &between, at, usage, None, None).map(drop)
+    }
+
+    /// Whether it carries this name.
+    fn names(&self, name: &str) -> bool {
+        let Ok(name) = ServerName::try_from(name) else { return false };
+        EndEntityCert::try_from(&self.leaf.der).is_ok_and(|leaf| leaf.verify_is_valid_for_subject_name(&name).is_ok())
+    }
+}
+
+fn fault_of(error: &webpki::Error, usage: Usage, trust_name: &str) -> Fault {
+    match error {
+        webpki::Error::RequiredEkuNotFoundContext(_) | webpki::Error::EmptyEkuExtension => Fault::Usage(match usage {
+            Usage::Server => "server auth",
+            Usage::Client => "client auth",
+        }),
+        webpki::Error::CaUsedAsEndEntity => Fault::IsAuthority,
+        webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. } => Fault::ChainExpired,
+        webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+            Fault::UnknownAuthority(trust_name.to_owned())
+        }
+        other => Fault::Other(other.to_string()),
+    }
+}
+
+/// Demands that a key is the first certificate's.
+pub(super) fn keys_match(chain: &[Certificate], key: &str) -> Result<(), Fault> {
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| Fault::NoKey)?;
+    let chain = chain.iter().map(|one| one.der.clone()).collect();
+    match CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()) {
+        Ok(_) => Ok(()),
+        Err(TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch)) => Err(Fault::KeyMismatch),
+        Err(_) => Err(Fault::NoKey),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use proptest::prelude::*;
+
+    use super::super::fixture::{LATER, NOW, authority, order};
+    use super::super::{Authority, Order};
+    use super::*;
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+    const BOTH: [Usage; 2] = [Usage::Server, Usage::Client];
+
+    fn at(pair: &Pair, trust: &str, names: &[&str], now: Timestamp) -> Result<Timestamp, Vec<Fault>> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        check(pair, trust, "ca.crt", &Demand { names: &names, usages: &BOTH }, now)
+    }
+
+    #[test]
+    fn what_is_in_order_is_good_until_it_runs_out() {
+        let authority = authority();
+        let pair = authority.issue(&order(), None, NOW).unwrap();
+        assert_eq!(at(&pair, authority.trusted(), &["db-0.db.ns.svc", "127.0.0.1"], NOW), Ok(NOW + order().lifetime));
+        let wild = Order { names: vec!["*.db.ns.svc".into()], ..order() };
+        let wild = authority.issue(&wild, None, NOW).unwrap();
+        at(&wild, authority.trusted(), &["db-7.db.ns.svc"], NOW).unwrap();
+    }
+
+    #[test]
+    fn each_planted_fault_is_refused_by_its_name() {
+        let (own, foreign) = (authority(), authority());
+        let good = own.issue(&order(), None, NOW).unwrap();
+        let other = own.issue(&order(), None, NOW).unwrap();
+        let server_only = own.issue(&Order { usages: &[Usage::Server], ..order() }, None, NOW).unwrap();
+        let client_only = own.issue(&Order { usages: &[Usage::Client], ..order() }, None, NOW).unwrap();
+        let with = |certificate: &str, key: &str| Pair { certificate: certificate.into(), key: key.into() };
+        let expired = NOW + order().lifetime;
+        let begins = NOW - super::super::BACKDATED;
+        let name = ["db-0.db.ns.svc"];
+        let cases = [
+            (
+                "no certificate",
+                at(&with("", &good.key), own.trusted(), &name, NOW),
+                Fault::NoCertificate("the certificate"),
+            ),
+            ("no key", at(&with(&good.certificate, "x"), own.trusted(), &name, NOW), Fault::NoKey),
+            ("another key", at(&with(&good.certificate, &other.key), own.trusted(), &name, NOW), Fault::KeyMismatch),
+            ("another authority", at(&good, foreign.trusted(), &name, NOW), Fault::UnknownAuthority("ca.crt".into())),
+            ("no authority", at(&good, "", &name, NOW), Fault::UnknownAuthority("ca.crt".into())),
+            ("expired", at(&good, own.trusted(), &name, expired + HOUR), Fault::Expired(expired)),
+            ("from the future", at(&good, own.trusted(), &name, begins - HOUR), Fault::NotYetValid(begins)),
+            ("another name", at(&good, own.trusted(), &["db-1.db.ns.svc"], NOW), Fault::Name("db-1.db.ns.svc".into())),
+            ("another address", at(&good, own.trusted(), &["10.0.0.1"], NOW), Fault::Name("10.0.0.1".into())),
+            ("no client", at(&server_only, own.trusted(), &name, NOW), Fault::Usage("client auth")),
+            ("no server", at(&client_only, own.trusted(), &name, NOW), Fault::Usage("server auth")),
+            ("an authority's", at(own.own(), own.trusted(), &[], NOW), Fault::IsAuthority),
+        ];
+        for (what, found, fault) in cases {
+            assert_eq!(found, Err(vec![fault]), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_expired_certificate_hides_no_other_fault() {
+        let (own, foreign) = (authority(), authority());
+        let pair = own.issue(&order(), None, NOW).unwrap();
+        let faults = at(&pair, foreign.trusted(), &["other"], LATER).unwrap_err();
+        assert_eq!(
+            faults,
+            [
+                Fault::Expired(NOW + order().lifetime),
+                Fault::UnknownAuthority("ca.crt".into()),
+                Fault::Name("other".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn an_authority_that_ran_out_is_named_and_one_of_two_suffices() {
+        let (old, new) = (Authority::make("old", NOW).unwrap(), Authority::make("new", NOW).unwrap());
+        let bundle = format!("{}{}", old.trusted(), new.trusted());
+        for authority in [&old, &new] {
+            let pair = authority.issue(&order(), None, NOW).unwrap();
+            assert!(at(&pair, &bundle, &["db-0.db.ns.svc"], NOW).is_ok());
+        }
+        let long = Order { lifetime: SignedDuration::from_hours(24 * 366 * 20), ..order() };
+        let pair = old.issue(&long, None, NOW).unwrap();
+        let after = old.until() + HOUR;
+        let faults = at(&pair, &bundle, &["db-0.db.ns.svc"], after).unwrap_err();
+        assert!(faults.contains(&Fault::AuthorityExpired(Timestamp::from_second(old.until().as_second()).unwrap())));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_checked_without_a_panic(certificate in ".{0,60}", key in ".{0,60}", trust in ".{0,60}") {
+            let checked = at(&Pair { certificate, key }, &trust, &["x"], NOW);
+            prop_assert!(checked.is_err());
+        }
+
+        #[test]
+        fn any_name_is_asked_for_without_a_panic(name in ".{0,40}") {
+            let authority = authority();
+            let pair = authority.issue(&order(), None, NOW).unwrap();
+            let _ = at(&pair, authority.trusted(), &[&name], NOW);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Whether the user's own three Secrets can be used, each by itself and with the others. Every fault is told with the
+//! Secret that has it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use quorate_crds::TlsSecrets;
+
+use super::secrets::{TLS_CERTIFICATE, TLS_KEY, TLS_TRUSTED, pair, text};
+use super::{Certificate, Certificates, Demand, Fault, Pair, Terms, Usage, check};
+
+/// The user's Secrets, as far as they are there.
+#[derive(Clone, Debug, Default)]
+pub struct OwnSecrets {
+    /// What members show each other.
+    pub peer: Option<Secret>,
+    /// What members show their clients.
+    pub server: Option<Secret>,
+    /// What the operator shows the members.
+    pub client: Option<Secret>,
+}
+
+/// A Secret's name and what is wrong with it.
+pub type Faults = Vec<(String, Fault)>;
+
+/// How they are; if they can be used, which of them runs out first. One that has a quarter of its time left should have
+/// been exchanged by now.
+pub fn judge_own(own: &OwnSecrets, named: &TlsSecrets, terms: &Terms<'_>, now: Timestamp) -> Certificates {
+    const BOTH: [Usage; 2] = [Usage::Server, Usage::Client];
+    let TlsSecrets { peer, server, client } = named;
+    let (peer_names, server_names) = (terms.shared_peer_names(), terms.shared_server_names());
+    let (of_peer, of_server, of_client) = (own.peer.as_ref(), own.server.as_ref(), own.client.as_ref());
+    let demands = [
+        Demand { names: &peer_names, usages: &BOTH },
+        Demand { names: &server_names, usages: &[Usage::Server] },
+        Demand { names: &[], usages: &[Usage::Client] },
+    ];
+    let judged = [
+        (&peer.name, judge(of_peer, Trust::of(of_peer, &peer.name), &demands[0], now)),
+        (&server.name, judge(of_server, Trust::of(of_client, &client.name), &demands[1], now)),
+        (&client.name, judge(of_client, Trust::of(of_server, &server.name), &demands[2], now)),
+    ];
+    let mut faults = Faults::new();
+    let mut lasting = Vec::new();
+    for (name, judged) in judged {
+        match judged {
+            Ok(Span { from, until }) => lasting.push((until, from, name)),
+            Err(found) => faults.extend(found.into_iter().map(|fault| (name.clone(), told(fault, terms)))),
+        }
+    }
+    match lasting.into_iter().min() {
+        Some((until, from, name)) if faults.is_empty() => {
+            let expiring = until.duration_since(now) < until.duration_since(from) / 4;
+            Certificates::Valid { secret: name.clone(), until, expiring }
+        }
+        Some(_) | None => Certificates::Faulty(faults),
+    }
+}
+
+/// From when until when something can be used.
+struct Span {
+    from: Timestamp,
+    until: Timestamp,
+}
+
+/// Who is trusted by whom a certificate is shown to.
+struct Trust {
+    bundle: Option<String>,
+    known_as: String,
+}
+
+impl Trust {
+    fn of(secret: Option<&Secret>, name: &str) -> Self {
+        let bundle = secret.and_then(|secret| text(secret, TLS_TRUSTED).ok());
+        Self { bundle, known_as: format!("{TLS_TRUSTED} of Secret {name}") }
+    }
+}
+
+fn judge(secret: Option<&Secret>, trust: Trust, demand: &Demand<'_>, now: Timestamp) -> Result<Span, Vec<Fault>> {
+    let Some(secret) = secret else { return Err(vec![Fault::SecretMissing]) };
+    let mut faults = Vec::new();
+    let pair = pair(secret, TLS_CERTIFICATE, TLS_KEY).map_err(|fault| faults.push(fault));
+    faults.extend(text(secret, TLS_TRUSTED).err());
+    let Ok(pair) = pair else { return Err(faults) };
+    // Whoever should trust it is not there, or trusts nobody: that is told of that Secret.
+    let Some(bundle) = trust.bundle else { return Err(faults) };
+    let from = Certificate::read(&pair.certificate).map_or(now, |chain| chain.first().map_or(now, |leaf| leaf.from));
+    match check(&pair, &bundle, &trust.known_as, demand, now) {
+        Ok(until) if faults.is_empty() => Ok(Span { from, until }),
+        Ok(_) => Err(faults),
+        Err(found) => Err([faults, found].concat()),
+    }
+}
+
+/// A name that stands for all members is told as the wildcard that it takes.
+fn told(fault: Fault, terms: &Terms<'_>) -> Fault {
+    match fault {
+        Fault::Name(name) => Fault::Name(terms.as_wildcard(&name)),
+        other => other,
+    }
+}
+
+impl OwnSecrets {
+    /// What the operator shows, and whom it trusts.
+    pub fn operator(&self) -> Result<(Pair, String), Fault> {
+        let secret = self.client.as_ref().ok_or(Fault::SecretMissing)?;
+        Ok((pair(secret, TLS_CERTIFICATE, TLS_KEY)?, text(secret, TLS_TRUSTED)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use quorate_crds::{EtcdClusterSpec, LocalSecret};
+
+    use super::super::fixture::{DOMAIN, LATER, NOW, authority, cluster};
+    use super::super::{Authority, Order, client_secret};
+    use super::*;
+
+    fn named() -> TlsSecrets {
+        let named = |name: &str| LocalSecret { name: name.into() };
+        TlsSecrets { peer: named("my-peer"), server: named("my-server"), client: named("my-client") }
+    }
+
+    fn secret(authority: &Authority, names: &[&str], usages: &'static [Usage], trusted: &Authority) -> Secret {
+        let order = Order {
+            subject: "mine".into(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            usages,
+            lifetime: SignedDuration::from_hours(24),
+        };
+        let spec = EtcdClusterSpec::default();
+        client_secret(&cluster(&spec), &authority.issue(&order, None, NOW).unwrap(), trusted.trusted())
+    }
+
+    const PEER: [&str; 2] = ["*.db.prod.svc", "*.db.prod.svc.cluster.local"];
+    const SERVER: [&str; 2] = ["*.db.prod.svc", "db-client.prod.svc"];
+    const BOTH: &[Usage] = &[Usage::Server, Usage::Client];
+
+    fn good(peers: &Authority, clients: &Authority) -> OwnSecrets {
+        OwnSecrets {
+            peer: Some(secret(peers, &PEER, BOTH, peers)),
+            server: Some(secret(clients, &SERVER, &[Usage::Server], clients)),
+            client: Some(secret(clients, &[], &[Usage::Client], clients)),
+        }
+    }
+
+    fn judged(own: &OwnSecrets, now: Timestamp) -> Result<(String, Timestamp, bool), Vec<String>> {
+        let spec = EtcdClusterSpec::default();
+        let terms = Terms { cluster: cluster(&spec), domain: DOMAIN };
+        match judge_own(own, &named(), &terms, now) {
+            Certificates::Valid { secret, until, expiring } => Ok((secret, until, expiring)),
+            Certificates::Faulty(faults) => {
+                Err(faults.into_iter().map(|(name, fault)| format!("{name}: {fault}")).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn secrets_that_fit_are_good_until_the_first_runs_out() {
+        let (peers, clients) = (authority(), authority());
+        let own = good(&peers, &clients);
+        let until = NOW + SignedDuration::from_hours(24);
+        assert_eq!(judged(&own, NOW), Ok(("my-client".into(), until, false)));
+        let late = until - SignedDuration::from_hours(2);
+        assert_eq!(judged(&own, late), Ok(("my-client".into(), until, true)));
+    }
+
+    type Plant<'a> = &'a dyn Fn(&mut OwnSecrets);
+
+    #[test]
+    fn each_planted_fault_is_told_with_its_secret() {
+        let (peers, clients, foreign) = (authority(), authority(), authority());
+        let planted = |change: Plant<'_>| {
+            let mut own = good(&peers, &clients);
+            change(&mut own);
+            judged(&own, NOW).unwrap_err().join("; ")
+        };
+        let without = |key: &str, secret: &mut Option<Secret>| {
+            secret.as_mut().unwrap().data.as_mut().unwrap().remove(key).unwrap();
+        };
+        let cases: [(Plant<'_>, &str); 9] = [
+            (&|own| own.peer = None, "my-peer: it does not exist"),
+            (&|own| without("tls.key", &mut own.peer), "my-peer: it has no tls.key"),
+            (&|own| without("ca.crt", &mut own.peer), "my-peer: it has no ca.crt"),
+            (
+                &|own| own.peer = Some(secret(&peers, &["db-0.db.prod.svc"], BOTH, &peers)),
+                "my-peer: it does not name *.db.prod.svc.cluster.local; my-peer: it does not name *.db.prod.svc",
+            ),
+            (
+                &|own| own.peer = Some(secret(&peers, &PEER, &[Usage::Server], &peers)),
+                "my-peer: its extended key usages lack client auth",
+            ),
+            (
+                &|own| own.peer = Some(secret(&foreign, &PEER, BOTH, &peers)),
+                "my-peer: no certificate in ca.crt of Secret my-peer has signed it",
+            ),
+            (
+                &|own| own.server = Some(secret(&clients, &PEER[..1], &[Usage::Server], &clients)),
+                "my-server: it does not name db-client.prod.svc",
+            ),
+            (
+                &|own| own.server = Some(secret(&foreign, &SERVER, &[Usage::Server], &clients)),
+                "my-server: no certificate in ca.crt of Secret my-client has signed it",
+            ),
+            (
+                &|own| own.client = Some(secret(&foreign, &[], &[Usage::Client], &clients)),
+                "my-client: no certificate in ca.crt of Secret my-server has signed it",
+            ),
+        ];
+        for (change, told) in cases {
+            assert_eq!(planted(change), told);
+        }
+    }
+
+    #[test]
+    fn what_has_run_out_or_has_another_key_is_told() {
+        let (peers, clients) = (authority(), authority());
+        let own = good(&peers, &clients);
+        assert_eq!(judged(&own, LATER).unwrap_err().len(), 3);
+        let mut mixed = own.clone();
+        let key = own.peer.as_ref().and_then(|peer| peer.data.as_ref()).unwrap()["tls.key"].clone();
+        mixed.client.as_mut().unwrap().data.as_mut().unwrap().insert("tls.key".into(), key);
+        let told = judged(&mixed, NOW).unwrap_err();
+        assert_eq!(told, ["my-client: the private key does not belong to the certificate"]);
+    }
+
+    #[test]
+    fn nothing_at_all_is_three_faults_and_no_operator() {
+        assert_eq!(judged(&OwnSecrets::default(), NOW).unwrap_err().len(), 3);
+        assert_eq!(OwnSecrets::default().operator().unwrap_err(), Fault::SecretMissing);
+        assert!(good(&authority(), &authority()).operator().is_ok());
+    }
+}

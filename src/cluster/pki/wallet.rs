@@ -1,0 +1,418 @@
+//! What is remembered of one cluster's certificates between two rounds: until when each Secret is right, and what the
+//! operator itself shows. All of it can be lost without harm. At rest no private key is kept but the operator's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use quorate_crds::{TlsSecrets, names};
+use quorate_etcd::{Access, Credentials, CredentialsError, Pem};
+use quorate_statemachine::Serial;
+
+use super::{
+    Authority, Fault, Faults, OwnSecrets, Pair, Realm, Terms, judge_client, judge_member, judge_own, read_authority,
+};
+use crate::cluster::observe::facts::SecretFacts;
+
+/// By how much something may last longer than it should before it is issued anew: clocks differ.
+const SLACK: SignedDuration = SignedDuration::from_mins(1);
+
+/// What is known of a cluster's certificates.
+#[derive(Debug, Default)]
+pub struct Wallet(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The Secrets were read at least once.
+    read: bool,
+    /// Each of them, by name.
+    kept: BTreeMap<String, Kept>,
+    /// Their contents, while something is to be issued.
+    contents: Option<BTreeMap<String, Secret>>,
+    /// Both authorities, likewise.
+    keyring: Option<Arc<Keyring>>,
+    /// An authority that is gone or can't be read, though there is something that it signed.
+    lost: Option<(String, Fault)>,
+    /// What the operator shows, and until when.
+    operator: Option<(Credentials, Timestamp)>,
+    /// The user's own Secrets, as they were last seen.
+    own: Option<Own>,
+}
+
+/// The user's own Secrets.
+#[derive(Debug)]
+struct Own {
+    looked: Instant,
+    found: Certificates,
+    /// What the operator shows of them, and whom it trusts.
+    shown: Option<(Pair, String)>,
+}
+
+/// One Secret.
+#[derive(Debug)]
+struct Kept {
+    /// Its UID.
+    uid: Option<String>,
+    /// Its version.
+    version: String,
+    /// Versions that we have replaced: the watch may show them yet.
+    replaced: BTreeSet<String>,
+    /// The watch has shown it.
+    shown: bool,
+    /// How it was found.
+    judged: Judged,
+}
+
+/// How a Secret was found.
+#[derive(Debug)]
+enum Judged {
+    /// An authority that lasts until then.
+    Authority(Timestamp),
+    /// Right until then.
+    Right(Timestamp),
+    /// It has to be issued anew.
+    Wrong(Vec<Fault>),
+    /// It can't be told, or it is nothing that is issued here: it is left as it is.
+    Unjudged,
+}
+
+/// Both authorities of a cluster.
+#[derive(Debug)]
+pub struct Keyring {
+    /// Between members.
+    pub peer: Authority,
+    /// Between members and clients.
+    pub client: Authority,
+}
+
+/// What has to be issued.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Duties {
+    /// Authorities.
+    pub authorities: Vec<Realm>,
+    /// The Secret for applications.
+    pub client: bool,
+    /// Members' Secrets.
+    pub members: BTreeSet<Serial>,
+}
+
+impl Duties {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        let Self { authorities, client, members } = self;
+        authorities.is_empty() && !client && members.is_empty()
+    }
+}
+
+impl Wallet {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the Secrets have to be read: they never were, somebody else has changed one, or something runs out.
+    pub fn must_read(&self, watched: &BTreeMap<String, SecretFacts>, terms: &Terms<'_>, now: Timestamp) -> bool {
+        let mut state = self.state();
+        if !state.read || state.differs(watched) {
+            return true;
+        }
+        let client = Realm::Client.secret(terms.cluster.name);
+        let operator = match &state.operator {
+            Some((_, until)) => state.is_due(*until, terms, now),
+            None => state.kept.contains_key(&client),
+        };
+        let wrong = state.kept.values().any(|kept| !state.is_right(kept, terms, now));
+        state.contents.is_none() && state.lost.is_none() && (operator || wrong)
+    }
+
+    /// Takes the cluster's Secrets as they are in Kubernetes now.
+    pub fn take(&self, secrets: Vec<Secret>, terms: &Terms<'_>, now: Timestamp) {
+        let mut state = self.state();
+        let contents: BTreeMap<_, _> = secrets.into_iter().map(|secret| (secret.name_any(), secret)).collect();
+        let (keyring, lost) = authorities(&contents, terms.cluster.name);
+        (state.read, state.keyring, state.lost) = (true, keyring.map(Arc::new), lost);
+        let judged: BTreeMap<_, _> = contents
+            .iter()
+            .map(|(name, secret)| (name.clone(), judge(secret, state.keyring.as_deref(), terms, now)))
+            .collect();
+        state.kept = judged
+            .into_iter()
+            .map(|(name, judged)| {
+                let (uid, version) = identity(&contents[&name]);
+                let replaced = state.kept.remove(&name).map(|kept| kept.replaced).unwrap_or_default();
+                (name, Kept { uid, version, replaced, shown: false, judged })
+            })
+            .collect();
+        state.contents = Some(contents);
+        state.introduce_operator(terms, now);
+    }
+
+    /// An authority was made, or both are there now.
+    pub fn has_authorities(&self, keyring: Keyring, terms: &Terms<'_>, now: Timestamp) {
+        let mut state = self.state();
+        state.keyring = Some(Arc::new(keyring));
+        state.introduce_operator(terms, now);
+    }
+
+    /// A Secret was written, with what lasts until then.
+    pub fn wrote(&self, secret: Secret, until: Timestamp) {
+        self.keep(secret, Judged::Right(until));
+    }
+
+    /// The Secret of an authority was written.
+    pub fn wrote_authority(&self, secret: Secret, until: Timestamp) {
+        self.keep(secret, Judged::Authority(until));
+    }
+
+    fn keep(&self, secret: Secret, judged: Judged) {
+        let mut state = self.state();
+        let name = secret.name_any();
+        let (uid, version) = identity(&secret);
+        let before = state.kept.remove(&name);
+        let shown = before.as_ref().is_some_and(|kept| kept.shown);
+        let mut replaced = BTreeSet::new();
+        if let Some(before) = before {
+            replaced = before.replaced;
+            replaced.insert(before.version);
+        }
+        state.kept.insert(name.clone(), Kept { uid, version, replaced, shown, judged });
+        if let Some(contents) = &mut state.contents {
+            contents.insert(name, secret);
+        }
+    }
+
+    /// A Secret was deleted.
+    pub fn dropped(&self, name: &str) {
+        self.state().kept.remove(name);
+    }
+
+    /// What is there is not what was read: it is read again.
+    pub fn forget(&self) {
+        self.state().read = false;
+    }
+
+    /// What has to be issued so that these members can run.
+    pub fn duties(&self, members: &BTreeSet<Serial>, terms: &Terms<'_>, now: Timestamp) -> Duties {
+        let state = self.state();
+        let cluster = terms.cluster.name;
+        let missing = |realm: &Realm| !state.kept.contains_key(&realm.secret(cluster));
+        let authorities = [Realm::Peer, Realm::Client].into_iter().filter(missing).collect();
+        let right = |name: &str| state.kept.get(name).is_some_and(|kept| state.is_right(kept, terms, now));
+        Duties {
+            authorities: if state.lost.is_some() { Vec::new() } else { authorities },
+            client: state.lost.is_none() && !right(&names::client_secret(cluster)),
+            members: members.iter().copied().filter(|serial| !right(&terms.cluster.member(*serial))).collect(),
+        }
+    }
+
+    /// The contents of the Secrets, if they are at hand.
+    pub fn contents(&self) -> Option<BTreeMap<String, Secret>> {
+        self.state().contents.clone()
+    }
+
+    /// Both authorities, if they are at hand.
+    pub fn keyring(&self) -> Option<Arc<Keyring>> {
+        self.state().keyring.clone()
+    }
+
+    /// The authority that is lost.
+    pub fn lost(&self) -> Option<(String, Fault)> {
+        self.state().lost.clone()
+    }
+
+    /// The UID of a Secret.
+    pub fn uid(&self, name: &str) -> Option<String> {
+        self.state().kept.get(name)?.uid.clone()
+    }
+
+    /// The names of the Secrets that are there.
+    pub fn names(&self) -> Vec<String> {
+        self.state().kept.keys().cloned().collect()
+    }
+
+    /// Lets go of everything secret that is not needed at rest.
+    pub fn rest(&self) {
+        let mut state = self.state();
+        (state.contents, state.keyring) = (None, None);
+    }
+
+    /// What it takes to speak with the members.
+    pub fn access(&self) -> Option<Access> {
+        self.state().operator.as_ref().map(|(credentials, _)| Access::tls(credentials.clone()))
+    }
+
+    /// Whether the user's own Secrets have to be looked at: they were not for so long, or something was wrong with them.
+    pub fn own_is_due(&self, interval: Duration) -> bool {
+        self.state().own.as_ref().is_none_or(|own| match own.found {
+            Certificates::Valid { .. } => own.looked.elapsed() >= interval,
+            Certificates::Off | Certificates::Pending | Certificates::Lost { .. } | Certificates::Faulty(_) => true,
+        })
+    }
+
+    /// Takes the user's own Secrets as they are in Kubernetes now.
+    pub fn take_own(&self, own: &OwnSecrets, named: &TlsSecrets, terms: &Terms<'_>, now: Timestamp) {
+        let mut state = self.state();
+        let found = judge_own(own, named, terms, now);
+        let before = state.own.take().and_then(|own| own.shown);
+        let shown = own.operator().ok();
+        if let Some((pair, trusted)) = shown.as_ref().filter(|shown| Some(*shown) != before.as_ref()) {
+            let credentials = state.operator.as_ref().map(|(credentials, _)| credentials.clone());
+            match credentials_of(credentials, pair, trusted) {
+                Ok(credentials) => state.operator = Some((credentials, Timestamp::MAX)),
+                Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
+            }
+        }
+        state.own = Some(Own { looked: Instant::now(), found, shown });
+    }
+
+    /// How the user's own certificates are.
+    pub fn own_report(&self) -> Certificates {
+        self.state().own.as_ref().map(|own| own.found.clone()).unwrap_or_default()
+    }
+
+    /// How the certificates are that these members use.
+    pub fn report(&self, members: &BTreeSet<Serial>, terms: &Terms<'_>, now: Timestamp) -> Certificates {
+        let state = self.state();
+        if let Some((secret, fault)) = state.lost.clone() {
+            return Certificates::Lost { secret, fault };
+        }
+        let cluster = terms.cluster.name;
+        let fixed = [Realm::Peer.secret(cluster), Realm::Client.secret(cluster), names::client_secret(cluster)];
+        let needed = fixed.into_iter().chain(members.iter().map(|serial| terms.cluster.member(*serial)));
+        let mut faults = Faults::new();
+        let mut first: Option<(Timestamp, String)> = None;
+        let mut pending = false;
+        for name in needed {
+            match state.kept.get(&name).map(|kept| &kept.judged) {
+                Some(Judged::Authority(until) | Judged::Right(until)) => {
+                    if first.as_ref().is_none_or(|(earliest, _)| until < earliest) {
+                        first = Some((*until, name));
+                    }
+                }
+                Some(Judged::Wrong(found)) if found.iter().any(|fault| matches!(fault, Fault::Expired(_))) => {
+                    faults.extend(found.iter().map(|fault| (name.clone(), fault.clone())));
+                }
+                // Put right in the same round.
+                Some(Judged::Wrong(_) | Judged::Unjudged) | None => pending = true,
+            }
+        }
+        match first {
+            _ if !faults.is_empty() => Certificates::Faulty(faults),
+            Some((until, secret)) if !pending => {
+                // It is renewed when half of its time is over: with a quarter left something keeps it from that.
+                Certificates::Valid { secret, until, expiring: until.duration_since(now) < terms.lifetime() / 4 }
+            }
+            Some(_) | None => Certificates::Pending,
+        }
+    }
+}
+
+impl State {
+    /// Whether the watch shows something that is neither what was read nor what we have replaced.
+    fn differs(&mut self, watched: &BTreeMap<String, SecretFacts>) -> bool {
+        let mut differs = watched.keys().any(|name| !self.kept.contains_key(name));
+        for (name, kept) in &mut self.kept {
+            match watched.get(name) {
+                Some(seen) if seen.version == kept.version => {
+                    kept.shown = true;
+                    kept.replaced.clear();
+                }
+                Some(seen) => differs |= !kept.replaced.contains(&seen.version),
+                None => differs |= kept.shown,
+            }
+        }
+        differs
+    }
+
+    /// Whether what lasts until then is to be issued anew: that would gain half a lifetime, or it lasts too long.
+    fn is_due(&self, until: Timestamp, terms: &Terms<'_>, now: Timestamp) -> bool {
+        let lifetime = terms.lifetime();
+        let authorities = self.kept.values().filter_map(|kept| match &kept.judged {
+            Judged::Authority(until) => Some(*until),
+            Judged::Right(_) | Judged::Wrong(_) | Judged::Unjudged => None,
+        });
+        let best = authorities.fold(now + lifetime, Timestamp::min);
+        best.duration_since(until) > lifetime / 2 || until.duration_since(best) > SLACK
+    }
+
+    fn is_right(&self, kept: &Kept, terms: &Terms<'_>, now: Timestamp) -> bool {
+        match &kept.judged {
+            Judged::Right(until) => !self.is_due(*until, terms, now),
+            Judged::Wrong(_) => false,
+            Judged::Authority(_) | Judged::Unjudged => true,
+        }
+    }
+
+    /// Issues what the operator shows, if that is due.
+    fn introduce_operator(&mut self, terms: &Terms<'_>, now: Timestamp) {
+        let Some(keyring) = self.keyring.clone() else { return };
+        if self.operator.as_ref().is_some_and(|(_, until)| !self.is_due(*until, terms, now)) {
+            return;
+        }
+        let pair = match keyring.client.issue(&terms.operator(), None, now) {
+            Ok(pair) => pair,
+            Err(error) => {
+                tracing::warn!(cluster = terms.cluster.name, %error, "no certificate for the operator");
+                return;
+            }
+        };
+        let until = keyring.client.until().min(now + terms.lifetime());
+        let credentials = self.operator.as_ref().map(|(credentials, _)| credentials.clone());
+        match credentials_of(credentials, &pair, keyring.client.trusted()) {
+            Ok(credentials) => self.operator = Some((credentials, until)),
+            Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
+        }
+    }
+}
+
+fn identity(secret: &Secret) -> (Option<String>, String) {
+    (secret.uid(), secret.resource_version().unwrap_or_default())
+}
+
+/// Credentials of this certificate: those that are there with the new one, or new ones.
+fn credentials_of(before: Option<Credentials>, pair: &Pair, trusted: &str) -> Result<Credentials, CredentialsError> {
+    let pem = Pem { certificate: &pair.certificate, key: &pair.key, trusted };
+    match before {
+        Some(credentials) => credentials.replace(pem).map(|()| credentials),
+        None => Credentials::new(pem),
+    }
+}
+
+/// Both authorities, or the one that is lost; neither while they have not been made.
+fn authorities(contents: &BTreeMap<String, Secret>, cluster: &str) -> (Option<Keyring>, Option<(String, Fault)>) {
+    let signed = contents.keys().any(|name| names::serial(cluster, name).is_some());
+    let read = |realm: Realm| {
+        let name = realm.secret(cluster);
+        match contents.get(&name) {
+            Some(secret) => read_authority(secret).map(Some).map_err(|fault| (name, fault)),
+            None if signed => Err((name, Fault::SecretMissing)),
+            None => Ok(None),
+        }
+    };
+    match (read(Realm::Peer), read(Realm::Client)) {
+        (Ok(Some(peer)), Ok(Some(client))) => (Some(Keyring { peer, client }), None),
+        (Ok(_), Ok(_)) => (None, None),
+        (Err(lost), _) | (_, Err(lost)) => (None, Some(lost)),
+    }
+}
+
+fn judge(secret: &Secret, keyring: Option<&Keyring>, terms: &Terms<'_>, now: Timestamp) -> Judged {
+    let (cluster, name) = (terms.cluster.name, secret.name_any());
+    let of = |judged: Result<Timestamp, Vec<Fault>>| judged.map_or_else(Judged::Wrong, Judged::Right);
+    if [Realm::Peer, Realm::Client].iter().any(|realm| name == realm.secret(cluster)) {
+        return read_authority(secret).map_or(Judged::Unjudged, |authority| Judged::Authority(authority.until()));
+    }
+    // Without its authority nothing can be issued anew, so what is there is left as it is.
+    let Some(Keyring { peer, client }) = keyring else { return Judged::Unjudged };
+    match names::serial(cluster, &name) {
+        Some(serial) => of(judge_member(secret, terms, Serial(serial), peer, client, now)),
+        None if name == names::client_secret(cluster) => of(judge_client(secret, terms, client, now)),
+        None => Judged::Unjudged,
+    }
+}
+
+#[cfg(test)]
+#[path = "wallet_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! Tests of what is remembered of certificates: when Secrets are read, what is due, and what is told.
+
+use jiff::{SignedDuration, Timestamp};
+use quorate_crds::EtcdClusterSpec;
+
+use super::super::fixture::{DOMAIN, NOW, cluster};
+use super::super::{MemberKeys, authority_secret, client_secret, member_secret};
+use super::*;
+
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+fn terms(spec: &EtcdClusterSpec) -> Terms<'_> {
+    Terms { cluster: cluster(spec), domain: DOMAIN }
+}
+
+fn spec() -> EtcdClusterSpec {
+    let mut spec = EtcdClusterSpec::default();
+    spec.tls.lifetime_minutes = 24 * 60;
+    spec
+}
+
+/// Everything that a cluster of these members has, issued now; each Secret in version 1.
+fn secrets(terms: &Terms<'_>, members: &[u32]) -> Vec<Secret> {
+    let made = |realm: Realm| Authority::make(&realm.secret("db"), NOW).unwrap();
+    let (peer, client) = (made(Realm::Peer), made(Realm::Client));
+    let pair = client.issue(&terms.client(), None, NOW).unwrap();
+    let mut secrets = vec![
+        authority_secret(&terms.cluster, Realm::Peer, &peer),
+        authority_secret(&terms.cluster, Realm::Client, &client),
+        client_secret(&terms.cluster, &pair, client.trusted()),
+    ];
+    secrets.extend(members.iter().map(|serial| {
+        let serial = Serial(*serial);
+        let keys = MemberKeys {
+            peer: peer.issue(&terms.peer(serial), None, NOW).unwrap(),
+            server: client.issue(&terms.server(serial), None, NOW).unwrap(),
+        };
+        member_secret(&terms.cluster, serial, &keys, peer.trusted(), client.trusted())
+    }));
+    secrets.into_iter().map(|secret| versioned(secret, 1)).collect()
+}
+
+fn versioned(mut secret: Secret, version: u32) -> Secret {
+    secret.metadata.resource_version = Some(version.to_string());
+    secret
+}
+
+fn shown(secrets: &[Secret]) -> BTreeMap<String, SecretFacts> {
+    secrets.iter().map(|secret| (secret.name_any(), SecretFacts::of(secret).unwrap())).collect()
+}
+
+fn serials<const N: usize>(serials: [u32; N]) -> BTreeSet<Serial> {
+    serials.map(Serial).into()
+}
+
+#[test]
+fn secrets_are_read_once_and_then_only_when_somebody_changed_one() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let secrets = secrets(&terms, &[0]);
+    let mut watched = shown(&secrets);
+    assert!(wallet.must_read(&watched, &terms, NOW), "nothing is known yet");
+    assert!(wallet.access().is_none());
+    wallet.take(secrets.clone(), &terms, NOW);
+    assert!(wallet.access().is_some());
+    wallet.rest();
+    assert!(wallet.contents().is_none() && wallet.keyring().is_none(), "no key of others is kept at rest");
+    assert!(!wallet.must_read(&watched, &terms, NOW));
+    watched.get_mut("db-0").unwrap().version = "9".into();
+    assert!(wallet.must_read(&watched, &terms, NOW), "somebody changed it");
+    watched.remove("db-0");
+    assert!(wallet.must_read(&watched, &terms, NOW), "somebody deleted it");
+}
+
+#[test]
+fn our_own_writes_that_the_watch_does_not_show_yet_are_no_change() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let secrets = secrets(&terms, &[0]);
+    wallet.take(secrets[..3].to_vec(), &terms, NOW);
+    wallet.rest();
+    let before = shown(&secrets[..3]);
+    assert!(!wallet.must_read(&before, &terms, NOW));
+    let until = NOW + terms.lifetime();
+    wallet.wrote(secrets[3].clone(), until);
+    assert!(!wallet.must_read(&before, &terms, NOW), "its creation is on its way");
+    wallet.wrote(versioned(secrets[3].clone(), 2), until);
+    assert!(!wallet.must_read(&shown(&secrets), &terms, NOW), "so is what replaced it");
+    let mut after = shown(&secrets);
+    after.get_mut("db-0").unwrap().version = "2".into();
+    assert!(!wallet.must_read(&after, &terms, NOW));
+    assert!(wallet.must_read(&shown(&secrets), &terms, NOW), "back to an older version: that is not ours");
+}
+
+#[test]
+fn a_new_cluster_needs_everything_and_a_whole_one_nothing() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    wallet.take(Vec::new(), &terms, NOW);
+    let all = wallet.duties(&serials([0, 1]), &terms, NOW);
+    assert_eq!(all, Duties { authorities: vec![Realm::Peer, Realm::Client], client: true, members: serials([0, 1]) });
+    assert_eq!(wallet.report(&serials([]), &terms, NOW), Certificates::Pending);
+    wallet.take(secrets(&terms, &[0, 1]), &terms, NOW);
+    assert!(wallet.duties(&serials([0, 1]), &terms, NOW).is_empty());
+    assert_eq!(wallet.duties(&serials([0, 2]), &terms, NOW).members, serials([2]));
+    let until = NOW + terms.lifetime();
+    let valid = Certificates::Valid { secret: "db-client".into(), until, expiring: false };
+    assert_eq!(wallet.report(&serials([]), &terms, NOW), valid);
+    assert_eq!(wallet.report(&serials([2]), &terms, NOW), Certificates::Pending);
+}
+
+#[test]
+fn what_has_lived_half_its_time_is_due_and_told_of_later() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let secrets = secrets(&terms, &[0]);
+    wallet.take(secrets.clone(), &terms, NOW);
+    wallet.rest();
+    let (before, after) = (NOW + HOUR * 11, NOW + HOUR * 13);
+    assert!(wallet.duties(&serials([0]), &terms, before).is_empty());
+    assert!(!wallet.must_read(&shown(&secrets), &terms, before));
+    let due = wallet.duties(&serials([0]), &terms, after);
+    assert_eq!(due, Duties { authorities: Vec::new(), client: true, members: serials([0]) });
+    assert!(wallet.must_read(&shown(&secrets), &terms, after));
+    let expiring = |now: Timestamp| match wallet.report(&serials([0]), &terms, now) {
+        Certificates::Valid { expiring, .. } => expiring,
+        other => panic!("{other:?}"),
+    };
+    assert!(!expiring(after) && expiring(NOW + HOUR * 19));
+    wallet.take(secrets, &terms, NOW + HOUR * 30);
+    assert!(matches!(wallet.report(&serials([0]), &terms, NOW + HOUR * 30), Certificates::Faulty(_)), "it has run out");
+}
+
+#[test]
+fn a_shorter_lifetime_is_put_into_force_at_once() {
+    let mut spec = spec();
+    let wallet = Wallet::default();
+    wallet.take(secrets(&terms(&spec), &[0]), &terms(&spec), NOW);
+    spec.tls.lifetime_minutes = 60;
+    assert_eq!(wallet.duties(&serials([0]), &terms(&spec), NOW).members, serials([0]));
+}
+
+#[test]
+fn near_the_end_of_an_authority_nothing_is_issued_over_and_over() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let made = |realm: Realm| Authority::make(&realm.secret("db"), NOW).unwrap();
+    let (peer, client) = (made(Realm::Peer), made(Realm::Client));
+    let late = peer.until() - HOUR;
+    let pair = client.issue(&terms.client(), None, late).unwrap();
+    let secrets = vec![
+        authority_secret(&terms.cluster, Realm::Peer, &peer),
+        authority_secret(&terms.cluster, Realm::Client, &client),
+        client_secret(&terms.cluster, &pair, client.trusted()),
+    ];
+    wallet.take(secrets.into_iter().map(|secret| versioned(secret, 1)).collect(), &terms, late);
+    assert!(wallet.duties(&serials([]), &terms, late).is_empty(), "it could not last longer");
+}
+
+#[test]
+fn a_lost_authority_is_told_and_nothing_is_put_in_its_place() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let mut secrets = secrets(&terms, &[0]);
+    let peer = secrets.remove(0);
+    wallet.take(secrets.clone(), &terms, NOW);
+    let lost = Some(("db-peer-ca".to_owned(), Fault::SecretMissing));
+    assert_eq!(wallet.lost(), lost);
+    assert!(wallet.duties(&serials([0]), &terms, NOW).is_empty(), "what is there stays");
+    assert_eq!(wallet.duties(&serials([0, 1]), &terms, NOW).members, serials([1]));
+    assert!(matches!(wallet.report(&serials([0]), &terms, NOW), Certificates::Lost { .. }));
+    secrets.insert(0, peer);
+    wallet.take(secrets.clone(), &terms, NOW);
+    assert_eq!(wallet.lost(), None);
+    // Before anything was signed an authority is not lost: it was not made yet.
+    wallet.take(secrets[1..2].to_vec(), &terms, NOW);
+    assert_eq!(wallet.lost(), None);
+    assert_eq!(wallet.duties(&serials([]), &terms, NOW).authorities, [Realm::Peer]);
+}
