@@ -164,9 +164,8 @@ mod tests {
 
     #[test]
     fn connections_to_peers_are_counted() {
-        let peer = |id: &str, active: u8| {
-            format!("etcd_network_active_peers{{Local=\"8e\",Remote=\"{id}\"}} {active}\n")
-        };
+        let peer =
+            |id: &str, active: u8| format!("etcd_network_active_peers{{Local=\"8e\",Remote=\"{id}\"}} {active}\n");
         assert_eq!(read(&(peer("a", 1) + &peer("b", 0) + &peer("c", 1))).active_peers, 2);
         assert_eq!(read("").active_peers, 0);
     }

@@ -47,7 +47,7 @@ pub struct Added {
 }
 
 /// What a member says of itself. It need not have a quorum; its client port has to be open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The member that answered.
     pub member: MemberId,

@@ -45,7 +45,10 @@ impl Member {
             .args([flag("data-dir", "data"), flag("trusted-ca-file", "ca.crt"), flag("peer-trusted-ca-file", "ca.crt")])
             .args([flag("cert-file", "tls.crt"), flag("key-file", "tls.key")])
             .args([flag("peer-cert-file", "tls.crt"), flag("peer-key-file", "tls.key")])
-            .args([format!("--listen-client-urls=https://{client}"), format!("--advertise-client-urls=https://{client}")])
+            .args([
+                format!("--listen-client-urls=https://{client}"),
+                format!("--advertise-client-urls=https://{client}"),
+            ])
             .args([format!("--listen-peer-urls=https://{peer}"), format!("--listen-metrics-urls=http://{metrics}")])
             .arg(format!("--initial-advertise-peer-urls=https://{peer}"))
             .arg(format!("--initial-cluster=db-0=https://{peer}"))

@@ -42,6 +42,7 @@ pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid
 pub use plan::{Bind, Finding, LookAgain, Phase, Plan, Step};
 pub use version::{
     FIRST_WITH_NEW_LOG, FIRST_WITHOUT_OLD_LOG, FLOORS, Floor, Image, Minor, Release, STOPS, Version, floor,
+    max_learners,
 };
 pub use world::{
     Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Listed, MemberList, Membership, Memory, NodeSight,

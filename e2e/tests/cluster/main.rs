@@ -14,6 +14,8 @@ mod lose;
 mod node;
 mod operator;
 mod rest;
+mod roll;
 mod spec;
 mod tls;
+mod upgrade;
 mod write;

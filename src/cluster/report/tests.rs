@@ -48,7 +48,7 @@ fn a_healthy_cluster_is_ready_available_and_at_rest() {
     assert_eq!((status.replicas, status.ready_replicas), (3, 3));
     assert_eq!(status.leader.as_deref(), Some("db-0"));
     assert_eq!(status.version.as_deref(), Some("3.6.16"));
-    assert_eq!(status.selector.as_deref(), Some("quorate.dev/cluster=db"));
+    assert_eq!(status.selector.as_deref(), Some("quorate.dev/cluster=db,app.kubernetes.io/name=etcd"));
     assert_eq!(status.members.len(), 3);
 }
 

@@ -24,6 +24,11 @@ fn a_node_without_room_holds_up_the_rest() {
 }
 
 #[test]
+fn what_waits_for_room_is_given_what_is_wished_by_then() {
+    cluster(3).of_other_size(2).resize(2, Resize::NoRoom).plan().does(["resize 2"]);
+}
+
+#[test]
 fn a_pod_that_is_not_resized_is_replaced() {
     of_other_size().resize(2, Resize::Refused).plan().does(["delete pod 2"]).tells(2, Finding::PodOutdated);
     cluster(3).resize(2, Resize::Refused).plan().does([]);
