@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod bench;
+pub mod chaos;
 pub mod cli;
 pub mod command;
 pub mod debian;

@@ -21,6 +21,8 @@ use crate::lab::{Folders, Lab, LabError, NodeNumber, STORAGE_CLASS};
 pub const PROVISIONER: &str = "quorate.dev/local";
 /// Where the scheduler writes the node it chose.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Where Kubernetes writes who is to make the volume.
+const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Where we write that a volume is ours.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// When to try again what failed.
@@ -77,8 +79,7 @@ fn retry<K>(_: Arc<K>, _: &ProvisionError, _: Arc<Context>) -> Action {
 }
 
 async fn serve_claim(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -> Result<Action, ProvisionError> {
-    let Some(spec) = claim.spec.as_ref().filter(|spec| spec.storage_class_name.as_deref() == Some(STORAGE_CLASS))
-    else {
+    let Some(spec) = claim.spec.as_ref().filter(|_| is_ours(&claim)) else {
         return Ok(Action::await_change());
     };
     let selected = claim.annotations().get(SELECTED_NODE).and_then(|node| node.parse::<NodeNumber>().ok());
@@ -89,6 +90,13 @@ async fn serve_claim(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -
         (None, None) => {}
     }
     Ok(Action::await_change())
+}
+
+/// Whether the claim's class is the default one, or another that names us: Kubernetes then writes our name on the claim.
+fn is_ours(claim: &PersistentVolumeClaim) -> bool {
+    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    let asked = claim.annotations().get(STORAGE_PROVISIONER).is_some_and(|provisioner| provisioner == PROVISIONER);
+    class == Some(STORAGE_CLASS) || asked
 }
 
 async fn provision(claim: &PersistentVolumeClaim, node: NodeNumber, context: &Context) -> Result<(), ProvisionError> {
@@ -123,7 +131,7 @@ fn volume(claim: &PersistentVolumeClaim, name: &str, node: NodeNumber, path: &st
                 { "key": "kubernetes.io/hostname", "operator": "In", "values": [node.to_string()] },
             ] }] } },
             "persistentVolumeReclaimPolicy": "Delete",
-            "storageClassName": STORAGE_CLASS,
+            "storageClassName": spec.and_then(|spec| spec.storage_class_name.clone()),
             "volumeMode": "Filesystem",
         },
     });
@@ -213,6 +221,15 @@ mod tests {
         assert_eq!(spec.capacity.unwrap()["storage"].0, "1Gi");
         let affinity = serde_json::to_string(&spec.node_affinity).unwrap();
         assert!(affinity.contains(r#""values":["node2"]"#), "{affinity}");
+    }
+
+    #[test]
+    fn claims_of_our_class_or_addressed_to_us_are_ours() {
+        let mut other = claim();
+        other.spec.as_mut().unwrap().storage_class_name = Some("other".into());
+        assert!(is_ours(&claim()) && !is_ours(&other));
+        other.annotations_mut().insert(STORAGE_PROVISIONER.into(), PROVISIONER.into());
+        assert!(is_ours(&other));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line: what there is to say, and to whom it is handed on. Does no work itself.
 
+mod chaos;
 mod cluster;
 mod show;
 mod suite;
@@ -12,9 +13,10 @@ use crate::provider::ProviderKind;
 
 /// A real Kubernetes for Quorate's tests, benchmarks and demo.
 ///
-/// `up` brings up a cluster: on Linux as root with Go it is built from pinned sources and needs no Docker (`local`);
-/// else kind makes one (`kind`); else the cluster of your kubeconfig is used (`current`). Everything lies under .cache
-/// in the repository; nothing touches the host's network.
+/// `up` brings up a cluster: on Linux as root with Go it is built from pinned sources and
+/// needs no Docker (`local`); else kind makes one (`kind`); else the cluster of your kubeconfig
+/// is used (`current`). Everything lies under .cache in the repository; nothing touches the
+/// host's network.
 ///
 /// Examples:
 ///   quorate-e2e up                         three nodes, ready in about 20 s once built
@@ -22,7 +24,8 @@ use crate::provider::ProviderKind;
 ///   quorate-e2e deploy                     build and install the operator
 ///   quorate-e2e demo                       the main job, step by step
 ///   quorate-e2e test                       the usual choice of tests; --all for every one
-///   quorate-e2e node cut node2             pull a node's cable; `node heal node2` plugs it in again
+///   quorate-e2e chaos --seed 7 --minutes 3 faults at random under load, and a judge of them
+///   quorate-e2e node cut node2             pull a node's cable; `heal` plugs it in again
 ///   quorate-e2e exec -- curl 10.96.0.1     a program where pods and Services can be reached
 ///   quorate-e2e down                       all of it gone
 #[derive(Debug, Parser)]
@@ -104,7 +107,11 @@ pub enum Command {
         filter: Vec<String>,
     },
     /// Bring up the cluster, install the operator and show the main job step by step.
-    Demo,
+    Demo {
+        /// Don't install the operator: it is there.
+        #[arg(long)]
+        no_deploy: bool,
+    },
     /// Bring up the cluster, install the operator and measure how fast it is.
     Bench {
         /// Only these rows.
@@ -120,6 +127,8 @@ pub enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Bring up the cluster, install the operator and disturb a cluster under load at random; then judge what was seen.
+    Chaos(chaos::Options),
     /// Serve volumes (started by `up`).
     #[command(hide = true)]
     Provisioner,
@@ -160,9 +169,10 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Test { all, jobs, no_deploy, filter } => {
             suite::run(&cluster, suite::Choice { all, jobs, no_deploy, filter }).await
         }
-        Command::Demo => show::demo(&cluster).await.map(|()| 0),
+        Command::Demo { no_deploy } => show::demo(&cluster, no_deploy).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy: _, inside: true } => bench::run(&only, runs).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy, inside: false } => show::bench(&cluster, &only, runs, no_deploy).await,
+        Command::Chaos(options) => chaos::run(&cluster, options).await,
         Command::Provisioner => cluster.provisioner().await.map(|()| 0),
     }
 }

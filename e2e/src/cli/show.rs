@@ -10,12 +10,14 @@ use crate::progress::Progress;
 use crate::{demo, deploy};
 
 /// Brings everything up and shows the main job.
-pub async fn demo(context: &Context) -> anyhow::Result<()> {
+pub async fn demo(context: &Context, no_deploy: bool) -> anyhow::Result<()> {
     let progress = Progress::new();
     let provider = context.provider().await?;
     println!("A real Kubernetes ({}), then the operator. The first time, everything is built.", provider.kind());
     provider.up(NODES_MAX, &progress).await?;
-    deploy::deploy(&provider, &progress).await?;
+    if !no_deploy {
+        deploy::deploy(&provider, &progress).await?;
+    }
     demo::play(provider.kubectl()?).await
 }
 

@@ -5,3 +5,4 @@ pub mod nodes;
 pub mod operator;
 pub mod pods;
 pub mod processes;
+pub mod wal;

@@ -2,12 +2,14 @@
 //! that are cut. Waits for nothing that Kubernetes makes of it.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::daemon::Component;
-use super::{Lab, LabError, NodeNumber, Place, network, ready};
+use super::network::{self, PodEnd};
+use super::{Lab, LabError, NodeNumber, Place, ready};
 
 /// The processes of a pod or container, found by their control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,13 +67,36 @@ impl Lab {
         Ok(network::heal_between(&self.name, one.into(), other.into()).await?)
     }
 
-    /// Undoes all faults: links, stopped processes, nodes without power, the API server. Waits until the nodes are Ready.
+    /// Drops all that a pod sends, or all that is sent to it, at its node.
+    pub async fn cut_pod(&self, node: NodeNumber, pod: Ipv4Addr, end: PodEnd) -> Result<(), LabError> {
+        Ok(network::cut_pod(&self.name, node, pod, end).await?)
+    }
+
+    /// Undoes [`Lab::cut_pod`].
+    pub async fn heal_pod(&self, node: NodeNumber, pod: Ipv4Addr, end: PodEnd) -> Result<(), LabError> {
+        Ok(network::heal_pod(&self.name, node, pod, end).await?)
+    }
+
+    /// Stops the API server where it is (SIGSTOP). Connections stay open.
+    pub fn freeze_apiserver(&self) {
+        self.daemons.cgroup(Component::ApiServer).signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn thaw_apiserver(&self) {
+        self.daemons.cgroup(Component::ApiServer).signal(Signal::CONT);
+    }
+
+    /// Undoes all faults: links, stopped processes, nodes without power, the API server and what ended for want of it.
+    /// Waits until the nodes are Ready.
     pub async fn heal_all(&self) -> Result<(), LabError> {
         let places = self.nodes().map(|node| node.number().into()).chain([Place::ControlPlane]);
         for place in places {
             network::uncut(&self.name, place).await?;
         }
+        self.thaw_apiserver();
         self.start_apiserver().await?;
+        self.restart_ended().await?;
         for node in self.nodes() {
             node.thaw();
             node.start().await?;

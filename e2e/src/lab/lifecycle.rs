@@ -113,6 +113,20 @@ impl Lab {
         self.daemons.kill(Component::ApiServer).await
     }
 
+    /// Starts what has ended of the control plane besides the API server and its etcd, as the kubelet of a control plane
+    /// does: kube-scheduler ends itself when it finds its cache contradicted, which an API server that was paused can
+    /// bring about (kubernetes/pkg/scheduler/backend/cache, "Scheduler cache is corrupted"). Returns what was started.
+    pub async fn restart_ended(&self) -> Result<Vec<Component>, LabError> {
+        let plane = self.control_plane();
+        let mut started = Vec::new();
+        for daemon in [plane.controller_manager(), plane.scheduler(), plane.provisioner(), plane.dns(), plane.proxy()] {
+            if !self.daemons.is_running(daemon.component) && self.daemons.ensure(&daemon).await? {
+                started.push(daemon.component);
+            }
+        }
+        Ok(started)
+    }
+
     async fn up_node(&self, number: NodeNumber, archives: &[Archive], progress: &Progress) -> Result<(), LabError> {
         let step = progress.step(number);
         let fresh = network::ensure_node(&self.name, number).await?;

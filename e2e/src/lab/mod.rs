@@ -37,6 +37,7 @@ pub use faults::{NodeHandle, PodProcesses};
 pub use folders::Folders;
 pub(crate) use folders::{create_folder, unmount_below, write};
 pub use names::{CONTROL_PLANE, LabName, NODES_MAX, NameError, Namespace, NodeNumber, Place};
+pub use network::PodEnd;
 use pki::Pki;
 pub use rustix::process::Signal;
 pub use status::PartStatus;
@@ -268,6 +269,11 @@ impl Lab {
     /// The log of a part of the lab.
     pub fn log(&self, component: Component) -> PathBuf {
         self.folders.log(component)
+    }
+
+    /// The folder of the logs of a node's pods: `<namespace>_<pod>_<uid>/<container>/<n>.log`.
+    pub fn pod_logs(&self, node: NodeNumber) -> PathBuf {
+        self.folders.node(node).join("pods")
     }
 
     /// The API server's audit log: one line of JSON for each write of a service account outside kube-system.

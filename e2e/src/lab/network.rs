@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 
 use super::LabError;
 use super::names::{CONTROL_PLANE, LabName, NODE_RANGE_BITS, NODES_MAX, Namespace, NodeNumber, Place, SERVICE_RANGE};
@@ -12,6 +13,28 @@ use crate::command::{Command, CommandError};
 const BRIDGE: &str = "lab";
 /// What statfs says of a mounted namespace (linux/magic.h, NSFS_MAGIC).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
+
+/// How the tables of all cuts begin.
+const CUT_TABLES: &str = "inet quorate_cut_";
+
+/// Which packets of a pod are dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodEnd {
+    /// Those that it sends.
+    Source,
+    /// Those that are sent to it.
+    Destination,
+}
+
+impl PodEnd {
+    /// The field of a packet that holds its address then, in nft's words.
+    const fn field(self) -> &'static str {
+        match self {
+            Self::Source => "saddr",
+            Self::Destination => "daddr",
+        }
+    }
+}
 
 /// Brings up the control plane's namespace. Returns whether it is new, and so whether processes of an older one of that
 /// name are cut off from it.
@@ -99,25 +122,49 @@ pub async fn heal_between(lab: &LabName, one: Place, other: Place) -> Result<(),
     nft(lab, other, &undrop_rules(one)).await
 }
 
-/// Makes a place listen to all others again.
+/// Drops all that a pod sends (`Source`), or all that is sent to it (`Destination`), at its node.
+pub async fn cut_pod(lab: &LabName, node: NodeNumber, pod: Ipv4Addr, at: PodEnd) -> Result<(), CommandError> {
+    nft(lab, node.into(), &rules(&pod_table(pod, at), &format!("ip {} {pod}", at.field()))).await
+}
+
+/// Undoes `cut_pod`.
+pub async fn heal_pod(lab: &LabName, node: NodeNumber, pod: Ipv4Addr, at: PodEnd) -> Result<(), CommandError> {
+    nft(lab, node.into(), &no_rules(&pod_table(pod, at))).await
+}
+
+/// Takes all cuts back that were made at a place.
 pub async fn uncut(lab: &LabName, place: Place) -> Result<(), CommandError> {
-    let others = NodeNumber::first(NODES_MAX).map(Place::Node).chain([Place::ControlPlane]);
-    nft(lab, place, &others.map(undrop_rules).collect::<String>()).await
+    let listed = Command::in_namespace(&namespace_of(lab, place).path(), "nft").args(["list", "tables"]).run().await?;
+    nft(lab, place, &cut_tables(&listed).map(no_rules).collect::<String>()).await
+}
+
+/// The tables of cuts among those that nft lists, a line each: `table <family> <name>`.
+fn cut_tables(listed: &str) -> impl Iterator<Item = &str> {
+    let tables = listed.lines().filter_map(|line| line.trim().strip_prefix("table "));
+    tables.filter(|table| table.starts_with(CUT_TABLES))
 }
 
 fn table(from: Place) -> String {
-    format!("inet quorate_cut_{from}")
+    format!("{CUT_TABLES}{from}")
+}
+
+fn pod_table(pod: Ipv4Addr, at: PodEnd) -> String {
+    format!("{CUT_TABLES}{}_{}", at.field(), pod.to_string().replace('.', "_"))
 }
 
 fn drop_rules(from: Place) -> String {
-    let (table, sources) = (table(from), from.sources().join(", "));
+    rules(&table(from), &format!("ip saddr {{ {} }}", from.sources().join(", ")))
+}
+
+/// A table that drops what matches, before anything else looks at it.
+fn rules(table: &str, matches: &str) -> String {
     format!(
         "table {table}
 delete table {table}
 table {table} {{
     chain cut {{
         type filter hook prerouting priority -400;
-        ip saddr {{ {sources} }} drop;
+        {matches} drop;
     }}
 }}
 "
@@ -126,16 +173,22 @@ table {table} {{
 
 /// The table is declared first, since deleting one that isn't there is an error.
 fn undrop_rules(from: Place) -> String {
-    let table = table(from);
+    no_rules(&table(from))
+}
+
+fn no_rules(table: &str) -> String {
     format!("table {table}\ndelete table {table}\n")
 }
 
 async fn nft(lab: &LabName, place: Place, rules: &str) -> Result<(), CommandError> {
-    let namespace = match place {
+    Command::in_namespace(&namespace_of(lab, place).path(), "nft").args(["-f", "-"]).input(rules).run().await.map(drop)
+}
+
+fn namespace_of(lab: &LabName, place: Place) -> Namespace {
+    match place {
         Place::ControlPlane => lab.control_plane(),
         Place::Node(node) => lab.node(node),
-    };
-    Command::in_namespace(&namespace.path(), "nft").args(["-f", "-"]).input(rules).run().await.map(drop)
+    }
 }
 
 /// Makes sure that a namespace of that name exists. Returns whether it is new.
@@ -190,5 +243,14 @@ mod tests {
         assert!(rules.contains("ip saddr { 10.200.0.12, 10.244.2.0/24 } drop"), "{rules}");
         assert!(rules.starts_with("table inet quorate_cut_node2\ndelete table inet quorate_cut_node2\n"), "{rules}");
         assert!(drop_rules(Place::ControlPlane).contains("ip saddr { 10.200.0.1 } drop"));
+    }
+
+    #[test]
+    fn a_pod_is_cut_in_one_direction_and_all_cuts_are_found_again() {
+        let pod = Ipv4Addr::new(10, 244, 1, 7);
+        assert_eq!(pod_table(pod, PodEnd::Source), "inet quorate_cut_saddr_10_244_1_7");
+        let listed = "table ip kube-proxy\ntable inet quorate_cut_saddr_10_244_1_7\ntable inet quorate_cut_cp\n";
+        let found: Vec<&str> = cut_tables(listed).collect();
+        assert_eq!(found, ["inet quorate_cut_saddr_10_244_1_7", "inet quorate_cut_cp"]);
     }
 }

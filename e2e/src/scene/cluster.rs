@@ -228,6 +228,11 @@ impl Cluster {
         .await
     }
 
+    /// etcd's own member list by this member, linearizable.
+    pub async fn membership_at(&self, door: &Door) -> Result<Membership> {
+        membership(&BTreeMap::from([(self.name.clone(), door.clone())])).await
+    }
+
     /// Makes a call to one member after the other until one answers; what the last one said if none does.
     pub async fn ask<T>(&self, mut call: impl AsyncFnMut(&mut Client) -> Result<T>) -> Result<T> {
         let mut last = anyhow!("no member has an address");

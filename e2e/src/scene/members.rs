@@ -27,7 +27,7 @@ pub struct Keys {
 }
 
 /// A way to one member.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
     /// Its address.
     pub address: String,

@@ -277,6 +277,11 @@ impl Scene {
         }
     }
 
+    /// Writes down everything that helps to understand a failure, and returns an excerpt of it.
+    pub async fn dump(&self, error: &anyhow::Error) -> String {
+        dump::dump(self, error).await
+    }
+
     /// Demands that the claims of this scene have left nothing behind that would be taken for another's.
     pub async fn has_no_claims(&self) -> Result<()> {
         let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = self.api();

@@ -7,6 +7,7 @@
 )]
 
 mod birth;
+mod chaos;
 mod crash;
 mod create;
 mod kill;

@@ -161,7 +161,6 @@ async fn a_missing_image_is_shown_and_recovers_when_mended() -> Result<()> {
 }
 
 #[tokio::test]
-#[ignore = "make e2e"]
 async fn a_pod_that_no_node_takes_is_shown_and_recovers_when_mended() -> Result<()> {
     play("spec_unschedulable", Stage::Shared, async |scene| {
         let wish = Wish::new("db", 1).with("/scheduling/nodeSelector", json!({ "quorate.dev/no-such-node": "true" }));
@@ -172,7 +171,6 @@ async fn a_pod_that_no_node_takes_is_shown_and_recovers_when_mended() -> Result<
 }
 
 #[tokio::test]
-#[ignore = "make e2e"]
 async fn a_missing_storage_class_is_shown_and_recovers_when_it_is_there() -> Result<()> {
     play("spec_class", Stage::Shared, async |scene| {
         let class = format!("late-{}", scene.namespace());

@@ -11,6 +11,7 @@ use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
     CLIENT_PORT, Cluster, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer, dial, knock, play, wait_for,
 };
+use quorate_e2e::workspace;
 use serde_json::json;
 
 /// A member with its address and host name.
@@ -87,7 +88,7 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
 }
 
 #[tokio::test]
-async fn etcdctl_in_a_members_pod_needs_no_flags() -> Result<()> {
+async fn etcdctl_in_a_members_pod_needs_no_flags_and_an_application_only_its_secret() -> Result<()> {
     play("tls_etcdctl", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
@@ -95,7 +96,12 @@ async fn etcdctl_in_a_members_pod_needs_no_flags() -> Result<()> {
             let call = [&["exec", "db-0", "-c", "etcd", "--", "etcdctl"], command].concat();
             scene.kubectl(&call).await?.well()?;
         }
-        db.reads("hello", "world").await
+        db.reads("hello", "world").await?;
+        let sample = workspace::root().join("deploy/samples/client.yaml").display().to_string();
+        scene.kubectl(&["apply", "-f", &sample]).await?.well()?;
+        let patience = format!("--timeout={}s", PATIENCE.as_secs());
+        scene.kubectl(&["wait", "job/client", "--for=condition=Complete", &patience]).await?.well()?;
+        db.reads("greeting", "hello").await
     })
     .await
 }

@@ -162,6 +162,8 @@ impl Acting<'_> {
         let authorities = self.wallet.keyring();
         let last = authorities.iter().map(|keyring| keyring.peer.until().min(keyring.client.until())).min();
         let until = last.unwrap_or(Timestamp::MAX).min(now + self.terms().lifetime());
+        // As the certificate says it when it is read again: X.509 knows whole seconds.
+        let until = Timestamp::from_second(until.as_second()).unwrap_or(until);
         let Some(live) = live else {
             let made = self.create_secret(&secret).await?;
             self.wallet.wrote(made, until);

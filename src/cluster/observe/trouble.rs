@@ -52,10 +52,11 @@ fn in_condition(condition: &PodCondition) -> Option<Told> {
     let unschedulable = condition.type_ == "PodScheduled"
         && condition.status == "False"
         && matches!(condition.reason.as_deref(), Some("Unschedulable" | "SchedulerError"));
-    unschedulable.then(|| Told {
-        trouble: Trouble::Unschedulable,
-        words: one_line(condition.message.as_deref().unwrap_or("no node takes it")),
-    })
+    let words = condition.message.as_deref().unwrap_or("no node takes it");
+    // Claims are created before their pods: the scheduler has not heard of this one yet, and tries again when it does. A
+    // claim that is really gone is seen as such.
+    let unheard = words.contains("persistentvolumeclaim \"") && words.contains("\" not found");
+    (unschedulable && !unheard).then(|| Told { trouble: Trouble::Unschedulable, words: one_line(words) })
 }
 
 /// On one line, without what changes at each retry ("back-off 2m40s restarting ..." names a growing time), and cut to
@@ -119,6 +120,9 @@ mod tests {
         assert_eq!(told.trouble, Trouble::Unschedulable);
         assert_eq!(told.words, "0/3 nodes are available: 3 Insufficient cpu.");
         assert_eq!(of(&pod(&condition("WaitingForGates"))), None);
+        let unheard = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/3 nodes are available: persistentvolumeclaim \"db-1\" not found. not found" }] });
+        assert_eq!(of(&pod(&unheard)), None);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use quorate_etcd::{Access, Credentials, CredentialsError, Pem};
 use quorate_statemachine::Serial;
 
 use super::{
-    Authority, Fault, Faults, OwnSecrets, Pair, Realm, Terms, judge_client, judge_member, judge_own, read_authority,
+    Authority, Certificates, Fault, Faults, OwnSecrets, Pair, Realm, Terms, judge_client, judge_member, judge_own,
+    read_authority,
 };
 use crate::cluster::observe::facts::SecretFacts;
 

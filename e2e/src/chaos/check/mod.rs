@@ -1,0 +1,101 @@
+//! The checks of a history: each judges one promise and says what broke it. Pure; a check that finds nothing has looked
+//! at everything it was given.
+
+mod kept;
+mod linear;
+mod membership;
+mod order;
+#[cfg(test)]
+mod planted;
+mod watches;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::history::{History, Trouble};
+
+/// How many violations of one check are told in full; the first ones say what happened, the rest follows from them.
+const TOLD: usize = 20;
+
+/// Which promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    /// Every key behaves as if each call had happened at one moment between its begin and its end.
+    Linearizable,
+    /// Revisions never go back, and each is one write.
+    Order,
+    /// Watches see every revision once and in order.
+    Watches,
+    /// No acknowledged write is lost, on any member.
+    Kept,
+    /// Membership changes one at a time, and never at the cost of quorum or data.
+    Membership,
+    /// No identity runs twice.
+    Identity,
+    /// Once faults stop, the cluster becomes what was asked for.
+    Converged,
+    /// What the other checks need was there.
+    Complete,
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linearizable => "linearizable",
+            Self::Order => "order",
+            Self::Watches => "watches",
+            Self::Kept => "kept",
+            Self::Membership => "membership",
+            Self::Identity => "identity",
+            Self::Converged => "converged",
+            Self::Complete => "complete",
+        })
+    }
+}
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// Which.
+    pub check: Check,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.check, self.what)
+    }
+}
+
+/// Everything that is wrong with a history; nothing if it is sound.
+pub fn check(history: &History) -> Vec<Violation> {
+    let checks: [(Check, Vec<String>); 5] = [
+        (Check::Linearizable, linear::check(&history.calls)),
+        (Check::Order, order::check(&history.calls)),
+        (Check::Watches, watches::check(history)),
+        (Check::Kept, kept::check(history)),
+        (Check::Membership, membership::check(history)),
+    ];
+    let mut violations = Vec::new();
+    for (check, found) in checks {
+        let more = found.len().saturating_sub(TOLD);
+        violations.extend(found.into_iter().take(TOLD).map(|what| Violation { check, what }));
+        if more > 0 {
+            violations.push(Violation { check, what: format!("and {more} more") });
+        }
+    }
+    violations.extend(history.troubles.iter().map(of_trouble));
+    violations
+}
+
+fn of_trouble(trouble: &Trouble) -> Violation {
+    let (check, what) = match trouble {
+        Trouble::RanTwice(what) => (Check::Identity, what),
+        Trouble::NotConverged(what) => (Check::Converged, what),
+        Trouble::Unfinished(what) => (Check::Complete, what),
+    };
+    Violation { check, what: what.clone() }
+}

@@ -1,0 +1,446 @@
+//! What was recorded of a run: calls with their intervals, what watches saw, who was a member when, and what the operator
+//! did. Plain data and its file; the checks next door judge it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::clock::Moment;
+
+/// A key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Key(pub String);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A value. No two writes of a run write the same one, so it also names the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Value(pub u64);
+
+impl Value {
+    /// What no client wrote.
+    pub const FOREIGN: Self = Self(u64::MAX);
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A revision of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub i64);
+
+impl Revision {
+    /// The next.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who made a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClientId(pub u32);
+
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Op {
+    /// Write this value.
+    Put(Value),
+    /// Read, linearizably.
+    Get,
+    /// Delete the key.
+    Delete,
+    /// Write `to` if the key holds `from` (nothing: if it is absent), in one transaction.
+    Swap {
+        /// What it has to hold.
+        from: Option<Value>,
+        /// What it holds then.
+        to: Value,
+    },
+}
+
+impl Op {
+    /// Whether it can change anything.
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Put(_) | Self::Delete | Self::Swap { .. } => true,
+            Self::Get => false,
+        }
+    }
+}
+
+/// What a read finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Found {
+    /// The value.
+    pub value: Value,
+    /// The revision that wrote it.
+    pub modified: Revision,
+}
+
+/// The answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// Written.
+    Put,
+    /// Read: what was there.
+    Get(Option<Found>),
+    /// Deleted: whether it was there.
+    Delete(bool),
+    /// Whether it was written.
+    Swap(bool),
+}
+
+impl Answer {
+    /// Whether it made a revision.
+    pub fn wrote(&self) -> bool {
+        match self {
+            Self::Put | Self::Delete(true) | Self::Swap(true) => true,
+            Self::Get(_) | Self::Delete(false) | Self::Swap(false) => false,
+        }
+    }
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// It was answered.
+    Done {
+        /// The revision in the answer's header.
+        revision: Revision,
+        /// The answer.
+        answer: Answer,
+    },
+    /// It surely had no effect.
+    Failed(String),
+    /// It may have had its effect, or have it later.
+    Unknown(String),
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    /// Who made it.
+    pub client: ClientId,
+    /// Which member it was made to.
+    pub member: String,
+    /// On this key.
+    pub key: Key,
+    /// What it asked for.
+    pub op: Op,
+    /// When it was made.
+    pub invoked: Moment,
+    /// When its answer came, or the client gave up.
+    pub returned: Moment,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+impl Call {
+    /// The revision and answer, if it was answered.
+    pub fn done(&self) -> Option<(Revision, Answer)> {
+        match self.outcome {
+            Outcome::Done { revision, answer } => Some((revision, answer)),
+            Outcome::Failed(_) | Outcome::Unknown(_) => None,
+        }
+    }
+
+    /// What it left in the key at which revision, if it was acknowledged and changed anything.
+    pub fn acknowledged(&self) -> Option<(Revision, Change)> {
+        let (revision, answer) = self.done().filter(|(_, answer)| answer.wrote())?;
+        let change = match (self.op, answer) {
+            (Op::Put(value) | Op::Swap { to: value, .. }, _) => Change::Put(value),
+            (Op::Delete, _) => Change::Deleted,
+            (Op::Get, _) => return None,
+        };
+        Some((revision, change))
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, member, key, op, invoked, returned, outcome } = self;
+        write!(f, "client {} at {invoked} to {returned} on {member}: {op:?} {key} -> ", client.0)?;
+        match outcome {
+            Outcome::Done { revision, answer } => write!(f, "{answer:?} at revision {revision}"),
+            Outcome::Failed(why) => write!(f, "failed: {why}"),
+            Outcome::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
+}
+
+/// What a revision did to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Change {
+    /// It holds this value since.
+    Put(Value),
+    /// It is gone since.
+    Deleted,
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// The revision.
+    pub revision: Revision,
+    /// The key.
+    pub key: Key,
+    /// What happened to it.
+    pub change: Change,
+}
+
+/// What one watch over all keys of the run saw, in the order in which it came, over all its connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Watched {
+    /// What it is called.
+    pub name: String,
+    /// It asked for all revisions after this one.
+    pub after: Revision,
+    /// The events.
+    pub events: Vec<Event>,
+    /// Why the server would not go on, if it would not.
+    pub refused: Option<String>,
+}
+
+impl Watched {
+    /// The last revision it saw.
+    pub fn reached(&self) -> Revision {
+        self.events.iter().map(|event| event.revision).max().unwrap_or(self.after)
+    }
+}
+
+/// etcd's id of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MemberId(pub u64);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// A member in the member list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its name; empty until it has started.
+    pub name: String,
+    /// It does not vote.
+    pub learner: bool,
+}
+
+/// One look at the members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sample {
+    /// When the look began.
+    pub begun: Moment,
+    /// When it ended.
+    pub ended: Moment,
+    /// How many members the user wanted then.
+    pub wished: u8,
+    /// The linearizable member list, if any member gave it.
+    pub members: Option<BTreeMap<MemberId, Listed>>,
+    /// The members whose process runs and is not stopped, wherever it is.
+    pub running: BTreeSet<String>,
+}
+
+/// Something the operator did, or began to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deed {
+    /// When it was logged: after it was done, or before a call to etcd is made.
+    pub at: Moment,
+    /// What.
+    pub step: Step,
+}
+
+/// A step of the operator, as far as it is judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "camelCase")]
+pub enum Step {
+    /// A learner was added.
+    AddLearner {
+        /// Its serial.
+        serial: u32,
+        /// The members planned from.
+        expect: BTreeSet<MemberId>,
+    },
+    /// A learner became a voter.
+    Promote {
+        /// Its serial.
+        serial: u32,
+        /// Its id.
+        id: MemberId,
+        /// The members planned from.
+        expect: BTreeSet<MemberId>,
+    },
+    /// A member was removed.
+    Remove {
+        /// Its id.
+        id: MemberId,
+        /// The members planned from.
+        expect: BTreeSet<MemberId>,
+    },
+    /// The leader was moved.
+    MoveLeader,
+    /// A pod was deleted.
+    DeletePod {
+        /// Of this serial.
+        serial: u32,
+    },
+    /// A claim was deleted.
+    DeleteClaim {
+        /// Of this serial.
+        serial: u32,
+    },
+    /// A change was asked of etcd, and its answer did not come: it may have had its effect.
+    LostAnswer {
+        /// Which change.
+        verb: String,
+    },
+    /// What changes neither membership nor takes anything away.
+    Harmless {
+        /// Its name.
+        name: String,
+    },
+    /// A line that says that something was done, in words that can't be read.
+    Unreadable {
+        /// The line.
+        line: String,
+    },
+}
+
+/// Everything that was recorded of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// The cluster's name, of which its members' names are made.
+    pub cluster: String,
+    /// The revision before the first call.
+    pub base: Revision,
+    /// The revision of the last write, which every watch has to reach; none if it could not be written.
+    pub last: Option<Revision>,
+    /// All calls, in the order in which they ended.
+    pub calls: Vec<Call>,
+    /// What was watched while the run went on.
+    pub watches: Vec<Watched>,
+    /// The same from the start to the end, asked from each member after all was over, by member.
+    pub replays: BTreeMap<String, Watched>,
+    /// The hash of each member's keys at the last revision, after all was over.
+    pub hashes: BTreeMap<String, u32>,
+    /// All looks at the members.
+    pub samples: Vec<Sample>,
+    /// All that the operator did.
+    pub deeds: Vec<Deed>,
+    /// What was seen wrong on the way, in words.
+    pub troubles: Vec<Trouble>,
+}
+
+/// Something that went wrong in plain sight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "trouble", content = "what", rename_all = "camelCase")]
+pub enum Trouble {
+    /// One identity ran in two processes.
+    RanTwice(String),
+    /// The cluster did not become what was asked for in time.
+    NotConverged(String),
+    /// Something that the checks need could not be had.
+    Unfinished(String),
+}
+
+/// One line of a history's file.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "camelCase")]
+enum Line<'a> {
+    Run { cluster: &'a str, base: Revision, last: Option<Revision>, hashes: &'a BTreeMap<String, u32> },
+    Call(&'a Call),
+    Watch(&'a Watched),
+    Replay(&'a Watched),
+    Sample(&'a Sample),
+    Deed(&'a Deed),
+    Trouble { trouble: &'a Trouble },
+}
+
+impl History {
+    /// Writes it as lines of JSON.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let file = std::fs::File::create(path).with_context(|| format!("failed to create {}", path.display()))?;
+        let mut out = BufWriter::new(file);
+        for line in self.lines() {
+            serde_json::to_writer(&mut out, &line).context("failed to write the history")?;
+            out.write_all(b"\n").context("failed to write the history")?;
+        }
+        out.flush().context("failed to write the history")
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        let Self { cluster, base, last, calls, watches, replays, hashes, samples, deeds, troubles } = self;
+        let head = Line::Run { cluster, base: *base, last: *last, hashes };
+        std::iter::once(head)
+            .chain(calls.iter().map(Line::Call))
+            .chain(watches.iter().map(Line::Watch))
+            .chain(replays.values().map(Line::Replay))
+            .chain(samples.iter().map(Line::Sample))
+            .chain(deeds.iter().map(Line::Deed))
+            .chain(troubles.iter().map(|trouble| Line::Trouble { trouble }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_record_has_its_line() {
+        let call = Call {
+            client: ClientId(1),
+            member: "db-0".into(),
+            key: Key("k".into()),
+            op: Op::Swap { from: None, to: Value(2) },
+            invoked: Moment(1),
+            returned: Moment(2),
+            outcome: Outcome::Done { revision: Revision(5), answer: Answer::Swap(true) },
+        };
+        assert_eq!(call.acknowledged(), Some((Revision(5), Change::Put(Value(2)))));
+        let history = History {
+            calls: vec![call],
+            troubles: vec![Trouble::RanTwice("db-0".into())],
+            deeds: vec![Deed { at: Moment(3), step: Step::Promote { serial: 1, id: MemberId(2), expect: [].into() } }],
+            ..History::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.jsonl");
+        history.write(&path).unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        let records: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let kinds: Vec<_> = records.iter().map(|record| record["record"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["run", "call", "deed", "trouble"]);
+        assert_eq!(records[1]["op"]["swap"]["to"], 2);
+        assert_eq!(records[1]["outcome"]["done"]["revision"], 5);
+    }
+}

@@ -1,0 +1,102 @@
+//! Faults of what the cluster runs on: nodes, the operator, the API server.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use rustix::process::Signal;
+
+use super::{Carried, Injector, tried};
+use crate::chaos::fault::Way;
+use crate::faults::processes;
+use crate::lab::Place;
+
+/// The operator's program.
+const OPERATOR_PROGRAM: &str = "quorate";
+
+impl Injector {
+    pub(super) async fn cut_node(&self, number: u8, span: Duration) -> Result<Carried> {
+        let node = self.lab.node(number)?;
+        self.goes_away(&node.name());
+        node.cut().await?;
+        tokio::time::sleep(span).await;
+        node.heal().await?;
+        self.is_back(&node.name());
+        Ok(Carried::Done(node.name()))
+    }
+
+    pub(super) async fn cut_node_from_api(&self, number: u8, span: Duration) -> Result<Carried> {
+        let node = self.lab.node(number)?;
+        self.goes_away(&node.name());
+        self.lab.cut_between(node.number(), Place::ControlPlane).await?;
+        tokio::time::sleep(span).await;
+        self.lab.heal_between(node.number(), Place::ControlPlane).await?;
+        self.is_back(&node.name());
+        Ok(Carried::Done(node.name()))
+    }
+
+    pub(super) async fn stop_node(&self, number: u8, span: Duration) -> Result<Carried> {
+        let node = self.lab.node(number)?;
+        self.goes_away(&node.name());
+        node.stop().await?;
+        tokio::time::sleep(span).await;
+        node.start().await?;
+        self.is_back(&node.name());
+        Ok(Carried::Done(node.name()))
+    }
+
+    pub(super) async fn kill_operators(&self, all: bool) -> Result<Carried> {
+        if all {
+            tried(async || self.operator.delete_pods().await).await?;
+            return Ok(Carried::Done("all".into()));
+        }
+        let (name, pid) = self.leading_operator().await?;
+        processes::signal(pid, Signal::KILL)?;
+        Ok(Carried::Done(name))
+    }
+
+    pub(super) async fn pause_operator(&self, span: Duration) -> Result<Carried> {
+        let (name, pid) = self.leading_operator().await?;
+        processes::signal(pid, Signal::STOP)?;
+        tokio::time::sleep(span).await;
+        // The kubelet may have ended it meanwhile, since it did not answer.
+        if processes::signal(pid, Signal::CONT).is_err() {
+            tracing::debug!(%name, "the paused operator has ended");
+        }
+        Ok(Carried::Done(name))
+    }
+
+    pub(super) async fn cut_operator(&self, span: Duration) -> Result<Carried> {
+        let pod = tried(async || self.operator.leader().await).await?;
+        let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+        let node = spec.node_name.context("the operator has no node")?;
+        let address = status.pod_ip.context("the operator has no address")?;
+        self.cut_pod(&node, &address, Way::Both, span).await?;
+        Ok(Carried::Done(pod.metadata.name.unwrap_or_default()))
+    }
+
+    /// The operator that leads: its pod's name and its process.
+    async fn leading_operator(&self) -> Result<(String, i32)> {
+        tried(async || {
+            let Pod { metadata, .. } = self.operator.leader().await?;
+            let uid = metadata.uid.context("a pod without a UID")?;
+            let process = processes::in_pod(&uid, OPERATOR_PROGRAM).first().copied();
+            Ok((metadata.name.unwrap_or_default(), process.context("the leading operator does not run")?))
+        })
+        .await
+    }
+
+    pub(super) async fn stop_api(&self, span: Duration) -> Result<Carried> {
+        self.lab.stop_apiserver().await?;
+        tokio::time::sleep(span).await;
+        self.lab.start_apiserver().await?;
+        Ok(Carried::Done("kube-apiserver".into()))
+    }
+
+    pub(super) async fn pause_api(&self, span: Duration) -> Result<Carried> {
+        self.lab.freeze_apiserver();
+        tokio::time::sleep(span).await;
+        self.lab.thaw_apiserver();
+        Ok(Carried::Done("kube-apiserver".into()))
+    }
+}

@@ -1,0 +1,140 @@
+//! Faults of members: their processes, pods, volumes and networks.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use kube::api::DeleteParams;
+use quorate_crds::{ConditionType, Phase};
+use rustix::process::Signal;
+
+use super::{Carried, Injector, tried};
+use crate::chaos::fault::{Loss, Victims, Way};
+use crate::chaos::looks;
+use crate::faults::{pods, processes};
+use crate::lab::PodEnd;
+use crate::scene::{EtcdProcess, etcd_processes};
+
+impl Injector {
+    /// The names of those that a fault hits now.
+    fn victims(&self, victims: Victims) -> Vec<String> {
+        let latest = self.looks.latest();
+        let members =
+            if latest.voters.is_empty() { self.book.places().keys().cloned().collect() } else { latest.voters };
+        victims.of(&members, latest.leader.as_deref()).into_iter().map(str::to_owned).collect()
+    }
+
+    fn processes(&self, victims: Victims) -> Vec<EtcdProcess> {
+        let names = self.victims(victims);
+        let running = etcd_processes(self.cluster.scene().namespace()).into_iter();
+        running.filter(|process| names.iter().any(|name| name == process.member())).collect()
+    }
+
+    pub(super) fn kill_processes(&self, victims: Victims) -> Result<Carried> {
+        let processes = self.processes(victims);
+        for process in &processes {
+            processes::signal(process.pid, Signal::KILL)?;
+        }
+        Ok(done_to(processes.iter().map(EtcdProcess::member)))
+    }
+
+    /// On a node that is away nobody may delete a pod by force: that is documented as what not to do.
+    pub(super) async fn delete_pods(&self, victims: Victims, grace: bool) -> Result<Carried> {
+        let (places, away) = (self.book.places(), self.away());
+        let is_away = |name: &String| places.get(name).is_none_or(|place| away.contains(&place.node));
+        let names: Vec<String> = self.victims(victims).into_iter().filter(|name| grace || !is_away(name)).collect();
+        let params = if grace { DeleteParams::default() } else { DeleteParams::default().grace_period(0) };
+        let pods = self.cluster.pods();
+        for name in &names {
+            tried(async || match pods.delete(name, &params).await {
+                Ok(_) => Ok(()),
+                Err(kube::Error::Api(answer)) if answer.is_not_found() => Ok(()),
+                Err(error) => Err(error.into()),
+            })
+            .await?;
+        }
+        Ok(done_to(names.iter().map(String::as_str)))
+    }
+
+    pub(super) async fn lose_volumes(&self, victims: Victims, how: Loss) -> Result<Carried> {
+        let names = self.victims(victims);
+        if let Err(why) = self.can_take_a_loss_of(&names).await {
+            return Ok(Carried::Skipped(format!("{why:#}")));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        match how {
+            Loss::Deleted => pods::lose_volumes(&self.cluster, &names).await?,
+            Loss::Emptied => {
+                for name in &names {
+                    pods::empty_volume(&self.cluster, name).await?;
+                    processes::kill_member(self.cluster.scene(), name).await?;
+                }
+            }
+        }
+        Ok(done_to(names.into_iter()))
+    }
+
+    /// Whether all is as it should be, so that what is left has a quorum and every acknowledged write.
+    async fn can_take_a_loss_of(&self, names: &[String]) -> Result<()> {
+        ensure!(self.away().is_empty(), "a node is away");
+        let view = tried(async || self.cluster.view().await).await?;
+        let replicas = usize::try_from(view.object.spec.replicas)?;
+        ensure!(names.len() <= replicas.saturating_sub(1) / 2, "{} of {replicas} is too many", names.len());
+        ensure!(view.is_current() && view.phase() == Some(Phase::Running), "the phase is {:?}", view.phase());
+        ensure!(view.is(ConditionType::Ready) && !view.is(ConditionType::Reconciling), "it is not Ready");
+        let going = |meta: &kube::api::ObjectMeta| meta.deletion_timestamp.is_some();
+        ensure!(!view.pods.values().any(|pod| going(&pod.metadata)), "a pod is going");
+        ensure!(!view.claims.values().any(|claim| going(&claim.metadata)), "a claim is going");
+        let (_, place) = self.book.any(0).context("no member has an address")?;
+        let list = self.cluster.membership_at(&place.door).await?;
+        ensure!(list.members.len() == replicas, "{} members are listed, not {replicas}", list.members.len());
+        ensure!(list.voters().len() == replicas, "not all vote");
+        let running = looks::running(self.cluster.scene().namespace());
+        ensure!(list.members.keys().all(|name| running.contains(name)), "only {running:?} run");
+        Ok(())
+    }
+
+    pub(super) async fn pause_members(&self, victims: Victims, span: Duration) -> Result<Carried> {
+        let processes = self.processes(victims);
+        for process in &processes {
+            processes::signal(process.pid, Signal::STOP)?;
+        }
+        tokio::time::sleep(span).await;
+        processes.iter().for_each(processes::thaw);
+        Ok(done_to(processes.iter().map(EtcdProcess::member)))
+    }
+
+    pub(super) async fn cut_member(&self, victims: Victims, way: Way, span: Duration) -> Result<Carried> {
+        let places = self.book.places();
+        let names = self.victims(victims);
+        let Some((name, place)) = names.iter().find_map(|name| Some((name, places.get(name)?))) else {
+            return Ok(Carried::Skipped("no member has an address".into()));
+        };
+        self.cut_pod(&place.node, &place.door.address, way, span).await?;
+        Ok(Carried::Done(name.clone()))
+    }
+
+    /// A pod without network for a while.
+    pub(super) async fn cut_pod(&self, node: &str, address: &str, way: Way, span: Duration) -> Result<()> {
+        let node = self.lab.node_named(node)?.number();
+        let pod: Ipv4Addr = address.parse().with_context(|| format!("{address} is no address of the local cluster"))?;
+        let ends: &[PodEnd] = match way {
+            Way::Both => &[PodEnd::Source, PodEnd::Destination],
+            Way::In => &[PodEnd::Destination],
+            Way::Out => &[PodEnd::Source],
+        };
+        for end in ends {
+            self.lab.cut_pod(node, pod, *end).await?;
+        }
+        tokio::time::sleep(span).await;
+        for end in ends {
+            self.lab.heal_pod(node, pod, *end).await?;
+        }
+        Ok(())
+    }
+}
+
+fn done_to<'a>(names: impl Iterator<Item = &'a str>) -> Carried {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { Carried::Skipped("there is nobody to hit".into()) } else { Carried::Done(names.join(", ")) }
+}

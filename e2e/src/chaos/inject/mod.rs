@@ -1,0 +1,210 @@
+//! Carries out a schedule on the real cluster: each fault in its time, and what lasts is taken back. A fault whose moment
+//! is wrong is left out and says why; nothing here judges what the cluster makes of it.
+
+mod machinery;
+mod members;
+mod wishes;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::book::Book;
+use super::clients::Recorder;
+use super::clock::{Clock, Moment};
+use super::fault::Fault;
+use super::looks::Looks;
+use super::schedule::{Event, Schedule};
+use crate::faults::operator::Operator;
+use crate::lab::Lab;
+use crate::progress::Step;
+use crate::scene::Cluster;
+
+/// How long carrying out a fault may take beyond the time that it lasts: a node that starts needs some ten seconds.
+const ACT_DEADLINE: Duration = Duration::from_mins(1);
+/// How long a call that needs the API server may be tried: that may be away, by another fault.
+const TRY_DEADLINE: Duration = Duration::from_secs(10);
+/// The pause between two such tries.
+const TRY_PAUSE: Duration = Duration::from_millis(300);
+/// How often the control plane is looked after: a kubelet is not faster.
+const KEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the progress is told.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What came of a fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Carried {
+    /// It was done: to whom.
+    Done(String),
+    /// Its moment was wrong: why.
+    Skipped(String),
+    /// It could not be done: why.
+    Failed(String),
+}
+
+/// A fault and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deed {
+    /// The fault and its time in the schedule.
+    pub event: Event,
+    /// When it began.
+    pub begun: Moment,
+    /// When it was over.
+    pub ended: Moment,
+    /// What came of it.
+    pub carried: Carried,
+}
+
+/// Who carries out a schedule.
+pub struct Injector {
+    lab: Lab,
+    cluster: Cluster,
+    operator: Operator,
+    book: Book,
+    looks: Looks,
+    clock: Clock,
+    /// How many members the user wants when the cluster is awake.
+    size: AtomicU8,
+    /// How many it wants now.
+    wished: Arc<AtomicU8>,
+    /// The nodes that can't be reached or don't run.
+    away: Mutex<BTreeSet<String>>,
+    done: AtomicU32,
+}
+
+impl std::fmt::Debug for Injector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Injector").field("cluster", &self.cluster.name()).finish_non_exhaustive()
+    }
+}
+
+impl Injector {
+    /// One for this cluster of this lab, which has as many members now as `wished` says.
+    pub fn new(lab: Lab, cluster: &Cluster, book: &Book, looks: &Looks, clock: Clock, wished: Arc<AtomicU8>) -> Self {
+        Self {
+            lab,
+            operator: Operator::new(cluster.scene().client()),
+            cluster: cluster.clone(),
+            book: book.clone(),
+            looks: looks.clone(),
+            clock,
+            size: AtomicU8::new(wished.load(Ordering::Relaxed)),
+            wished,
+            away: Mutex::default(),
+            done: AtomicU32::new(0),
+        }
+    }
+
+    /// How many members the user wants in the end.
+    pub fn size(&self) -> u8 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Carries out the schedule from now on, and returns when all that lasts was taken back.
+    pub async fn carry_out(&self, schedule: &Schedule, recorder: &Recorder, progress: &mut Step) -> Vec<Deed> {
+        let started = Instant::now();
+        let all = join_all(schedule.events.iter().map(|event| self.one(event, started)));
+        let over = tokio::time::sleep_until(started + schedule.lasts());
+        let tell = async {
+            loop {
+                tokio::time::sleep(TELL_INTERVAL).await;
+                progress.note(format_args!(
+                    "{:.0} of {:.0} s, {} of {} faults, {} calls, {} writes acknowledged",
+                    started.elapsed().as_secs_f64(),
+                    schedule.lasts().as_secs_f64(),
+                    self.done.load(Ordering::Relaxed),
+                    schedule.events.len(),
+                    recorder.len(),
+                    recorder.acknowledged(),
+                ));
+            }
+        };
+        let work = async { tokio::join!(all, over).0 };
+        tokio::select! {
+            deeds = work => deeds,
+            never = tell => never,
+            never = self.keep_control_plane() => never,
+        }
+    }
+
+    /// What ends of the control plane comes back, as it does anywhere else: that is no fault of the schedule's.
+    async fn keep_control_plane(&self) -> ! {
+        loop {
+            tokio::time::sleep(KEEP_INTERVAL).await;
+            match self.lab.restart_ended().await {
+                Ok(started) => started.iter().for_each(|part| tracing::info!(%part, "had ended and was started again")),
+                Err(error) => tracing::debug!(%error, "failed to look after the control plane"),
+            }
+        }
+    }
+
+    async fn one(&self, event: &Event, started: Instant) -> Deed {
+        tokio::time::sleep_until(started + Duration::from_millis(event.at.into())).await;
+        let begun = self.clock.now();
+        let limit = event.fault.lasts() + ACT_DEADLINE;
+        let carried = match tokio::time::timeout(limit, self.carry(&event.fault)).await {
+            Ok(Ok(carried)) => carried,
+            Ok(Err(error)) => Carried::Failed(format!("{error:#}")),
+            Err(_) => Carried::Failed(format!("it was not over within {} s", limit.as_secs())),
+        };
+        self.done.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(fault = %event.fault, ?carried, "carried out");
+        Deed { event: event.clone(), begun, ended: self.clock.now(), carried }
+    }
+
+    async fn carry(&self, fault: &Fault) -> Result<Carried> {
+        match fault {
+            Fault::KillProcesses { victims } => self.kill_processes(*victims),
+            Fault::DeletePods { victims, grace } => self.delete_pods(*victims, *grace).await,
+            Fault::LoseVolumes { victims, how } => self.lose_volumes(*victims, *how).await,
+            Fault::PauseMembers { victims, .. } => self.pause_members(*victims, fault.lasts()).await,
+            Fault::CutMember { victims, way, .. } => self.cut_member(*victims, *way, fault.lasts()).await,
+            Fault::CutNode { node, .. } => self.cut_node(*node, fault.lasts()).await,
+            Fault::CutNodeFromApi { node, .. } => self.cut_node_from_api(*node, fault.lasts()).await,
+            Fault::StopNode { node, .. } => self.stop_node(*node, fault.lasts()).await,
+            Fault::KillOperators { all } => self.kill_operators(*all).await,
+            Fault::PauseOperator { .. } => self.pause_operator(fault.lasts()).await,
+            Fault::CutOperator { .. } => self.cut_operator(fault.lasts()).await,
+            Fault::StopApi { .. } => self.stop_api(fault.lasts()).await,
+            Fault::PauseApi { .. } => self.pause_api(fault.lasts()).await,
+            Fault::Scale { replicas } => self.scale(*replicas).await,
+            Fault::Roll { change } => self.roll(*change).await,
+            Fault::Hibernate { .. } => self.hibernate(fault.lasts()).await,
+        }
+    }
+
+    /// The nodes that are away.
+    fn away(&self) -> BTreeSet<String> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn goes_away(&self, node: &str) {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned());
+    }
+
+    fn is_back(&self, node: &str) {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+    }
+}
+
+/// Tries something that needs the API server until it succeeds or time is up.
+async fn tried<T>(act: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        let left = TRY_DEADLINE.saturating_sub(started.elapsed());
+        let tried = tokio::time::timeout(left, act()).await;
+        match tried.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", TRY_DEADLINE.as_secs()))) {
+            Ok(done) => return Ok(done),
+            Err(error) if started.elapsed() + TRY_PAUSE >= TRY_DEADLINE => return Err(error),
+            Err(_) => tokio::time::sleep(TRY_PAUSE).await,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What a user may change in the middle of everything: the size, the settings, and whether it sleeps.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{Carried, Injector, tried};
+use crate::chaos::fault::Change;
+
+impl Injector {
+    pub(super) async fn scale(&self, replicas: u8) -> Result<Carried> {
+        self.wish(replicas).await?;
+        self.size.store(replicas, Ordering::Relaxed);
+        Ok(Carried::Done(format!("{replicas} members")))
+    }
+
+    pub(super) async fn hibernate(&self, span: Duration) -> Result<Carried> {
+        self.wish(0).await?;
+        tokio::time::sleep(span).await;
+        self.wake().await?;
+        Ok(Carried::Done(format!("{} members", self.size())))
+    }
+
+    /// As many members as the user wants when the cluster is awake.
+    pub async fn wake(&self) -> Result<()> {
+        self.wish(self.size()).await
+    }
+
+    pub(super) async fn roll(&self, change: Change) -> Result<Carried> {
+        let (patch, what) = match change {
+            Change::SnapshotCount(count) => {
+                (json!({ "etcd": { "snapshotCount": count } }), format!("snapshotCount {count}"))
+            }
+            Change::CpuMillis(millis) => {
+                (json!({ "resources": { "requests": { "cpu": format!("{millis}m") } } }), format!("{millis}m of a cpu"))
+            }
+        };
+        self.patch(patch).await?;
+        Ok(Carried::Done(what))
+    }
+
+    async fn wish(&self, replicas: u8) -> Result<()> {
+        self.patch(json!({ "replicas": replicas })).await?;
+        self.wished.store(replicas, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn patch(&self, spec: Value) -> Result<()> {
+        tried(async || self.cluster.patch(json!({ "spec": spec })).await).await
+    }
+}

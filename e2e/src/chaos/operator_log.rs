@@ -1,0 +1,244 @@
+//! What the operator did, by its own log: reads its lines, wherever its pods ran and whatever became of them. It keeps
+//! each file open, so that a line survives the pod that wrote it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::clock::Clock;
+use super::history::{Deed, MemberId, Step};
+use crate::faults::operator::NAMESPACE;
+use crate::lab::Lab;
+
+/// How often the files are looked at: a pod's folder stays for longer than this after its pod was deleted.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// What the operator says when it has done a step.
+const DID: &str = "did";
+/// What it says after each call that asks etcd for a change, whatever came of it.
+const CALLED: &str = "called etcd";
+/// The outcomes of such a call after which nobody knows whether it had its effect.
+const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
+
+/// A thread that reads the operator's logs until it is stopped.
+#[derive(Debug)]
+pub struct OperatorLog {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Deed>>,
+}
+
+impl OperatorLog {
+    /// Begins to read what all replicas say of this cluster from now on.
+    pub fn follow(lab: &Lab, cluster: &str, clock: Clock) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let folders: Vec<PathBuf> = lab.nodes().map(|node| lab.pod_logs(node.number())).collect();
+        let (cluster, stopped) = (cluster.to_owned(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let mut files = Files::default();
+            let mut deeds = Vec::new();
+            loop {
+                // Asked before the look, so that the last look comes after the request to stop.
+                let last = stopped.load(Ordering::Relaxed);
+                for line in files.new_lines(&folders) {
+                    deeds.extend(deed(&line, &cluster, &clock));
+                }
+                if last {
+                    return deeds;
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+        });
+        Self { stop, thread }
+    }
+
+    /// Stops, and says what was done, in the order of time.
+    pub async fn end(self) -> anyhow::Result<Vec<Deed>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let joined = tokio::task::spawn_blocking(move || self.thread.join()).await?;
+        let mut deeds = joined.map_err(|_| anyhow::anyhow!("the reader of the operator's log panicked"))?;
+        deeds.sort_by_key(|deed| deed.at);
+        Ok(deeds)
+    }
+}
+
+/// The open log files, by inode: a rotated one keeps it, and a new one may have an old one's name.
+#[derive(Debug, Default)]
+struct Files(HashMap<u64, (File, Vec<u8>)>);
+
+impl Files {
+    fn new_lines(&mut self, folders: &[PathBuf]) -> Vec<String> {
+        for path in folders.iter().flat_map(|folder| log_files(folder)) {
+            let Ok(file) = File::open(&path) else { continue };
+            let Ok(metadata) = file.metadata() else { continue };
+            self.0.entry(metadata.ino()).or_insert((file, Vec::new()));
+        }
+        let mut lines = Vec::new();
+        for (file, rest) in self.0.values_mut() {
+            // What can't be read now is read at the next look.
+            let _ = file.read_to_end(rest);
+            let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            let text: Vec<u8> = rest.drain(..whole).collect();
+            lines.extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
+        }
+        lines
+    }
+}
+
+/// The logs of the operator's containers on one node: `<namespace>_<pod>_<uid>/<container>/<n>.log`.
+fn log_files(folder: &Path) -> Vec<PathBuf> {
+    let below = |folder: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with(&format!("{NAMESPACE}_"))
+    };
+    let containers = below(folder).into_iter().filter(ours).flat_map(|pod| below(&pod));
+    let files = containers.flat_map(|container| below(&container));
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
+}
+
+/// What a line says that was done to this cluster since the run began. A line as the container runtime writes it:
+/// `<time> stderr F <JSON>`.
+fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
+    let (time, said) = line.split_once(' ')?;
+    let said = said.split_once(" F ").map(|(_, json)| json)?;
+    let said: Value = serde_json::from_str(said).ok()?;
+    if said["cluster"] != cluster {
+        return None;
+    }
+    let text = |field: &str| said[field].as_str().unwrap_or_default();
+    let step = match text("message") {
+        DID => read(text("step")).unwrap_or_else(|| Step::Unreadable { line: line.to_owned() }),
+        CALLED if UNKNOWN_OUTCOMES.contains(&text("outcome")) => Step::LostAnswer { verb: text("verb").to_owned() },
+        _ => return None,
+    };
+    let time: Timestamp = time.parse().ok()?;
+    Some(Deed { at: clock.at(SystemTime::from(time))?, step })
+}
+
+/// Reads a step as the operator's log has it, as in `Promote { serial: Serial(1), id: MemberId(7), expect: {...} }`.
+fn read(text: &str) -> Option<Step> {
+    let name: String = text.chars().take_while(char::is_ascii_alphanumeric).collect();
+    Some(match name.as_str() {
+        "AddLearner" => Step::AddLearner { serial: serial(text)?, expect: expect(text)? },
+        "Promote" => Step::Promote { serial: serial(text)?, id: id(text)?, expect: expect(text)? },
+        "Remove" => Step::Remove { id: id(text)?, expect: expect(text)? },
+        "MoveLeader" => Step::MoveLeader,
+        "DeletePod" => Step::DeletePod { serial: serial(text)? },
+        "DeleteClaim" => Step::DeleteClaim { serial: serial(text)? },
+        "" => return None,
+        _ => Step::Harmless { name },
+    })
+}
+
+fn serial(text: &str) -> Option<u32> {
+    number(after(text, "serial: Serial(")?)
+}
+
+fn id(text: &str) -> Option<MemberId> {
+    number(after(text, " id: MemberId(")?).map(MemberId)
+}
+
+fn expect(text: &str) -> Option<BTreeSet<MemberId>> {
+    let (listed, _) = after(text, "expect: {")?.split_once('}')?;
+    let ids = listed.split("MemberId(").skip(1);
+    ids.map(|id| number(id).map(MemberId)).collect()
+}
+
+fn after<'a>(text: &'a str, what: &str) -> Option<&'a str> {
+    text.split_once(what).map(|(_, rest)| rest)
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.split_once(')')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ids(numbers: &[u64]) -> BTreeSet<MemberId> {
+        numbers.iter().copied().map(MemberId).collect()
+    }
+
+    #[test]
+    fn steps_are_read_as_the_operator_writes_them() {
+        let text = "AddLearner { serial: Serial(3), expect: {MemberId(1), MemberId(22)} }";
+        assert_eq!(read(text), Some(Step::AddLearner { serial: 3, expect: ids(&[1, 22]) }));
+        let text = "Promote { serial: Serial(3), id: MemberId(5), expect: {MemberId(5)} }";
+        assert_eq!(read(text), Some(Step::Promote { serial: 3, id: MemberId(5), expect: ids(&[5]) }));
+        let text = "Remove { serial: Some(Serial(2)), id: MemberId(5), expect: {} }";
+        assert_eq!(read(text), Some(Step::Remove { id: MemberId(5), expect: ids(&[]) }));
+        let text = "DeletePod { serial: Serial(0), pod: Uid(\"a\") }";
+        assert_eq!(read(text), Some(Step::DeletePod { serial: 0 }));
+        assert_eq!(read("CreateClaim(Serial(1))"), Some(Step::Harmless { name: "CreateClaim".into() }));
+        for unreadable in ["", "AddLearner { serial: 3 }", "Remove { id: MemberId(x), expect: {} }", "{}"] {
+            assert_eq!(read(unreadable), None, "{unreadable}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_done_to_the_cluster_since_the_run_began_counts() {
+        let clock = Clock::start();
+        let later = Timestamp::now().as_second() + 60;
+        let later = Timestamp::from_second(later).unwrap();
+        let line = |time: &str, message: &str, cluster: &str| {
+            format!(
+                r#"{time} stderr F {{"level":"INFO","message":"{message}","cluster":"{cluster}","step":"MoveLeader {{ from: MemberId(1), to: MemberId(2) }}"}}"#
+            )
+        };
+        let read = |line: String| deed(&line, "db", &clock).map(|deed| deed.step);
+        assert_eq!(read(line(&later.to_string(), "did", "db")), Some(Step::MoveLeader));
+        assert_eq!(read(line(&later.to_string(), "plans", "db")), None);
+        assert_eq!(read(line(&later.to_string(), "did", "other")), None);
+        assert_eq!(read(line("2001-01-01T00:00:00Z", "did", "db")), None);
+        let called = |outcome: &str| {
+            format!(
+                r#"{later} stderr F {{"message":"called etcd","cluster":"db","verb":"remove","outcome":"{outcome}"}}"#
+            )
+        };
+        assert_eq!(read(called("deadline")), Some(Step::LostAnswer { verb: "remove".into() }));
+        assert_eq!(read(called("refused")), None);
+        let unknown = format!(r#"{later} stderr F {{"message":"did","cluster":"db"}}"#);
+        assert!(matches!(read(unknown), Some(Step::Unreadable { .. })));
+    }
+
+    #[test]
+    fn lines_are_read_once_and_whole_whatever_becomes_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pod = folder.path().join("quorate-system_quorate-1_uid/operator");
+        std::fs::create_dir_all(&pod).unwrap();
+        let path = pod.join("0.log");
+        let mut file = File::create(&path).unwrap();
+        let mut files = Files::default();
+        let folders = [folder.path().to_path_buf()];
+        file.write_all(b"one\ntw").unwrap();
+        assert_eq!(files.new_lines(&folders), ["one"]);
+        file.write_all(b"o\n").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(files.new_lines(&folders), ["two"]);
+        assert!(files.new_lines(&folders).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_read_or_left_without_a_panic(text in ".{0,200}") {
+            let _ = read(&text);
+            let _ = read(&format!("Promote {{ {text}"));
+            let _ = deed(&text, "db", &Clock::start());
+        }
+    }
+}

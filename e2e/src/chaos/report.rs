@@ -1,0 +1,269 @@
+//! What came of a run, counted: a table for people, JSON for programs, and the files that keep it. Only arithmetic and
+//! layout.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::check::Violation;
+use super::clock::Moment;
+use super::history::{Op, Outcome, Step};
+use super::inject::Carried;
+use super::run::Run;
+
+/// How often one kind of fault was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Faults {
+    /// It was done.
+    pub done: usize,
+    /// Its moment was wrong.
+    pub skipped: usize,
+    /// It could not be done.
+    pub failed: usize,
+}
+
+/// What came of one kind of call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Calls {
+    /// Answered.
+    pub done: usize,
+    /// Surely without effect.
+    pub failed: usize,
+    /// With or without effect.
+    pub unknown: usize,
+}
+
+/// The counts of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    seed: u64,
+    version: String,
+    fault_seconds: f64,
+    faults: BTreeMap<&'static str, Faults>,
+    calls: BTreeMap<&'static str, Calls>,
+    keys: usize,
+    watched_events: usize,
+    operator_steps: BTreeMap<String, usize>,
+    longest_gap_of_writes_seconds: f64,
+    converged_seconds: Option<f64>,
+    violations: Vec<Violation>,
+}
+
+impl Report {
+    /// Counts a run.
+    pub fn of(run: &Run) -> Self {
+        let Run { schedule, deeds, history, converged, violations } = run;
+        let mut faults: BTreeMap<&'static str, Faults> = BTreeMap::new();
+        for deed in deeds {
+            let counts = faults.entry(deed.event.fault.name()).or_default();
+            match deed.carried {
+                Carried::Done(_) => counts.done += 1,
+                Carried::Skipped(_) => counts.skipped += 1,
+                Carried::Failed(_) => counts.failed += 1,
+            }
+        }
+        let mut calls: BTreeMap<&'static str, Calls> = BTreeMap::new();
+        let mut keys: Vec<_> = history.calls.iter().map(|call| &call.key).collect();
+        for call in &history.calls {
+            let counts = calls.entry(name_of(call.op)).or_default();
+            match call.outcome {
+                Outcome::Done { .. } => counts.done += 1,
+                Outcome::Failed(_) => counts.failed += 1,
+                Outcome::Unknown(_) => counts.unknown += 1,
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let mut operator_steps = BTreeMap::new();
+        for deed in &history.deeds {
+            *operator_steps.entry(step_name(&deed.step).to_owned()).or_default() += 1;
+        }
+        Self {
+            seed: schedule.seed,
+            version: schedule.version.clone(),
+            fault_seconds: rounded(schedule.lasts()),
+            faults,
+            calls,
+            keys: keys.len(),
+            watched_events: history.watches.iter().map(|watch| watch.events.len()).sum(),
+            operator_steps,
+            longest_gap_of_writes_seconds: rounded(longest_gap(run)),
+            converged_seconds: converged.map(rounded),
+            violations: violations.clone(),
+        }
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// It as JSON.
+    pub fn json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self).context("failed to write the report")
+    }
+}
+
+/// Writes schedule, faults, history and report of a run into a folder of its own below this one, and returns it.
+pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
+    let folder = below.join(format!("seed-{}", run.schedule.seed));
+    // What an earlier run of this seed left would be taken for this one's.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    let write = |name: &str, text: String| {
+        std::fs::write(folder.join(name), text).with_context(|| format!("failed to write {name}"))
+    };
+    write("schedule.json", serde_json::to_string_pretty(&run.schedule)?)?;
+    write("faults.json", serde_json::to_string_pretty(&run.deeds)?)?;
+    write("report.json", Report::of(run).json()?)?;
+    run.history.write(&folder.join("history.jsonl"))?;
+    Ok(folder)
+}
+
+/// The longest time between two acknowledged writes: how long the cluster, with all that was done to it, served nobody.
+fn longest_gap(run: &Run) -> Duration {
+    let writes = run.history.calls.iter().filter(|call| call.acknowledged().is_some());
+    let mut ends: Vec<Moment> = writes.map(|call| call.returned).collect();
+    ends.sort_unstable();
+    ends.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap_or_default()
+}
+
+fn name_of(op: Op) -> &'static str {
+    match op {
+        Op::Put(_) => "put",
+        Op::Get => "get",
+        Op::Delete => "delete",
+        Op::Swap { .. } => "swap",
+    }
+}
+
+fn step_name(step: &Step) -> &str {
+    match step {
+        Step::AddLearner { .. } => "AddLearner",
+        Step::Promote { .. } => "Promote",
+        Step::Remove { .. } => "Remove",
+        Step::MoveLeader => "MoveLeader",
+        Step::DeletePod { .. } => "DeletePod",
+        Step::DeleteClaim { .. } => "DeleteClaim",
+        Step::LostAnswer { .. } => "lost answers of etcd",
+        Step::Harmless { name } => name,
+        Step::Unreadable { .. } => "unreadable",
+    }
+}
+
+/// To milliseconds: what lies below is noise.
+fn rounded(span: Duration) -> f64 {
+    (span.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seed,
+            version,
+            fault_seconds,
+            faults,
+            calls,
+            keys,
+            watched_events,
+            operator_steps,
+            longest_gap_of_writes_seconds,
+            converged_seconds,
+            violations,
+        } = self;
+        writeln!(f, "seed {seed}, etcd {version}, {fault_seconds} s of faults")?;
+        writeln!(f, "\n{:<20} {:>7} {:>7} {:>7}", "fault", "done", "skipped", "failed")?;
+        for (name, Faults { done, skipped, failed }) in faults {
+            writeln!(f, "{name:<20} {done:>7} {skipped:>7} {failed:>7}")?;
+        }
+        writeln!(f, "\n{:<20} {:>7} {:>7} {:>7}", "call", "done", "failed", "unknown")?;
+        for (name, Calls { done, failed, unknown }) in calls {
+            writeln!(f, "{name:<20} {done:>7} {failed:>7} {unknown:>7}")?;
+        }
+        let steps: Vec<String> = operator_steps.iter().map(|(name, times)| format!("{name} {times}")).collect();
+        writeln!(f, "\n{keys} keys, {watched_events} events seen by watches; operator: {}", steps.join(", "))?;
+        let converged = converged_seconds.map_or_else(|| "not converged".to_owned(), |s| format!("converged in {s} s"));
+        writeln!(f, "longest time without an acknowledged write: {longest_gap_of_writes_seconds} s; {converged}")?;
+        if violations.is_empty() {
+            return write!(f, "nothing is wrong");
+        }
+        write!(f, "{} violations", violations.len())?;
+        violations.iter().try_for_each(|violation| write!(f, "\n  {violation}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::check::Check;
+    use crate::chaos::fault::Fault;
+    use crate::chaos::history::{Answer, Call, ClientId, Deed as Act, History, Key, Revision, Value};
+    use crate::chaos::inject::Deed;
+    use crate::chaos::schedule::{Event, Schedule};
+
+    fn run() -> Run {
+        let call = |op, at, outcome| Call {
+            client: ClientId(0),
+            member: "db-0".into(),
+            key: Key("k".into()),
+            op,
+            invoked: Moment(at),
+            returned: Moment(at + 1),
+            outcome,
+        };
+        let put = || Outcome::Done { revision: Revision(2), answer: Answer::Put };
+        let calls = vec![
+            call(Op::Put(Value(1)), 0, put()),
+            call(Op::Put(Value(2)), 2_500_000, put()),
+            call(Op::Get, 3, Outcome::Failed("gone".into())),
+            call(Op::Delete, 4, Outcome::Unknown("no answer".into())),
+        ];
+        let deed = |carried| Deed {
+            event: Event { at: 1, fault: Fault::Scale { replicas: 5 } },
+            begun: Moment(1),
+            ended: Moment(2),
+            carried,
+        };
+        Run {
+            schedule: Schedule::generate(7, Duration::from_mins(1), "3.6.16"),
+            deeds: vec![deed(Carried::Done("5 members".into())), deed(Carried::Skipped("asleep".into()))],
+            history: History {
+                calls,
+                deeds: vec![Act { at: Moment(1), step: Step::MoveLeader }],
+                ..History::default()
+            },
+            converged: None,
+            violations: vec![Violation { check: Check::Kept, what: "a write is lost".into() }],
+        }
+    }
+
+    #[test]
+    fn everything_is_counted() {
+        let report = Report::of(&run());
+        assert_eq!(report.faults["scale"], Faults { done: 1, skipped: 1, failed: 0 });
+        assert_eq!(report.calls["put"], Calls { done: 2, failed: 0, unknown: 0 });
+        assert_eq!(report.calls["delete"], Calls { done: 0, failed: 0, unknown: 1 });
+        assert_eq!((report.keys, report.operator_steps["MoveLeader"]), (1, 1));
+        assert!((report.longest_gap_of_writes_seconds - 2.5).abs() < 1e-9);
+        assert!(!report.is_sound());
+        let text = report.to_string();
+        for says in ["seed 7, etcd 3.6.16", "scale                      1       1       0", "kept: a write is lost"] {
+            assert!(text.contains(says), "{says:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_kept_in_files_that_can_be_read_back() {
+        let below = tempfile::tempdir().unwrap();
+        let folder = keep(&run(), below.path()).unwrap();
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        assert_eq!(serde_json::from_str::<Schedule>(&read("schedule.json")).unwrap(), run().schedule);
+        assert_eq!(serde_json::from_str::<Vec<Deed>>(&read("faults.json")).unwrap(), run().deeds);
+        assert!(read("history.jsonl").lines().count() >= 5 && read("report.json").contains("a write is lost"));
+    }
+}

@@ -1,0 +1,112 @@
+//! The chaos command: brings up what it needs, then starts itself where pods can be reached. Disturbs nothing itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+
+use super::cluster::{Context, code};
+use crate::chaos::session::Session;
+use crate::deploy;
+use crate::lab::NODES_MAX;
+use crate::progress::Progress;
+use crate::provider::ProviderKind;
+
+/// What chaos is asked for.
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct Options {
+    /// The seed of the schedule and of the clients; a new one each time when not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// For how many minutes faults are made. All writes are read back in the end, so more seeds say more than more time.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=60))]
+    minutes: u16,
+    /// The version of etcd; the operator's default when not given.
+    #[arg(long)]
+    version: Option<String>,
+    /// Runs this schedule instead of one made from a seed.
+    #[arg(long, conflicts_with_all = ["seed", "minutes", "version"])]
+    replay: Option<PathBuf>,
+    /// When it fails: runs parts of its schedule to find a shorter one that fails too.
+    #[arg(long)]
+    shrink: bool,
+    /// Shows the report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Don't install the operator: it is there.
+    #[arg(long)]
+    no_deploy: bool,
+    /// Run at once: this program was started where pods can be reached.
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// Does it. Returns the exit code: 1 if a promise was broken.
+pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
+    if options.inside {
+        let Options { seed, minutes, version, replay, shrink, json, no_deploy: _, inside: _ } = options;
+        let length = Duration::from_mins(minutes.into());
+        let session = Session { seed, length, version, replay, shrink, json };
+        return Ok(u8::from(!session.play().await?));
+    }
+    let progress = Progress::new();
+    let provider = context.provider().await?;
+    ensure!(provider.kind() == ProviderKind::Local, "chaos needs the local cluster: it switches nodes off");
+    provider.up(NODES_MAX, &progress).await?;
+    if !options.no_deploy {
+        deploy::deploy(&provider, &progress).await?;
+    }
+    let own = std::env::current_exe().context("failed to find this program")?;
+    let own = own.to_str().context("the path of this program is not text")?;
+    let command = provider
+        .exec(own)?
+        .env("QUORATE_LAB", context.lab.as_str())
+        .env("QUORATE_PROVIDER", provider.kind().to_string())
+        .args(["chaos", "--inside"])
+        .args(arguments(&options)?);
+    Ok(code(command.show().await?))
+}
+
+/// The same options for the program that is started inside.
+fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
+    let Options { seed, minutes, version, replay, shrink, json, no_deploy: _, inside: _ } = options;
+    let mut arguments = Vec::new();
+    match replay {
+        Some(path) => {
+            // It is started in the same folder, but says the path in full all the same: a schedule may be anywhere.
+            let path = path.canonicalize().with_context(|| format!("failed to find {}", path.display()))?;
+            arguments.extend(["--replay".into(), path.to_str().context("the path is not text")?.to_owned()]);
+        }
+        None => arguments.extend(["--minutes".into(), minutes.to_string()]),
+    }
+    arguments.extend(seed.iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
+    arguments.extend(version.iter().flat_map(|version| ["--version".into(), version.clone()]));
+    arguments.extend(shrink.then(|| "--shrink".into()));
+    arguments.extend(json.then(|| "--json".into()));
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_handed_on() {
+        let options = Options {
+            seed: Some(7),
+            minutes: 2,
+            version: Some("3.7.3".into()),
+            replay: None,
+            shrink: true,
+            json: true,
+            no_deploy: true,
+            inside: false,
+        };
+        let expected = ["--minutes", "2", "--seed", "7", "--version", "3.7.3", "--shrink", "--json"];
+        assert_eq!(arguments(&options).unwrap(), expected);
+        let gone = Options { replay: Some("/no/such/schedule".into()), ..options };
+        assert!(arguments(&gone).unwrap_err().to_string().contains("/no/such/schedule"));
+    }
+}
