@@ -217,8 +217,8 @@ impl Kube {
     ) -> Result<K, Error> {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-        let call = api.patch_subresource(part, name, &params, &Patch::Strategic(change));
-        self.write::<K, _>(part, name, call).await
+        let patch = Patch::Strategic(change);
+        self.write::<K, _>(part, name, api.patch_subresource(part, name, &params, &patch)).await
     }
 
     /// Replaces the status of an object if it still has the resourceVersion that it was read with.

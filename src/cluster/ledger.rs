@@ -156,8 +156,8 @@ mod tests {
     }
 
     fn entry() -> impl Strategy<Value = Entry> {
-        let maybe = proptest::option::of;
-        (maybe("[0-9a-f-]{1,8}"), maybe("[a-z]{1,5}"), standing(), maybe(release()), maybe(release())).prop_map(
+        use proptest::option::of;
+        (of("[0-9a-f-]{1,8}"), of("[a-z]{1,5}"), standing(), of(release()), of(release())).prop_map(
             |(create, node, standing, release, former)| Entry {
                 create: create.map(|uid| Uid::new(&uid)),
                 node: node.map(|node| NodeName::new(&node)),

@@ -206,6 +206,8 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
 #[cfg(test)]
 mod fake_api;
 #[cfg(test)]
+mod release_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tls_tests;

@@ -239,6 +239,12 @@ fn made_by(plan: &Plan) -> impl Iterator<Item = Serial> {
         | Step::Promote { .. }
         | Step::Remove { .. }
         | Step::MoveLeader { .. }
+        | Step::SwitchRelease { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::ReleaseFinalizer => None,
     })
 }

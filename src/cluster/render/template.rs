@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_the_pod_and_what_it_can_be_given_does_not() {
-        let changes: [Change; 14] = [
+        let changes: [Change; 15] = [
             |s| s.version = "3.6.17".into(),
             |s| s.image.repository = "mirror.example.com/etcd".into(),
             |s| s.resources.requests = [("cpu".to_owned(), Amount("1".into()))].into(),
