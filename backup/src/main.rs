@@ -1,4 +1,8 @@
-//! `quorate-agent`: the command line of what runs beside etcd. It only reads arguments and hands over.
+//! `quorate-agent`: the command line of what runs beside etcd. It only reads arguments and hands over: what `install` and
+//! `launch` do is on the way of every start of a pod, so neither touches anything of the other commands.
+
+mod commands;
+mod trial;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +13,7 @@ use clap::{Parser, Subcommand};
 use quorate_backup::launch::{self, Identity, PushSettings, Settings};
 use quorate_backup::{install, ticket};
 
-/// What runs beside each etcd member of a Quorate cluster.
+/// What runs beside each etcd member of a Quorate cluster, and what keeps and restores its backups.
 #[derive(Debug, Parser)]
 #[command(name = "quorate-agent", version, arg_required_else_help = true)]
 struct Command {
@@ -56,37 +60,34 @@ enum Action {
     ///
     /// The command of a trial: a pod that ends at once, on the node of a member that is to run the image. It ends with 0 if
     /// the binary has the version and reads all of the flags; else with 1, and says why.
-    Try(Try),
-}
-
-#[derive(Debug, clap::Args)]
-struct Try {
-    /// The version that the binary must have
-    #[arg(long, value_name = "VERSION")]
-    etcd_version: String,
-    /// The etcd binary: a path, or a name on PATH (else /usr/local/bin/etcd)
-    #[arg(long, value_name = "PROGRAM", default_value = "etcd")]
-    etcd: PathBuf,
-    /// Where to say why not: the kubelet shows this file in the pod's status
-    #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
-    report: PathBuf,
-    /// The flags that it must take
-    #[arg(last = true)]
-    flags: Vec<String>,
-}
-
-impl Try {
-    fn run(self) -> anyhow::Result<ExitCode> {
-        let Self { etcd_version, etcd, report, flags } = self;
-        match launch::try_binary(etcd, &ticket::EtcdVersion::new(etcd_version), flags)? {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(why) => {
-                tracing::error!("{why}");
-                std::fs::write(&report, why).with_context(|| format!("failed to write {}", report.display()))?;
-                Ok(ExitCode::FAILURE)
-            }
-        }
-    }
+    Try(trial::Try),
+    /// Take a full snapshot of etcd into a store
+    ///
+    /// It streams: etcd's snapshot is checked against etcd's own hash, compressed and uploaded in bounded memory,
+    /// whatever the database's size. The backup is there when its manifest is, which is written last; when this fails,
+    /// there is none.
+    Snapshot(commands::snapshot::Snapshot),
+    /// Record a cluster: a full snapshot now and then, and every event between
+    ///
+    /// It reads one member until it is told to stop, and can be started again at any time. When it can't go on with what
+    /// is there (the history was compacted, another one, or too far ahead) it begins a new generation with a full
+    /// snapshot. Two at once do no harm: one of them wins.
+    Archive(commands::archive::Archive),
+    /// Restore a member's data directory, or a database file
+    ///
+    /// To the newest state, a revision, or a time. Every byte is checked, and nothing appears under its name before it is
+    /// complete. A restore that was stopped is simply repeated.
+    Restore(commands::restore::Restore),
+    /// Show the backups in a store
+    List(commands::list::List),
+    /// Show one backup with all its parts
+    Inspect(commands::list::Inspect),
+    /// Prove that a backup restores: do it, in scratch space, and read all of it
+    Verify(commands::verify::Verify),
+    /// Copy backups to another store
+    Copy(commands::copy::Copy),
+    /// Remove old backups, and data that no backup refers to
+    Prune(commands::prune::Prune),
 }
 
 #[derive(Debug, clap::Args)]
@@ -145,5 +146,25 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),
         Action::Try(trial) => trial.run(),
+        Action::Snapshot(snapshot) => snapshot.run().map(|()| ExitCode::SUCCESS),
+        Action::Archive(archive) => archive.run().map(|()| ExitCode::SUCCESS),
+        Action::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
+        Action::List(list) => list.run().map(|()| ExitCode::SUCCESS),
+        Action::Inspect(inspect) => inspect.run().map(|()| ExitCode::SUCCESS),
+        Action::Verify(verify) => verify.run().map(|()| ExitCode::SUCCESS),
+        Action::Copy(copy) => copy.run().map(|()| ExitCode::SUCCESS),
+        Action::Prune(prune) => prune.run().map(|()| ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Command;
+
+    #[test]
+    fn the_arguments_of_every_command_fit_together() {
+        Command::command().debug_assert();
     }
 }

@@ -1,0 +1,225 @@
+//! What a watch has brought and nobody has taken yet: first in memory, then in a file, both bounded. The order stays.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
+use prost::Message;
+use tokio::sync::Notify;
+
+use super::feed::FeedError;
+
+/// What may wait in memory, in bytes.
+const MEMORY: usize = 16 << 20;
+/// What an event takes in memory beside its key and value.
+const EVENT_OVERHEAD: usize = 160;
+
+/// What comes of a watch.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum News {
+    /// Events, in order.
+    Events(Vec<PbEvent>),
+    /// Nothing up to this revision will follow.
+    Progress(u64),
+}
+
+/// A queue between the one who receives and the one who records.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    memory: VecDeque<(News, usize)>,
+    held: usize,
+    spill: Spill,
+    ended: Option<FeedError>,
+}
+
+/// A file that is written at its end and read from its begin. It has no name: it is gone with the process.
+#[derive(Debug)]
+struct Spill {
+    file: File,
+    limit: u64,
+    written: u64,
+    read: u64,
+}
+
+impl Backlog {
+    /// With a file of at most `limit` bytes in this folder.
+    pub fn new(folder: &Path, limit: u64) -> io::Result<Self> {
+        let spill = Spill { file: tempfile::tempfile_in(folder)?, limit, written: 0, read: 0 };
+        let inner = Inner { memory: VecDeque::new(), held: 0, spill, ended: None };
+        Ok(Self { inner: Mutex::new(inner), changed: Notify::new() })
+    }
+
+    /// Adds news; false if there is no room, after which nothing more may be added.
+    pub fn push(&self, news: News) -> bool {
+        let mut inner = self.lock();
+        let size = size(&news);
+        // What is in the file is older than this, so it goes there too.
+        let fits = inner.spill.is_empty() && (inner.memory.is_empty() || inner.held + size <= MEMORY);
+        let done = if fits {
+            inner.held += size;
+            inner.memory.push_back((news, size));
+            true
+        } else {
+            match inner.spill.push(news) {
+                Ok(()) => true,
+                Err(error) => {
+                    inner.ended = Some(FeedError::Overflow(error));
+                    false
+                }
+            }
+        };
+        drop(inner);
+        self.changed.notify_one();
+        done
+    }
+
+    /// Nothing more will come.
+    pub fn end(&self, error: FeedError) {
+        self.lock().ended.get_or_insert(error);
+        self.changed.notify_one();
+    }
+
+    /// The oldest news; the reason why nothing more comes once all were taken.
+    pub async fn next(&self) -> Result<News, FeedError> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(result) = self.try_next() {
+                return result;
+            }
+            changed.await;
+        }
+    }
+
+    fn try_next(&self) -> Option<Result<News, FeedError>> {
+        let mut inner = self.lock();
+        if let Some((news, size)) = inner.memory.pop_front() {
+            inner.held -= size;
+            return Some(Ok(news));
+        }
+        match inner.spill.pop() {
+            Ok(Some(news)) => Some(Ok(news)),
+            Ok(None) => inner.ended.take().map(Err),
+            Err(error) => Some(Err(FeedError::Overflow(error))),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn size(news: &News) -> usize {
+    match news {
+        News::Progress(_) => 0,
+        News::Events(events) => events
+            .iter()
+            .map(|event| EVENT_OVERHEAD + event.kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len()))
+            .sum(),
+    }
+}
+
+impl Spill {
+    fn is_empty(&self) -> bool {
+        self.read == self.written
+    }
+
+    /// Each of the news as etcd's own message, with its length before it.
+    fn push(&mut self, news: News) -> io::Result<()> {
+        let message = match news {
+            News::Events(events) => PbWatchResponse { events, ..PbWatchResponse::default() },
+            News::Progress(revision) => {
+                let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+                let header = Some(PbResponseHeader { revision, ..PbResponseHeader::default() });
+                PbWatchResponse { header, ..PbWatchResponse::default() }
+            }
+        };
+        let bytes = message.encode_to_vec();
+        let end = self.written + 8 + bytes.len() as u64;
+        if end > self.limit {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the spill file is full"));
+        }
+        self.file.write_all_at(&(bytes.len() as u64).to_le_bytes(), self.written)?;
+        self.file.write_all_at(&bytes, self.written + 8)?;
+        self.written = end;
+        Ok(())
+    }
+
+    fn pop(&mut self) -> io::Result<Option<News>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let mut length = [0; 8];
+        self.file.read_exact_at(&mut length, self.read)?;
+        let length = u64::from_le_bytes(length);
+        let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+        self.file.read_exact_at(&mut bytes, self.read + 8)?;
+        self.read += 8 + length;
+        if self.is_empty() {
+            self.file.set_len(0)?;
+            (self.read, self.written) = (0, 0);
+        }
+        let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(&bytes[..]).map_err(io::Error::other)?;
+        let revision = header.and_then(|header| u64::try_from(header.revision).ok());
+        Ok(Some(revision.map_or(News::Events(events), News::Progress)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etcd_client::proto::PbKeyValue;
+
+    use super::*;
+
+    fn news(number: i64, bytes: usize) -> News {
+        let kv = PbKeyValue { mod_revision: number, value: vec![7; bytes], ..PbKeyValue::default() };
+        News::Events(vec![PbEvent { r#type: 0, kv: Some(kv), prev_kv: None }])
+    }
+
+    #[tokio::test]
+    async fn order_stays_through_memory_and_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let backlog = Backlog::new(folder.path(), 1 << 30).unwrap();
+        let mut all = Vec::new();
+        let mut taken = Vec::new();
+        for round in 0..6 {
+            for number in 0..30 {
+                let one = if number % 7 == 0 { News::Progress(number) } else { news(round, 1 << 20) };
+                assert!(backlog.push(one.clone()));
+                all.push(one);
+            }
+            // Once less than what came, once all of it.
+            let until = if round % 2 == 0 { taken.len() + 17 } else { all.len() };
+            while taken.len() < until
+                && let Some(one) = backlog.try_next()
+            {
+                taken.push(one.unwrap());
+            }
+        }
+        assert_eq!(taken.len(), all.len());
+        assert!(taken == all);
+        assert_eq!(backlog.lock().spill.file.metadata().unwrap().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn when_the_file_is_full_what_was_held_still_comes_and_then_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let backlog = Backlog::new(folder.path(), 3 << 20).unwrap();
+        let held = (0..100).take_while(|number| backlog.push(news(*number, 1 << 20))).count();
+        backlog.end(FeedError::Canceled("later".into()));
+        for number in 0..held {
+            assert!(backlog.next().await.unwrap() == news(i64::try_from(number).unwrap(), 1 << 20));
+        }
+        assert!((17..=19).contains(&held), "{held}");
+        assert!(matches!(backlog.next().await, Err(FeedError::Overflow(_))));
+    }
+}

@@ -1,0 +1,82 @@
+//! Stores one batch: its records as a data object, then the manifest that makes them part of the history. It does not give
+//! up while the store is away: what comes meanwhile waits in the backlog.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use crate::format::{
+    COMMIT_WITHIN, Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, GenerationKey, Header,
+    LeaseGrant, Nonce, commit,
+};
+use crate::store::Store;
+
+use super::recorder::Batch;
+
+/// The pause after a first failure; each next one is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Why a batch was not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum FlushError {
+    /// Another writer was first.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// What was committed is refused by those who read it.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+}
+
+/// Stores it, however long that takes, and adds it to the chain.
+pub(super) async fn flush(
+    store: &Store,
+    chain: &mut Chain,
+    batch: Batch,
+    leases: Vec<LeaseGrant>,
+) -> Result<(), FlushError> {
+    let Batch { from, to, events, records, last_events, samples } = batch;
+    let mut pause = FIRST_PAUSE;
+    let mut wait = async |error: String| {
+        tracing::warn!("revisions {from} to {to} are not stored yet: {error}");
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    };
+    let manifest = 'data: loop {
+        let begun = Instant::now();
+        let data = match write(store, &chain.key, &records).await {
+            Ok(data) => data,
+            Err(error) => {
+                wait(error.to_string()).await;
+                continue;
+            }
+        };
+        let header = Header::new(&chain.key, Nonce::random());
+        let (leases, samples, previous) = (leases.clone(), samples.clone(), chain.head_hash());
+        let delta = Delta { header, from, to, previous, events, last_events, leases, samples, data };
+        let manifest = delta.write();
+        // Data that no manifest refers to is garbage when it is old.
+        while begun.elapsed() < COMMIT_WITHIN {
+            match commit(store, &chain.key.delta(from), manifest.clone()).await {
+                Ok(()) => break 'data manifest,
+                Err(error @ CommitError::Lost(_)) => return Err(error.into()),
+                Err(error @ (CommitError::Store { .. } | CommitError::Inconsistent(_))) => {
+                    wait(error.to_string()).await;
+                }
+            }
+        }
+    };
+    chain.add(&manifest)?;
+    Ok(())
+}
+
+async fn write(store: &Store, generation: &GenerationKey, records: &[u8]) -> Result<Data, DataError> {
+    let mut writer = DataWriter::new(store, generation);
+    match writer.write(records).await {
+        Ok(()) => writer.finish().await,
+        Err(error) => {
+            writer.abort().await;
+            Err(error)
+        }
+    }
+}

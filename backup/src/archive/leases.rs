@@ -1,0 +1,91 @@
+//! Learns for how long leases were granted: a watch shows no more than their ids, and a lease that has run out can't be asked
+//! any more. So each is asked for at its first sight.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use etcd_client::LeaseClient;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::format::LeaseGrant;
+
+/// Questions on their way at once.
+const AT_ONCE: usize = 16;
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(3);
+/// How long a flush waits for answers. What comes later is in the next one.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// What is known of leases.
+pub(super) struct Leases {
+    client: LeaseClient,
+    /// Those that were asked for, or need not be.
+    seen: BTreeSet<i64>,
+    waiting: Vec<i64>,
+    asked: JoinSet<(i64, Option<i64>)>,
+    /// Learned since the last flush.
+    learned: BTreeMap<i64, i64>,
+}
+
+impl Leases {
+    pub fn new(client: LeaseClient) -> Self {
+        Self { client, seen: BTreeSet::new(), waiting: Vec::new(), asked: JoinSet::new(), learned: BTreeMap::new() }
+    }
+
+    /// A put names this one.
+    pub fn see(&mut self, id: i64) {
+        if self.seen.insert(id) {
+            self.waiting.push(id);
+        }
+        self.ask();
+    }
+
+    /// All that there are, also without keys, and what was learned since the last call. A failure costs no more than the
+    /// TTL of leases that die meanwhile.
+    pub async fn flush(&mut self) -> Vec<LeaseGrant> {
+        let deadline = Instant::now() + WAIT;
+        match timeout_at(deadline, Box::pin(self.client.leases())).await {
+            Ok(Ok(all)) => {
+                for lease in all.leases() {
+                    self.see(lease.id());
+                }
+            }
+            Ok(Err(error)) => tracing::warn!("leases can't be listed: {error}"),
+            Err(_) => tracing::warn!("leases can't be listed: etcd does not answer"),
+        }
+        while let Ok(Some(answer)) = timeout_at(deadline, self.asked.join_next()).await {
+            self.take(answer.ok());
+            self.ask();
+        }
+        std::mem::take(&mut self.learned).into_iter().map(|(id, ttl)| LeaseGrant { id, ttl }).collect()
+    }
+
+    fn ask(&mut self) {
+        while let Some(answer) = self.asked.try_join_next() {
+            self.take(answer.ok());
+        }
+        while self.asked.len() < AT_ONCE
+            && let Some(id) = self.waiting.pop()
+        {
+            let mut client = self.client.clone();
+            self.asked.spawn(async move {
+                let answer = tokio::time::timeout(ANSWER, Box::pin(client.time_to_live(id, None))).await;
+                (id, answer.ok().and_then(Result::ok).map(|lease| lease.granted_ttl()))
+            });
+        }
+    }
+
+    fn take(&mut self, answer: Option<(i64, Option<i64>)>) {
+        match answer {
+            Some((id, Some(ttl))) if id > 0 && ttl > 0 => {
+                self.learned.insert(id, ttl);
+            }
+            // It has run out already, or etcd did not answer: then it is asked again at its next sight.
+            Some((id, _)) => {
+                self.seen.remove(&id);
+            }
+            None => {}
+        }
+    }
+}

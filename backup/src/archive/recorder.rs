@@ -1,0 +1,335 @@
+//! Turns the events of a watch into records, revision by revision. A revision is closed when it is certain that no event of
+//! it will follow: only closed ones may be committed. Pure: no clock, no network.
+
+use etcd_client::proto::PbEvent;
+use jiff::Timestamp;
+use prost::Message;
+
+use crate::bolt::mvcc::{BucketKey, KeyValue};
+use crate::format::{Hash, Hasher, Record, RecordFault, Revision, Sample, write_record};
+
+/// etcd's number for a deletion (`mvccpb.Event.EventType`).
+const DELETE: i32 = 1;
+/// The shortest time between two samples: restores are asked for by the second.
+const SAMPLE_EVERY: jiff::SignedDuration = jiff::SignedDuration::from_secs(1);
+
+/// What makes a watch useless.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The history is another one than the one that was recorded.
+    #[error("revision {0} holds other events than those that were recorded: the cluster has another history")]
+    Forked(Revision),
+    /// Revisions are missing, or come again.
+    #[error("revision {found} came where {expected} was due")]
+    Order {
+        /// What was due.
+        expected: u64,
+        /// What came.
+        found: u64,
+    },
+    /// An event without content.
+    #[error("an event came without a key")]
+    Empty,
+    /// An event that the format can't hold.
+    #[error(transparent)]
+    Record(#[from] RecordFault),
+}
+
+/// Closed revisions without a gap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The first one.
+    pub from: Revision,
+    /// The last one.
+    pub to: Revision,
+    /// How many events they have.
+    pub events: u64,
+    /// Their records.
+    pub records: Vec<u8>,
+    /// The hash of the last revision's records.
+    pub last_events: Hash,
+    /// Moments by which revisions had been reached.
+    pub samples: Vec<Sample>,
+}
+
+/// What is expected of the first revision that comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// What is before the head is skipped, and then the head itself proved.
+    Skipping(Hash),
+    /// The head itself, whose events must hash to this.
+    Proving(Hash),
+    /// What comes after it.
+    Recording,
+}
+
+/// A revision whose events are coming.
+#[derive(Debug)]
+struct Open {
+    revision: u64,
+    events: u64,
+    /// Where its records begin in the recorder's.
+    start: usize,
+}
+
+/// Records from a head on.
+#[derive(Debug)]
+pub struct Recorder {
+    stage: Stage,
+    /// The last closed revision.
+    head: u64,
+    open: Option<Open>,
+    /// Those of the closed revisions, then those of the open one.
+    records: Vec<u8>,
+    closed: Closed,
+}
+
+/// What is closed and not yet taken.
+#[derive(Debug, Default)]
+struct Closed {
+    first: Option<u64>,
+    events: u64,
+    /// Where the records end.
+    end: usize,
+    last_events: Option<Hash>,
+    samples: Vec<Sample>,
+}
+
+impl Recorder {
+    /// For a watch that was opened at [`Self::watch_from`]. `head` is the last recorded revision, `last_events` the hash of
+    /// its records.
+    pub fn new(head: Revision, last_events: Hash) -> Self {
+        // Of a head without any events (a new cluster's first revision, or all were compacted) there is nothing to prove.
+        let nothing = last_events == Hasher::new().finish();
+        let stage = if nothing { Stage::Recording } else { Stage::Proving(last_events) };
+        Self { stage, head: head.get(), open: None, records: Vec::new(), closed: Closed::default() }
+    }
+
+    /// For a watch that was opened at `watched_from`, before the full snapshot was taken that ends with `head`.
+    pub fn after_full(head: Revision, last_events: Hash, watched_from: Revision) -> Self {
+        let mut recorder = Self::new(head, last_events);
+        // Nothing was written before the snapshot: the watch begins behind the head, which it can't show.
+        recorder.stage = match recorder.stage {
+            Stage::Proving(hash) if watched_from <= head => Stage::Skipping(hash),
+            _ => Stage::Recording,
+        };
+        recorder
+    }
+
+    /// Where the watch has to begin.
+    pub fn watch_from(&self) -> Revision {
+        let head = Revision::new(self.head).unwrap_or_default();
+        match self.stage {
+            Stage::Skipping(_) | Stage::Proving(_) => head,
+            Stage::Recording => head.next(),
+        }
+    }
+
+    /// Whether the watch has shown that its history is the recorded one.
+    pub fn proved(&self) -> bool {
+        self.stage == Stage::Recording
+    }
+
+    /// Bytes that are held.
+    pub fn bytes(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The next event, in the order in which etcd sent them. It tells the lease that a put names.
+    pub fn event(&mut self, event: PbEvent, now: Timestamp) -> Result<Option<i64>, Fault> {
+        let kv = event.kv.ok_or(Fault::Empty)?;
+        let main = u64::try_from(kv.mod_revision).map_err(|_| Fault::Order { expected: self.head + 1, found: 0 })?;
+        if let Stage::Skipping(hash) = self.stage {
+            if main < self.head {
+                return Ok(None);
+            }
+            self.stage = Stage::Proving(hash);
+        }
+        if self.open.as_ref().is_some_and(|open| open.revision != main) {
+            self.close(now)?;
+        }
+        let expected = match (self.stage, &self.open) {
+            (_, Some(open)) => open.revision,
+            (Stage::Skipping(_) | Stage::Proving(_), None) => self.head,
+            (Stage::Recording, None) => self.head + 1,
+        };
+        if main != expected {
+            // The head's own events are gone: they are others by now.
+            return Err(match self.stage {
+                Stage::Skipping(_) | Stage::Proving(_) => Fault::Forked(self.watch_from()),
+                Stage::Recording => Fault::Order { expected, found: main },
+            });
+        }
+        let start = self.records.len();
+        let open = self.open.get_or_insert(Open { revision: main, events: 0, start });
+        let tombstone = event.r#type == DELETE;
+        let key = BucketKey { main, sub: open.events, tombstone };
+        open.events += 1;
+        let lease = (!tombstone && kv.lease != 0).then_some(kv.lease);
+        // Of a deletion the database holds nothing but the key.
+        let value = if tombstone {
+            KeyValue { key: kv.key, ..KeyValue::default() }.encode_to_vec()
+        } else {
+            kv.encode_to_vec()
+        };
+        write_record(&mut self.records, Record { key, value: &value })?;
+        Ok(lease)
+    }
+
+    /// etcd has said that nothing up to this revision will follow.
+    pub fn progress(&mut self, revision: u64, now: Timestamp) -> Result<(), Fault> {
+        if self.open.as_ref().is_some_and(|open| open.revision <= revision) { self.close(now) } else { Ok(()) }
+    }
+
+    /// Everything that is closed.
+    pub fn take(&mut self) -> Option<Batch> {
+        let Closed { first, events, end, last_events, samples } = std::mem::take(&mut self.closed);
+        let (from, to) = (Revision::new(first?)?, Revision::new(self.head)?);
+        let rest = self.records.split_off(end);
+        let records = std::mem::replace(&mut self.records, rest);
+        if let Some(open) = &mut self.open {
+            open.start = 0;
+        }
+        Some(Batch { from, to, events, records, last_events: last_events?, samples })
+    }
+
+    fn close(&mut self, now: Timestamp) -> Result<(), Fault> {
+        let Some(Open { revision, events, start }) = self.open.take() else { return Ok(()) };
+        let hash = Hash::of(self.records.get(start..).unwrap_or_default());
+        if let Stage::Proving(recorded) = self.stage {
+            self.stage = Stage::Recording;
+            self.records.truncate(start);
+            return if hash == recorded {
+                Ok(())
+            } else {
+                Err(Fault::Forked(Revision::new(revision).unwrap_or_default()))
+            };
+        }
+        self.head = revision;
+        let closed = &mut self.closed;
+        closed.first.get_or_insert(revision);
+        closed.events += events;
+        closed.end = self.records.len();
+        closed.last_events = Some(hash);
+        let sample = Sample { at: now, revision: Revision::new(revision).unwrap_or_default() };
+        match closed.samples.as_mut_slice() {
+            // The last of each second stays, and so does the first of all: moments between have an answer.
+            [.., before, last] if now.duration_since(before.at) < SAMPLE_EVERY => *last = sample,
+            _ => closed.samples.push(sample),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etcd_client::proto::PbKeyValue;
+
+    use super::*;
+
+    fn at(millisecond: i64) -> Timestamp {
+        Timestamp::from_millisecond(millisecond).unwrap()
+    }
+
+    fn event(revision: i64, key: &str, kind: i32) -> PbEvent {
+        let kv = PbKeyValue { key: key.into(), mod_revision: revision, lease: 7, ..PbKeyValue::default() };
+        PbEvent { r#type: kind, kv: Some(kv), prev_kv: None }
+    }
+
+    fn revision(number: u64) -> Revision {
+        Revision::new(number).unwrap()
+    }
+
+    fn new(head: u64) -> Recorder {
+        Recorder::new(revision(head), Hasher::new().finish())
+    }
+
+    #[test]
+    fn only_what_is_closed_is_taken() {
+        let mut recorder = new(10);
+        assert_eq!(recorder.watch_from(), revision(11));
+        assert_eq!(recorder.event(event(11, "a", 0), at(0)).unwrap(), Some(7));
+        assert_eq!(recorder.event(event(11, "b", DELETE), at(0)).unwrap(), None);
+        assert_eq!(recorder.take(), None);
+        recorder.progress(10, at(0)).unwrap();
+        assert_eq!(recorder.take(), None);
+        recorder.event(event(12, "a", 0), at(1)).unwrap();
+        let batch = recorder.take().unwrap();
+        assert_eq!((batch.from, batch.to, batch.events), (revision(11), revision(11), 2));
+        assert_eq!(batch.last_events, Hash::of(&batch.records));
+        recorder.progress(12, at(2)).unwrap();
+        let batch = recorder.take().unwrap();
+        assert_eq!((batch.from, batch.to, batch.events), (revision(12), revision(12), 1));
+        assert_eq!((recorder.take(), recorder.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn the_head_is_proved_and_not_recorded_again() {
+        let mut first = new(10);
+        first.event(event(11, "a", 0), at(0)).unwrap();
+        first.progress(11, at(0)).unwrap();
+        let batch = first.take().unwrap();
+
+        let mut same = Recorder::new(revision(11), batch.last_events);
+        assert_eq!((same.watch_from(), same.proved()), (revision(11), false));
+        same.event(event(11, "a", 0), at(0)).unwrap();
+        same.event(event(12, "a", 0), at(0)).unwrap();
+        assert!(same.proved());
+        same.progress(12, at(0)).unwrap();
+        assert_eq!(same.take().unwrap().from, revision(12));
+
+        let mut other = Recorder::new(revision(11), batch.last_events);
+        other.event(event(11, "b", 0), at(0)).unwrap();
+        assert!(matches!(other.progress(11, at(0)), Err(Fault::Forked(_))));
+        let mut gone = Recorder::new(revision(11), batch.last_events);
+        assert!(matches!(gone.event(event(12, "a", 0), at(0)), Err(Fault::Forked(_))));
+    }
+
+    #[test]
+    fn what_a_full_snapshot_holds_is_not_recorded_again() {
+        let mut first = new(10);
+        first.event(event(11, "a", 0), at(0)).unwrap();
+        first.progress(11, at(0)).unwrap();
+        let hash = first.take().unwrap().last_events;
+        // Events before the snapshot's last, that one, and then others.
+        let mut recorder = Recorder::after_full(revision(11), hash, revision(9));
+        for number in 9..14 {
+            recorder.event(event(number, "a", 0), at(0)).unwrap();
+        }
+        let batch = recorder.take().unwrap();
+        assert_eq!((batch.from, batch.to), (revision(12), revision(12)));
+        // Nothing came between: the watch begins behind it.
+        let mut recorder = Recorder::after_full(revision(11), hash, revision(12));
+        recorder.event(event(12, "a", 0), at(0)).unwrap();
+        // Something came, and the snapshot's last is not as the watch shows it.
+        let mut recorder = Recorder::after_full(revision(11), hash, revision(10));
+        recorder.event(event(10, "a", 0), at(0)).unwrap();
+        recorder.event(event(11, "b", 0), at(0)).unwrap();
+        assert!(matches!(recorder.progress(11, at(0)), Err(Fault::Forked(_))));
+    }
+
+    #[test]
+    fn a_gap_and_a_step_back_are_faults() {
+        for wrong in [10, 11, 13] {
+            let mut recorder = new(10);
+            recorder.event(event(11, "a", 0), at(0)).unwrap();
+            recorder.progress(11, at(0)).unwrap();
+            assert!(matches!(recorder.event(event(wrong, "a", 0), at(0)), Err(Fault::Order { .. })), "{wrong}");
+        }
+        assert!(matches!(new(10).event(event(12, "a", 0), at(0)), Err(Fault::Order { expected: 11, found: 12 })));
+        assert!(matches!(new(1).event(PbEvent::default(), at(0)), Err(Fault::Empty)));
+    }
+
+    #[test]
+    fn samples_are_thinned_to_seconds_and_end_with_the_last_revision() {
+        let mut recorder = new(0);
+        for number in 1..=5000 {
+            recorder.event(event(number, "a", 0), at(number)).unwrap();
+        }
+        recorder.progress(5000, at(5000)).unwrap();
+        let samples = recorder.take().unwrap().samples;
+        assert!((5..=8).contains(&samples.len()), "{samples:?}");
+        assert_eq!(samples.last().map(|sample| sample.revision), Some(revision(5000)));
+        assert!(samples.is_sorted_by(|one, next| one.at <= next.at && one.revision < next.revision));
+    }
+}

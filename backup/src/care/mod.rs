@@ -1,0 +1,12 @@
+//! What a store needs over time: a look at what is there, proof that it restores, copies, and an end for what is old. It
+//! takes no backups.
+
+mod copy;
+mod overview;
+mod prune;
+mod verify;
+
+pub use copy::{Copied, CopyError, copy};
+pub use overview::{Overview, State, overview};
+pub use prune::{Keep, Plan, Pruned, Removal, plan, prune};
+pub use verify::{Verified, VerifyError, verify};

@@ -1,0 +1,59 @@
+//! What is in a store: every generation, whole or not.
+
+use jiff::Timestamp;
+
+use crate::format::{Chain, ChainError, GenerationKey, Lineage, generations};
+use crate::store::{Store, StoreError};
+
+/// A generation, as far as it can be read.
+#[derive(Debug)]
+pub struct Overview {
+    /// Which.
+    pub key: GenerationKey,
+    /// What it is worth.
+    pub state: State,
+}
+
+/// What a generation is worth.
+#[derive(Debug)]
+pub enum State {
+    /// Its manifests are all there.
+    Whole(Box<Chain>),
+    /// Its full snapshot is being taken, or never was.
+    WithoutFull,
+    /// It can't be restored beyond some point, or at all.
+    Damaged(String),
+}
+
+impl Overview {
+    /// When it began, if that is known.
+    pub fn taken(&self) -> Option<Timestamp> {
+        match &self.state {
+            State::Whole(chain) => Some(chain.full.taken),
+            State::WithoutFull | State::Damaged(_) => None,
+        }
+    }
+}
+
+/// All generations of a lineage, or of all lineages, in the order of their names.
+pub async fn overview(store: &Store, lineage: Option<&Lineage>) -> Result<Vec<Overview>, StoreError> {
+    let lineages = match lineage {
+        Some(lineage) => vec![lineage.clone()],
+        None => store.folders(None).await?.iter().filter_map(|name| name.parse().ok()).collect(),
+    };
+    let mut found = Vec::new();
+    for lineage in lineages {
+        for key in generations(store, &lineage).await? {
+            let state = match Chain::read(store, &key).await {
+                Ok(chain) => State::Whole(Box::new(chain)),
+                Err(ChainError::NoFull(_)) => State::WithoutFull,
+                Err(ChainError::Store(error)) => return Err(error),
+                Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })) => {
+                    State::Damaged(error.to_string())
+                }
+            };
+            found.push(Overview { key, state });
+        }
+    }
+    Ok(found)
+}

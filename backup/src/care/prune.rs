@@ -1,0 +1,161 @@
+//! Removes what is old: whole generations that nobody asked to keep, and data that no manifest refers to. What is decided is
+//! pure; carrying it out begins with the manifests, so that nothing is ever seen that can't be restored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use jiff::Timestamp;
+
+use super::overview::{Overview, State, overview};
+use crate::format::{Cluster, GARBAGE_AGE, GenerationKey, Lineage};
+use crate::store::{Key, Listed, Store, StoreError};
+
+/// What is kept of each cluster. A generation goes only if no rule keeps it, and the newest one that is whole never goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// So many of the newest generations.
+    pub newest: usize,
+    /// Every generation that is needed to restore what was at any moment since this long ago.
+    pub last: Duration,
+}
+
+/// Something that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removal {
+    /// A whole generation.
+    Generation(GenerationKey),
+    /// Data that no manifest refers to.
+    Garbage {
+        /// The object.
+        key: Key,
+        /// Its size, in bytes.
+        bytes: u64,
+    },
+}
+
+/// What would be removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order in which it goes.
+    pub removals: Vec<Removal>,
+    /// Generations that stay.
+    pub kept: usize,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Objects that are gone.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What could not be removed, and why: a locked bucket keeps objects for a time.
+    pub failed: Vec<String>,
+}
+
+/// Finds what can go.
+pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) -> Result<Plan, StoreError> {
+    // Data first and manifests second: data whose manifest comes between the two is not taken for garbage.
+    let listed: Vec<Listed> = store.list(Some(&Key::new(lineage.as_str()))).try_collect().await?;
+    let all = overview(store, Some(lineage)).await?;
+    let gone = unneeded(&all, keep, now);
+    let mut removals: Vec<_> = gone.iter().cloned().map(Removal::Generation).collect();
+    // By the store's clock it is at least as late as its newest object.
+    let store_now = listed.iter().map(|listed| listed.modified).max().unwrap_or(now);
+    for overview in &all {
+        if gone.contains(&overview.key) {
+            continue;
+        }
+        let referred = match &overview.state {
+            State::Whole(chain) => {
+                let deltas = chain.links.iter().map(|link| overview.key.data(&link.delta.data.name));
+                deltas.chain([overview.key.data(&chain.full.data.name)]).collect()
+            }
+            State::WithoutFull => BTreeSet::new(),
+            // What its lost manifests referred to may still be wanted by somebody who mends it.
+            State::Damaged(_) => continue,
+        };
+        let folder = format!("{}/", overview.key.data_folder());
+        let data = listed.iter().filter(|listed| listed.key.as_str().starts_with(&folder));
+        for Listed { key, bytes, modified } in data {
+            let old = store_now.duration_since(*modified).unsigned_abs() >= GARBAGE_AGE;
+            if old && !referred.contains(key) {
+                removals.push(Removal::Garbage { key: key.clone(), bytes: *bytes });
+            }
+        }
+    }
+    Ok(Plan { removals, kept: all.len() - gone.len() })
+}
+
+/// Generations that no rule keeps.
+fn unneeded(all: &[Overview], keep: Keep, now: Timestamp) -> BTreeSet<GenerationKey> {
+    let mut clusters: BTreeMap<&Cluster, Vec<(Timestamp, &GenerationKey)>> = BTreeMap::new();
+    for overview in all {
+        // One that can't be read whole is for a person to decide on.
+        if let Some(taken) = overview.taken() {
+            clusters.entry(&overview.key.cluster).or_default().push((taken, &overview.key));
+        }
+    }
+    let mut gone = BTreeSet::new();
+    for mut generations in clusters.into_values() {
+        generations.sort();
+        let count = generations.len();
+        for (index, (_, key)) in generations.iter().enumerate() {
+            let among_newest = count - index <= keep.newest.max(1);
+            // It is needed for what was until the next one began.
+            let needed_until = generations.get(index + 1).map_or(now, |(next, _)| *next);
+            let in_time = now.duration_since(needed_until).unsigned_abs() <= keep.last || needed_until > now;
+            if !among_newest && !in_time {
+                gone.insert((*key).clone());
+            }
+        }
+    }
+    gone
+}
+
+/// Removes it. What can't be removed stays, and is told.
+pub async fn prune(store: &Store, plan: &Plan) -> Result<Pruned, StoreError> {
+    let mut pruned = Pruned::default();
+    for removal in &plan.removals {
+        match removal {
+            Removal::Garbage { key, bytes } => {
+                remove(store, key, *bytes, &mut pruned).await;
+            }
+            Removal::Generation(generation) => {
+                let full = generation.full();
+                // Without it nobody takes the rest for a backup. If it can't go, nothing else of it may.
+                if remove(store, &full, 0, &mut pruned).await == Removed::No {
+                    continue;
+                }
+                let mut rest: Vec<Listed> = store.list(Some(&generation.folder())).try_collect().await?;
+                let data = format!("{}/", generation.data_folder());
+                rest.sort_by_key(|listed| listed.key.as_str().starts_with(&data));
+                for Listed { key, bytes, modified: _ } in rest {
+                    remove(store, &key, bytes, &mut pruned).await;
+                }
+            }
+        }
+    }
+    Ok(pruned)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    Yes,
+    No,
+}
+
+async fn remove(store: &Store, key: &Key, bytes: u64, pruned: &mut Pruned) -> Removed {
+    match store.delete(key).await {
+        Ok(()) => {
+            pruned.objects += 1;
+            pruned.bytes += bytes;
+            Removed::Yes
+        }
+        Err(error) => {
+            pruned.failed.push(error.to_string());
+            Removed::No
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Arguments that several commands have.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use quorate_backup::source::{Access, Credentials, Tls};
+use quorate_backup::store::{Address, CredentialsFolder, Settings, Store, StoreError};
+
+/// Where backups are kept.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store")]
+pub struct StoreArguments {
+    /// s3://bucket/prefix, gs://bucket/prefix, azure://account/container/prefix or file:///folder
+    #[arg(long, value_name = "ADDRESS", env = "QUORATE_STORE")]
+    store: Address,
+    /// An option of the store: endpoint, region, addressing (path, virtual-hosted), payload (signed, unsigned), kms-key
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair, env = "QUORATE_STORE_OPTIONS", value_delimiter = ',')]
+    store_option: Vec<(String, String)>,
+    /// A folder with one file for each value, as a mounted Secret; without it ambient credentials apply.
+    /// S3: access-key-id, secret-access-key, session-token. Google: service-account.json. Azure: account-key; or
+    /// sas-token; or tenant-id, client-id, client-secret. Each also ca.crt
+    #[arg(long, value_name = "FOLDER", env = "QUORATE_STORE_CREDENTIALS")]
+    store_credentials: Option<PathBuf>,
+    /// Authorities to trust beside the system's, in PEM
+    #[arg(long, value_name = "FILE", env = "QUORATE_STORE_CA")]
+    store_ca: Option<PathBuf>,
+}
+
+impl StoreArguments {
+    /// Opens it.
+    pub fn open(&self) -> Result<Store, StoreError> {
+        let Self { store, store_option, store_credentials, store_ca } = self;
+        Store::open(&Settings {
+            address: store.clone(),
+            options: store_option.iter().cloned().collect(),
+            credentials: store_credentials.clone().map(CredentialsFolder),
+            ca: store_ca.clone(),
+        })
+    }
+}
+
+/// The etcd member that is read.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "etcd")]
+pub struct SourceArguments {
+    /// The client URL of the member to read
+    #[arg(long, value_name = "URL", env = "QUORATE_ENDPOINT", default_value = "http://127.0.0.1:2379")]
+    endpoint: String,
+    /// Whom to trust as etcd, in PEM
+    #[arg(long, value_name = "FILE", env = "QUORATE_ETCD_CA")]
+    etcd_ca: Option<PathBuf>,
+    /// The own certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "QUORATE_ETCD_CERT", requires = "etcd_key")]
+    etcd_cert: Option<PathBuf>,
+    /// The key of the own certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "QUORATE_ETCD_KEY", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
+    /// The user, if etcd asks for one; it needs the role root
+    #[arg(long, value_name = "NAME", env = "QUORATE_ETCD_USER", requires = "etcd_password_file")]
+    etcd_user: Option<String>,
+    /// The file that holds the user's password
+    #[arg(long, value_name = "FILE", env = "QUORATE_ETCD_PASSWORD_FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+}
+
+impl SourceArguments {
+    /// How to reach it.
+    pub fn access(&self) -> Access {
+        let Self { endpoint, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file } = self.clone();
+        Access {
+            endpoint,
+            tls: Tls { ca: etcd_ca, identity: etcd_cert.zip(etcd_key) },
+            user: etcd_user.zip(etcd_password_file).map(|(name, password)| Credentials { name, password }),
+        }
+    }
+}
+
+/// `NAME=VALUE`.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}

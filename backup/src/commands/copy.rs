@@ -1,0 +1,108 @@
+//! `quorate-agent copy`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use quorate_backup::care::{Copied, State, copy, overview};
+use quorate_backup::format::{GenerationName, Lineage};
+use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
+use serde::Serialize;
+
+use super::arguments::{self, StoreArguments};
+use super::print::{self, Output};
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct Copy {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    destination: Destination,
+    /// Whose
+    #[arg(long, value_name = "NAME", env = "QUORATE_LINEAGE")]
+    lineage: Lineage,
+    /// Which generation; all, if not said
+    #[arg(long, value_name = "NAME")]
+    generation: Option<GenerationName>,
+    /// How to show the result
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// Where to: as the store, with `target` for `store`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Target")]
+struct Destination {
+    /// The store to copy to, written as --store
+    #[arg(long, value_name = "ADDRESS")]
+    target: Address,
+    /// An option of the target
+    #[arg(long, value_name = "NAME=VALUE", value_parser = arguments::pair, value_delimiter = ',')]
+    target_option: Vec<(String, String)>,
+    /// The target's credentials, as --store-credentials
+    #[arg(long, value_name = "FOLDER")]
+    target_credentials: Option<PathBuf>,
+    /// Authorities to trust beside the system's, in PEM
+    #[arg(long, value_name = "FILE")]
+    target_ca: Option<PathBuf>,
+}
+
+/// What is shown.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    generation: String,
+    manifests: u64,
+    present: u64,
+    bytes: u64,
+}
+
+impl Copy {
+    /// Copies.
+    pub fn run(self) -> anyhow::Result<()> {
+        super::run(Box::pin(self.copy()))
+    }
+
+    async fn copy(self) -> anyhow::Result<()> {
+        let Self { store, destination, lineage, generation, output } = self;
+        let Destination { target, target_option, target_credentials, target_ca } = destination;
+        let from = store.open()?;
+        from.check().await?;
+        let to = Store::open(&Settings {
+            address: target,
+            options: target_option.into_iter().collect(),
+            credentials: target_credentials.map(CredentialsFolder),
+            ca: target_ca,
+        })?;
+        let mut lines = Vec::new();
+        for one in overview(&from, Some(&lineage)).await? {
+            if generation.as_ref().is_some_and(|name| *name != one.key.name) {
+                continue;
+            }
+            let State::Whole(chain) = one.state else {
+                tracing::warn!("{} is not whole, and is left out", one.key);
+                continue;
+            };
+            let bar = print::bytes_bar("copy");
+            let copied = copy(&from, &to, &chain, |done, total| {
+                bar.set_length(total);
+                bar.set_position(done);
+            })
+            .await;
+            bar.finish_and_clear();
+            let Copied { manifests, present, bytes } = copied?;
+            lines.push(Line { generation: one.key.to_string(), manifests, present, bytes });
+        }
+        if lines.is_empty() {
+            anyhow::bail!("there is no such backup of {lineage} in {}", from.address());
+        }
+        print::show(output, &lines, || {
+            let row = |line: &Line| {
+                let (manifests, present) = (line.manifests.to_string(), line.present.to_string());
+                vec![line.generation.clone(), manifests, present, print::size(line.bytes)]
+            };
+            let rows: Vec<_> = lines.iter().map(row).collect();
+            print::table(&["GENERATION", "COPIED", "PRESENT", "SIZE"], &rows)
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! The commands for backups: their arguments, what they print, and how far they are. What they do is the library's.
+
+pub mod archive;
+mod arguments;
+mod choose;
+pub mod copy;
+pub mod list;
+mod print;
+pub mod prune;
+pub mod restore;
+pub mod snapshot;
+pub mod verify;
+
+use std::future::Future;
+
+use anyhow::Context;
+
+/// Runs a command to its end, or until SIGINT or SIGTERM: then what it was doing is dropped, and cleans up after itself.
+fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("failed to start threads")?;
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+        tokio::select! {
+            result = command => result,
+            _ = terminate.recv() => Err(anyhow::anyhow!("ended by SIGTERM")),
+            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("ended by SIGINT")),
+        }
+    })
+}

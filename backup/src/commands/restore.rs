@@ -1,0 +1,157 @@
+//! `quorate-agent restore`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use quorate_backup::format::Chain;
+use quorate_backup::restore::{self, Membership, Progress, Restored, Tool, Wanted};
+use serde::Serialize;
+
+use super::arguments::StoreArguments;
+use super::choose::WantedArguments;
+use super::print::{self, Output};
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct Restore {
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    wanted: WantedArguments,
+    #[command(flatten)]
+    target: Place,
+    #[command(flatten)]
+    member: Member,
+    /// How to show the result
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// Where to.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Place {
+    /// The data directory to make; it must not exist, or be empty
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+    /// Make no data directory, only the database file, which must not exist
+    #[arg(long, value_name = "FILE")]
+    database: Option<PathBuf>,
+}
+
+/// The member that the data directory is for.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Member")]
+struct Member {
+    /// etcdutl of the etcd version that will run: a path, or a name on PATH
+    #[arg(long, value_name = "PROGRAM", default_value = "etcdutl")]
+    etcdutl: PathBuf,
+    /// How far the revision is moved on. It has to be above every revision that was ever handed out, so that clients
+    /// notice; 0 is for looking at a backup only
+    #[arg(long, value_name = "REVISIONS", default_value_t = 1_000_000_000)]
+    bump_revision: u64,
+    /// The member's name
+    #[arg(long, default_value = "default")]
+    name: String,
+    /// The first members of the new cluster
+    #[arg(long, value_name = "NAME=URL", default_value = "default=http://localhost:2380")]
+    initial_cluster: String,
+    /// What makes the new cluster another one than the old
+    #[arg(long, value_name = "TOKEN", default_value = "etcd-cluster")]
+    initial_cluster_token: String,
+    /// The member's peer URLs
+    #[arg(long, value_name = "URL", default_value = "http://localhost:2380")]
+    initial_advertise_peer_urls: String,
+}
+
+/// What is shown.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Result {
+    generation: String,
+    revision: u64,
+    events: u64,
+    leases: u64,
+    leases_of_unknown_ttl: u64,
+    database_bytes: u64,
+    seconds: f64,
+}
+
+impl Restore {
+    /// Restores.
+    pub fn run(self) -> anyhow::Result<()> {
+        super::run(Box::pin(self.restore()))
+    }
+
+    async fn restore(self) -> anyhow::Result<()> {
+        let Self { store, wanted, target, member, output } = self;
+        let begun = std::time::Instant::now();
+        let store = store.open()?;
+        let wanted = Wanted::from(wanted);
+        let chains: Vec<Chain> = restore::survey(&store, &wanted).await?;
+        let choice = restore::pick(&chains, &wanted)?;
+        let bar = print::bytes_bar("restore");
+        let report = |progress| show(&bar, progress);
+        let Place { data_dir, database } = target;
+        let restored = match (data_dir, database) {
+            (Some(folder), _) => {
+                let Member {
+                    etcdutl,
+                    bump_revision,
+                    name,
+                    initial_cluster,
+                    initial_cluster_token: token,
+                    initial_advertise_peer_urls: peer_urls,
+                } = member;
+                let tool = Tool { program: etcdutl, bump_revision };
+                let membership = Membership { name, initial_cluster, token, peer_urls };
+                restore::data_folder(&store, &choice, &folder, (&tool, &membership), &report).await
+            }
+            (None, Some(file)) => restore::database_file(&store, &choice, &file, &report).await,
+            (None, None) => anyhow::bail!("give --data-dir or --database"),
+        };
+        bar.finish_and_clear();
+        let Restored { revision, events, leases, leases_of_unknown_ttl, bytes } = restored?;
+        let took = begun.elapsed();
+        let result = Result {
+            generation: choice.chain.key.to_string(),
+            revision: revision.get(),
+            events,
+            leases,
+            leases_of_unknown_ttl,
+            database_bytes: bytes,
+            seconds: took.as_secs_f64(),
+        };
+        print::show(output, &result, || {
+            let mut text = format!(
+                "revision {revision} of {}: {}, {events} events applied, in {}",
+                result.generation,
+                print::size(bytes),
+                print::span(took)
+            );
+            if leases_of_unknown_ttl > 0 {
+                let ttl = restore::UNKNOWN_TTL;
+                let unknown = leases_of_unknown_ttl;
+                let _ = write!(text, "\n{unknown} leases got {ttl} s: nobody had learned how long they last");
+            }
+            text
+        })
+    }
+}
+
+/// Shows how far a restore is.
+pub fn show(bar: &ProgressBar, progress: Progress) {
+    match progress {
+        Progress::Fetching { done, total } => {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+        Progress::Applying { reached, target } => {
+            bar.set_style(print::count_style("revision"));
+            bar.set_length(target);
+            bar.set_position(reached);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Reads a generation: its full snapshot's manifest, and delta after delta, each proved to follow the one before. Listings
+//! only make it faster; what is there is found by asking for the one name that may come next.
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use jiff::Timestamp;
+
+use super::hash::Hash;
+use super::manifest::{Delta, Full, MANIFEST_LIMIT, ManifestFault, Sample};
+use super::names::{Cluster, GenerationKey, GenerationName, Lineage, Revision};
+use crate::store::{Key, Store, StoreError};
+
+/// Manifests that are read ahead at once.
+const AHEAD: usize = 16;
+
+/// Why a generation can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// The store fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no full snapshot: the first one is being taken, or it was deleted.
+    #[error("generation {0} has no full snapshot")]
+    NoFull(GenerationKey),
+    /// A manifest is damaged.
+    #[error("{key} is damaged: {fault}")]
+    Manifest {
+        /// Which.
+        key: Key,
+        /// What is wrong.
+        fault: ManifestFault,
+    },
+    /// A delta does not follow the manifest before it.
+    #[error("{0} does not follow the manifest before it: one of the two was exchanged or damaged")]
+    Broken(Key),
+    /// A manifest is missing, and later ones are there.
+    #[error("{missing} is missing, and {next} is there: the history breaks off after revision {after}")]
+    Gap {
+        /// What should be there.
+        missing: Key,
+        /// What comes after it.
+        next: Key,
+        /// The last revision before it.
+        after: Revision,
+    },
+}
+
+/// A delta with the hash by which the next one knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its manifest.
+    pub delta: Delta,
+    /// The hash of that, as it is stored.
+    pub hash: Hash,
+}
+
+/// A generation's manifests, all proved to belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Where it is.
+    pub key: GenerationKey,
+    /// Where it begins.
+    pub full: Full,
+    /// The hash of that manifest, as it is stored.
+    pub full_hash: Hash,
+    /// The deltas, in order.
+    pub links: Vec<Link>,
+}
+
+impl Chain {
+    /// Reads a generation up to its head.
+    pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
+        let Some(bytes) = store.read(&key.full(), MANIFEST_LIMIT).await? else {
+            return Err(ChainError::NoFull(key.clone()));
+        };
+        let full = Full::read(&bytes, key).map_err(|fault| ChainError::Manifest { key: key.full(), fault })?;
+        let mut chain = Self { key: key.clone(), full, full_hash: Hash::of(&bytes), links: Vec::new() };
+        let hints = chain.hints(store).await?;
+        let mut hinted = stream::iter(hints)
+            .map(|from| async move { Ok::<_, StoreError>((from, store.read(&key.delta(from), MANIFEST_LIMIT).await?)) })
+            .buffered(AHEAD);
+        while let Some((from, bytes)) = hinted.try_next().await? {
+            // The listing may have been late: what it left out is asked for.
+            while from > chain.head().next() {
+                let next = key.delta(chain.head().next());
+                let Some(bytes) = store.read(&next, MANIFEST_LIMIT).await? else {
+                    return Err(ChainError::Gap { missing: next, next: key.delta(from), after: chain.head() });
+                };
+                chain.add(&bytes)?;
+            }
+            if from == chain.head().next()
+                && let Some(bytes) = bytes
+            {
+                chain.add(&bytes)?;
+            }
+        }
+        chain.extend(store).await?;
+        Ok(chain)
+    }
+
+    /// Reads what has been added since.
+    pub async fn extend(&mut self, store: &Store) -> Result<(), ChainError> {
+        while let Some(bytes) = store.read(&self.key.delta(self.head().next()), MANIFEST_LIMIT).await? {
+            self.add(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The last revision in it.
+    pub fn head(&self) -> Revision {
+        self.links.last().map_or(self.full.revision, |link| link.delta.to)
+    }
+
+    /// The hash of its last manifest.
+    pub fn head_hash(&self) -> Hash {
+        self.links.last().map_or(self.full_hash, |link| link.hash)
+    }
+
+    /// The hash of the records of its last revision.
+    pub fn last_events(&self) -> Hash {
+        self.links.last().map_or(self.full.last_events, |link| link.delta.last_events)
+    }
+
+    /// The moments for which a revision is known, in order.
+    pub fn samples(&self) -> impl DoubleEndedIterator<Item = Sample> + '_ {
+        let first = Sample { at: self.full.taken, revision: self.full.revision };
+        std::iter::once(first).chain(self.links.iter().flat_map(|link| link.delta.samples.iter().copied()))
+    }
+
+    /// The last moment for which a revision is known.
+    pub fn last_moment(&self) -> Timestamp {
+        self.samples().next_back().map_or(self.full.taken, |sample| sample.at)
+    }
+
+    /// Adds the manifest that follows, if it does.
+    pub fn add(&mut self, bytes: &[u8]) -> Result<(), ChainError> {
+        let from = self.head().next();
+        let key = self.key.delta(from);
+        let delta =
+            Delta::read(bytes, &self.key, from).map_err(|fault| ChainError::Manifest { key: key.clone(), fault })?;
+        if delta.previous != self.head_hash() {
+            return Err(ChainError::Broken(key));
+        }
+        self.links.push(Link { delta, hash: Hash::of(bytes) });
+        Ok(())
+    }
+
+    async fn hints(&self, store: &Store) -> Result<Vec<Revision>, StoreError> {
+        let mut hints: Vec<Revision> = store
+            .list(Some(&self.key.deltas()))
+            .try_filter_map(async |listed| Ok(listed.key.name().parse::<Revision>().ok()))
+            .try_collect()
+            .await?;
+        hints.sort();
+        Ok(hints)
+    }
+}
+
+/// The generations of a lineage, by their clusters and names. What a listing shows is taken at its word here: a generation
+/// that it leaves out is found the next time.
+pub async fn generations(store: &Store, lineage: &Lineage) -> Result<Vec<GenerationKey>, StoreError> {
+    let folder = Key::new(lineage.as_str());
+    let mut found = Vec::new();
+    for cluster in store.folders(Some(&folder)).await? {
+        let Ok(cluster) = cluster.parse::<Cluster>() else { continue };
+        for name in store.folders(Some(&folder.join(cluster.as_str()))).await? {
+            if let Ok(name) = name.parse::<GenerationName>() {
+                found.push(GenerationKey { lineage: lineage.clone(), cluster: cluster.clone(), name });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}

@@ -1,0 +1,24 @@
+//! What a backup is made of: generations, manifests and data objects, as docs/backup-format.md describes them. It reads and
+//! writes these, and decides neither when a backup is taken nor what becomes of it.
+
+mod chain;
+mod choice;
+mod commit;
+mod data;
+mod frames;
+mod hash;
+mod manifest;
+mod names;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Chain, ChainError, Link, generations};
+pub use choice::{Choice, ChoiceError, Target, choose};
+pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
+pub use data::{DataError, DataReader, DataWriter};
+pub use frames::{FRAME, FrameFault, compress, decompress};
+pub use hash::{Hash, Hasher};
+pub use manifest::{Data, Delta, Full, Header, LeaseGrant, MANIFEST_LIMIT, ManifestFault, Sample, VERSION};
+pub use names::{Cluster, GenerationKey, GenerationName, Lineage, NameFault, Nonce, Revision};
+pub use record::{MAX_RECORD, Record, RecordFault, RecordReader, write_record};

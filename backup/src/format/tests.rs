@@ -1,0 +1,359 @@
+//! The format against what it must survive: damage, other writers, lost answers, pieces in the wrong place.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::bolt::mvcc::BucketKey;
+use crate::store::tests::faulty::{Fault, Faulty, sound};
+use crate::store::{Key, Store};
+
+fn revision(number: u64) -> Revision {
+    Revision::new(number).unwrap()
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn generation(second: i64) -> GenerationKey {
+    GenerationKey { lineage: "blue".parse().unwrap(), cluster: Cluster::of(7), name: GenerationName::new(at(second)) }
+}
+
+fn data(bytes: u64) -> Data {
+    let frames = bytes.div_ceil(FRAME as u64);
+    Data {
+        name: Nonce::random(),
+        blake3: Hash::of(b"x"),
+        plain_bytes: bytes,
+        frames: vec![9; usize::try_from(frames).unwrap()],
+    }
+}
+
+fn full(key: &GenerationKey, last: u64, second: i64) -> Full {
+    Full {
+        header: Header::new(key, Nonce::random()),
+        etcd_version: "3.6.16".into(),
+        revision: revision(last),
+        compact_revision: revision(0),
+        last_events: Hash::of(b"events"),
+        auth_revision: 1,
+        taken: at(second),
+        database_bytes: 9_000_000,
+        data: data(9_000_032),
+    }
+}
+
+fn delta(chain: &Chain, to: u64, samples: &[(i64, u64)]) -> Delta {
+    Delta {
+        header: Header::new(&chain.key, Nonce::random()),
+        from: chain.head().next(),
+        to: revision(to),
+        previous: chain.head_hash(),
+        events: 100,
+        last_events: Hash::of(&to.to_le_bytes()),
+        leases: vec![LeaseGrant { id: 5, ttl: 60 }],
+        samples: samples.iter().map(|(at_, rev)| Sample { at: at(*at_), revision: revision(*rev) }).collect(),
+        data: data(1),
+    }
+}
+
+/// A generation of a full at revision 10 and deltas that end at these revisions.
+async fn stored(store: &Store, second: i64, ends: &[(u64, i64)]) -> Chain {
+    let key = generation(second);
+    let first = full(&key, 10, second);
+    commit(store, &key.full(), first.write()).await.unwrap();
+    let mut chain = Chain::read(store, &key).await.unwrap();
+    for (to, second) in ends {
+        let next = delta(&chain, *to, &[(*second, *to)]);
+        commit(store, &key.delta(next.from), next.write()).await.unwrap();
+        chain.extend(store).await.unwrap();
+    }
+    chain
+}
+
+#[tokio::test]
+async fn a_chain_is_read_as_it_was_written() {
+    let store = sound();
+    let chain = stored(&store, 100, &[(11, 110), (40, 120), (41, 130)]).await;
+    let read = Chain::read(&store, &chain.key).await.unwrap();
+    assert_eq!(read, chain);
+    assert_eq!((read.head(), read.last_moment()), (revision(41), at(130)));
+    assert_eq!(generations(&store, &chain.key.lineage).await.unwrap(), std::slice::from_ref(&chain.key));
+    assert!(generations(&store, &"other".parse().unwrap()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_missing_exchanged_or_damaged_manifest_is_named() {
+    let store = sound();
+    let chain = stored(&store, 100, &[(20, 110), (30, 120), (40, 130)]).await;
+    let second = chain.key.delta(revision(21));
+    let good = store.read(&second, MANIFEST_LIMIT).await.unwrap().unwrap();
+
+    store.delete(&second).await.unwrap();
+    let error = Chain::read(&store, &chain.key).await.unwrap_err();
+    assert!(
+        matches!(&error, ChainError::Gap { missing, after, .. } if *missing == second && after.get() == 20),
+        "{error}"
+    );
+
+    // The same range by another writer: the one after it was chained to the first.
+    let mut other = Delta::read(&good, &chain.key, revision(21)).unwrap();
+    other.header.writer = Nonce::random();
+    store.create(&second, other.write().into()).await.unwrap();
+    let error = Chain::read(&store, &chain.key).await.unwrap_err();
+    assert!(matches!(&error, ChainError::Broken(key) if *key == chain.key.delta(revision(31))), "{error}");
+
+    store.delete(&second).await.unwrap();
+    let mut flipped = good.to_vec();
+    *flipped.iter_mut().find(|byte| **byte == b'3').unwrap() = b'!';
+    store.create(&second, flipped.into()).await.unwrap();
+    let error = Chain::read(&store, &chain.key).await.unwrap_err();
+    assert!(matches!(&error, ChainError::Manifest { key, .. } if *key == second), "{error}");
+
+    store.delete(&chain.key.full()).await.unwrap();
+    assert!(matches!(Chain::read(&store, &chain.key).await, Err(ChainError::NoFull(_))));
+}
+
+#[tokio::test]
+async fn a_manifest_in_another_place_is_refused() {
+    let store = sound();
+    let chain = stored(&store, 100, &[(20, 110)]).await;
+    let mut elsewhere = chain.key.clone();
+    elsewhere.cluster = Cluster::of(8);
+    let fault = Full::read(&chain.full.write(), &elsewhere).unwrap_err();
+    assert!(matches!(fault, ManifestFault::OtherGeneration(_)));
+    let bytes = chain.links[0].delta.write();
+    assert!(matches!(Delta::read(&bytes, &chain.key, revision(12)), Err(ManifestFault::Contradiction(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_answer_was_lost_or_false_is_told_from_one_that_another_writer_won() {
+    use Fault::{After, AfterAsConflict, Before, FalseConflict, None};
+    let cases: [&[Fault]; 7] = [
+        &[None],
+        &[After],
+        &[AfterAsConflict],
+        &[Before, Before, None],
+        &[FalseConflict, None],
+        &[Before, After],
+        &[FalseConflict, Before, AfterAsConflict],
+    ];
+    for faults in cases {
+        let store = Faulty::puts(faults).store();
+        let key = Key::new("m");
+        commit(&store, &key, b"mine".to_vec()).await.unwrap();
+        assert_eq!(store.read(&key, 10).await.unwrap().unwrap(), "mine", "{faults:?}");
+        for other in ["his.", "his", "his, and longer"] {
+            let error = commit(&store, &key, other.into()).await.unwrap_err();
+            assert!(matches!(error, CommitError::Lost(_)), "{error}");
+        }
+        assert_eq!(store.read(&key, 10).await.unwrap().unwrap(), "mine");
+    }
+    let store = Faulty::puts(&[Before; 9]).store();
+    assert!(matches!(commit(&store, &Key::new("m"), vec![1]).await, Err(CommitError::Store { .. })));
+}
+
+#[tokio::test]
+async fn two_writers_of_one_range_have_one_winner() {
+    let store = sound();
+    let key = Key::new("m");
+    let writers = (0..16_u8).map(|writer| commit(&store, &key, vec![writer; 8]));
+    let results = futures::future::join_all(writers).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(7);
+    // Half of it can be compressed.
+    (0..length).map(|at| if at % 512 < 256 { random.u8(..) } else { 0 }).collect()
+}
+
+async fn all(mut reader: DataReader) -> Result<Vec<u8>, DataError> {
+    let mut read = Vec::new();
+    while let Some(piece) = reader.next().await? {
+        read.extend(piece);
+    }
+    Ok(read)
+}
+
+#[tokio::test]
+async fn data_comes_back_whole_by_stream_and_by_frame() {
+    let (store, key) = (sound(), generation(1));
+    for length in [0, 1, FRAME, 3 * FRAME + 5] {
+        let plain = noise(length);
+        let mut writer = DataWriter::new(&store, &key);
+        for piece in plain.chunks(1_000_003) {
+            writer.write(piece).await.unwrap();
+        }
+        let data = writer.finish().await.unwrap();
+        assert_eq!((data.plain_bytes, data.frames.len()), (length as u64, length.div_ceil(FRAME)));
+        assert!(length < 1000 || data.stored_bytes() < length as u64 * 6 / 10);
+        assert_eq!(all(DataReader::new(&store, &key, &data)).await.unwrap(), plain);
+        for (frame, piece) in plain.chunks(FRAME).enumerate() {
+            assert_eq!(DataReader::frame(&store, &key, &data, frame).await.unwrap().unwrap(), piece);
+        }
+        assert_eq!(DataReader::frame(&store, &key, &data, data.frames.len()).await.unwrap(), None);
+        let object = store.read(&key.data(&data.name), u64::MAX).await.unwrap().unwrap();
+        assert_eq!(Hash::of(&object), data.blake3);
+        if length > 0 {
+            assert_eq!(zstd::decode_all(&object[..]).unwrap(), plain, "any zstd reads it");
+        }
+    }
+}
+
+#[tokio::test]
+async fn damaged_data_is_never_taken_for_whole() {
+    let (store, key) = (sound(), generation(1));
+    let mut writer = DataWriter::new(&store, &key);
+    writer.write(&noise(2 * FRAME + 9)).await.unwrap();
+    let data = writer.finish().await.unwrap();
+    let object = key.data(&data.name);
+    let good = store.read(&object, u64::MAX).await.unwrap().unwrap();
+    let replace = async |bytes: Vec<u8>| {
+        store.delete(&object).await.unwrap();
+        store.create(&object, bytes.into()).await.unwrap();
+        all(DataReader::new(&store, &key, &data)).await.unwrap_err().to_string()
+    };
+    for at in [0, 5, good.len() / 2, good.len() - 1] {
+        let mut flipped = good.to_vec();
+        flipped[at] ^= 0x10;
+        let error = replace(flipped).await;
+        assert!(error.contains(object.as_str()), "{at}: {error}");
+    }
+    let error = replace(good[..good.len() - 1].to_vec()).await;
+    assert!(error.contains(object.as_str()), "{error}");
+    // Another sound object of the same shape.
+    let mut other = DataWriter::new(&store, &key);
+    other.write(&vec![1; 2 * FRAME + 9]).await.unwrap();
+    let other = other.finish().await.unwrap();
+    let swapped = Data { name: other.name, ..data.clone() };
+    assert!(all(DataReader::new(&store, &key, &swapped)).await.is_err());
+    store.delete(&object).await.unwrap();
+    let error = all(DataReader::new(&store, &key, &data)).await.unwrap_err().to_string();
+    assert!(error.contains(object.as_str()) && error.contains("not there"), "{error}");
+}
+
+#[tokio::test]
+async fn what_to_restore_is_chosen_among_histories() {
+    let store = sound();
+    let old = stored(&store, 100, &[(20, 110), (30, 120)]).await;
+    let forked = stored(&store, 200, &[(25, 210)]).await;
+    let chains = [old.clone(), forked.clone()];
+    let chosen = |target| choose(&chains, target).map(|choice| (choice.chain.key.clone(), choice.revision.get()));
+    assert_eq!(chosen(Target::Latest).unwrap(), (forked.key.clone(), 25));
+    assert_eq!(chosen(Target::Revision(revision(28))).unwrap(), (old.key.clone(), 28));
+    assert_eq!(chosen(Target::Revision(revision(22))).unwrap(), (forked.key.clone(), 22));
+    let choice = choose(&chains, Target::Revision(revision(22))).unwrap();
+    assert_eq!(choice.others, std::slice::from_ref(&old.key));
+    assert!(chosen(Target::Revision(revision(31))).unwrap_err().to_string().contains("10 to 30, 10 to 25"));
+
+    assert_eq!(chosen(Target::Time(at(119))).unwrap(), (old.key.clone(), 20));
+    assert_eq!(chosen(Target::Time(at(120))).unwrap(), (old.key.clone(), 30));
+    assert_eq!(chosen(Target::Time(at(205))).unwrap(), (forked.key.clone(), 10));
+    assert!(matches!(chosen(Target::Time(at(99))), Err(ChoiceError::TooEarly { .. })));
+    for unrecorded in [150, 300] {
+        assert!(matches!(chosen(Target::Time(at(unrecorded))), Err(ChoiceError::NotRecorded { .. })), "{unrecorded}");
+    }
+    assert_eq!(choose(&[], Target::Latest), Err(ChoiceError::Nothing));
+}
+
+#[test]
+fn a_later_version_is_told_from_damage() {
+    let key = generation(1);
+    let mut later = full(&key, 1, 1);
+    later.header.format = 2;
+    assert!(matches!(Full::read(&later.write(), &key), Err(ManifestFault::Version(2))));
+    let mut unknown: serde_json::Value = serde_json::from_slice(&full(&key, 1, 1).write()).unwrap();
+    unknown["secret"] = true.into();
+    let bytes = serde_json::to_vec(&unknown).unwrap();
+    assert!(matches!(Full::read(&bytes, &key), Err(ManifestFault::Shape(_))));
+    assert!(matches!(Full::read(b"", &key), Err(ManifestFault::Shape(_))));
+}
+
+/// What a delta's numbers must not be.
+#[tokio::test]
+async fn contradictions_are_refused() {
+    let store = sound();
+    let chain = stored(&store, 100, &[]).await;
+    let good = delta(&chain, 20, &[(110, 12), (120, 20)]);
+    let refused = |change: &dyn Fn(&mut Delta)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        assert!(matches!(Delta::read(&bad.write(), &chain.key, good.from), Err(ManifestFault::Contradiction(_))));
+    };
+    Delta::read(&good.write(), &chain.key, good.from).unwrap();
+    refused(&|delta| delta.to = revision(10));
+    refused(&|delta| delta.events = 9);
+    refused(&|delta| delta.samples.reverse());
+    refused(&|delta| delta.samples[0].revision = revision(10));
+    refused(&|delta| delta.leases.push(LeaseGrant { id: 5, ttl: 1 }));
+    refused(&|delta| delta.leases[0].id = 0);
+    refused(&|delta| delta.leases[0].ttl = -1);
+    refused(&|delta| delta.data.frames.push(1));
+    refused(&|delta| delta.data.frames[0] = u32::MAX);
+    let mut bad = chain.full.clone();
+    bad.database_bytes += 1;
+    assert!(matches!(Full::read(&bad.write(), &chain.key), Err(ManifestFault::Contradiction(_))));
+}
+
+fn records() -> impl Strategy<Value = Vec<(BucketKey, Vec<u8>)>> {
+    let key =
+        (0..1000_u64, 0..9_u64, any::<bool>()).prop_map(|(main, sub, tombstone)| BucketKey { main, sub, tombstone });
+    proptest::collection::vec((key, proptest::collection::vec(any::<u8>(), 0..300)), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn records_survive_any_cut(records in records(), piece in 1..200_usize) {
+        let mut bytes = Vec::new();
+        for (key, value) in &records {
+            write_record(&mut bytes, Record { key: *key, value }).unwrap();
+        }
+        let mut reader = RecordReader::new();
+        let mut read = Vec::new();
+        for piece in bytes.chunks(piece) {
+            reader.feed(piece);
+            while let Some(Record { key, value }) = reader.take().unwrap() {
+                read.push((key, value.to_vec()));
+            }
+        }
+        prop_assert_eq!(reader.finish(), Ok(()));
+        prop_assert_eq!(read, records);
+    }
+
+    #[test]
+    fn any_bytes_are_records_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let mut reader = RecordReader::new();
+        reader.feed(&bytes);
+        let mut read = 0;
+        while let Ok(Some(record)) = reader.take() {
+            read += record.value.len() + 22;
+        }
+        prop_assert!(read <= bytes.len() + 22);
+    }
+
+    #[test]
+    fn a_changed_manifest_is_refused_or_still_consistent(at in any::<prop::sample::Index>(), to in any::<u8>()) {
+        let key = generation(1);
+        let mut bytes = full(&key, 9, 1).write();
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        if let Ok(full) = Full::read(&bytes, &key) {
+            prop_assert!(full.compact_revision <= full.revision);
+            prop_assert_eq!(full.data.plain_bytes, full.database_bytes + 32);
+        }
+    }
+}
+
+#[test]
+fn a_cut_record_is_no_end() {
+    let mut bytes = Vec::new();
+    let key = BucketKey { main: 1, sub: 0, tombstone: false };
+    write_record(&mut bytes, Record { key, value: b"value" }).unwrap();
+    let mut reader = RecordReader::new();
+    reader.feed(&Bytes::from(bytes)[..20]);
+    assert_eq!(reader.take(), Ok(None));
+    assert_eq!(reader.finish(), Err(RecordFault::Cut));
+}

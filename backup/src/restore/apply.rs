@@ -1,0 +1,316 @@
+//! Applies deltas to a database file: records are fetched and decompressed ahead, and appended by one thread. It checks what
+//! the manifests say of them on the way.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use prost::Message;
+use prost::encoding::{WireType, decode_key, decode_varint, skip_field};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::{DeltaFault, Progress, RestoreError, Restored};
+use crate::bolt::mvcc::{ALARM, LEASE, Lease};
+use crate::bolt::{self, Appender, Database};
+use crate::format::{Chain, DataReader, Delta, Hash, Hasher, Link, Record, RecordReader, Revision, write_record};
+use crate::store::{Key, Store};
+
+/// The TTL in seconds of a lease that a key names and whose own TTL nobody had learned: it was granted, used and revoked
+/// between two looks. An hour gives its owner, if there is one, time to come back; a lease that no entry is there for would
+/// never run out, and makes etcd panic when its key is written with `--ignore-lease`.
+pub const UNKNOWN_TTL: i64 = 3600;
+
+/// Pieces of records that wait to be applied, each of at most 8 MiB.
+const AHEAD: usize = 1;
+/// How many events are applied between two reports.
+const REPORT_EVERY: u64 = 50_000;
+/// The tag of `KeyValue.lease`.
+const LEASE_TAG: u32 = 6;
+
+/// Leases by id, with their TTL as far as it is known.
+type Leases = BTreeMap<i64, Option<i64>>;
+
+/// What the thread that applies is told.
+enum Order {
+    /// The records that follow are of this delta.
+    Begin(Key, Box<Delta>),
+    /// Some of them.
+    Records(Vec<u8>),
+    /// That was all of it, and its hash was right.
+    End,
+}
+
+/// Brings the database at `path`, which is that of the full snapshot, to a revision.
+pub(super) async fn deltas(
+    store: &Store,
+    chain: &Chain,
+    target: Revision,
+    path: &Path,
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<Restored, RestoreError> {
+    let links: Vec<&Link> = chain.links.iter().take_while(|link| link.delta.from <= target).collect();
+    let mut granted = Leases::new();
+    for lease in links.iter().flat_map(|link| &link.delta.leases) {
+        granted.insert(lease.id, Some(lease.ttl));
+    }
+    let (orders, received) = mpsc::channel(AHEAD);
+    let (reached, mut seen) = tokio::sync::watch::channel(chain.full.revision.get());
+    let (path, first) = (path.to_owned(), chain.full.revision.get());
+    let applying = spawn_blocking(move || {
+        let fault = |source| RestoreError::Write { path: path.clone(), source };
+        let file = bolt::open(&path).map_err(fault)?;
+        let applier = Applier::new(&file, first, target.get(), granted)?;
+        applier.run(received, &reached)
+    });
+    let sending = async {
+        for link in links {
+            send(store, chain, link, &orders).await?;
+        }
+        drop(orders);
+        Ok::<_, RestoreError>(())
+    };
+    let reporting = async {
+        while seen.changed().await.is_ok() {
+            report(Progress::Applying { reached: *seen.borrow_and_update(), target: target.get() });
+        }
+    };
+    let (sent, (), applied) = tokio::join!(sending, reporting, applying);
+    // What is wrong with the data shows on the sending side, and ends the other one early without a commit.
+    sent?;
+    applied?
+}
+
+async fn send(store: &Store, chain: &Chain, link: &Link, orders: &mpsc::Sender<Order>) -> Result<(), RestoreError> {
+    let key = chain.key.delta(link.delta.from);
+    let mut reader = DataReader::new(store, &chain.key, &link.delta.data);
+    // Where the other side has ended, it has an error of its own to tell.
+    if orders.send(Order::Begin(key, Box::new(link.delta.clone()))).await.is_err() {
+        return Ok(());
+    }
+    while let Some(piece) = reader.next().await? {
+        if orders.send(Order::Records(piece)).await.is_err() {
+            return Ok(());
+        }
+    }
+    let _ = orders.send(Order::End).await;
+    Ok(())
+}
+
+/// The delta that is being applied.
+struct Current {
+    key: Key,
+    delta: Box<Delta>,
+    reader: RecordReader,
+    events: u64,
+    /// The last record that was read, whether it was applied or not; at first its predecessor's revision.
+    last: u64,
+    /// The number that the next event of that revision would have.
+    next_sub: u64,
+    last_events: Hasher,
+    record: Vec<u8>,
+}
+
+/// Applies records, one delta after the other.
+struct Applier<'a> {
+    appender: Appender<'a>,
+    target: u64,
+    last: u64,
+    events: u64,
+    granted: Leases,
+    /// Leases that applied events name.
+    named: Leases,
+    current: Option<Current>,
+}
+
+impl<'a> Applier<'a> {
+    fn new(file: &'a std::fs::File, first: u64, target: u64, granted: Leases) -> Result<Self, RestoreError> {
+        let appender = Appender::new(file)?;
+        Ok(Self { appender, target, last: first, events: 0, granted, named: Leases::new(), current: None })
+    }
+
+    fn run(
+        mut self,
+        mut orders: mpsc::Receiver<Order>,
+        reached: &tokio::sync::watch::Sender<u64>,
+    ) -> Result<Restored, RestoreError> {
+        let mut complete = true;
+        while let Some(order) = orders.blocking_recv() {
+            match order {
+                Order::Begin(key, delta) => {
+                    complete = false;
+                    let last = delta.from.get() - 1;
+                    let (reader, last_events) = (RecordReader::new(), Hasher::new());
+                    self.current = Some(Current {
+                        key,
+                        delta,
+                        reader,
+                        events: 0,
+                        last,
+                        next_sub: 0,
+                        last_events,
+                        record: Vec::new(),
+                    });
+                }
+                Order::Records(piece) => self.records(&piece, reached)?,
+                Order::End => {
+                    self.end()?;
+                    complete = true;
+                }
+            }
+        }
+        if !complete {
+            // The sender met an error, which it tells itself; nothing is committed.
+            return Err(RestoreError::Append(std::io::Error::from(std::io::ErrorKind::Interrupted).into()));
+        }
+        self.commit()
+    }
+
+    fn records(&mut self, piece: &[u8], reached: &tokio::sync::watch::Sender<u64>) -> Result<(), RestoreError> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let fault = |key: &Key, fault: DeltaFault| RestoreError::Delta { key: key.clone(), fault };
+        current.reader.feed(piece);
+        while let Some(Record { key, value }) =
+            current.reader.take().map_err(|error| fault(&current.key, error.into()))?
+        {
+            // Revisions have no gaps, and the events of one are numbered without gaps too.
+            let same = key.main == current.last && current.events > 0 && key.sub == current.next_sub;
+            let next = key.main == current.last + 1 && key.sub == 0;
+            if !(same || next) || key.main > current.delta.to.get() {
+                return Err(fault(&current.key, DeltaFault::Order { found: key, last: current.last }));
+            }
+            current.last = key.main;
+            current.next_sub = key.sub + 1;
+            current.events += 1;
+            if key.main == current.delta.to.get() {
+                current.record.clear();
+                write_record(&mut current.record, Record { key, value })
+                    .map_err(|error| fault(&current.key, error.into()))?;
+                current.last_events.update(&current.record);
+            }
+            if key.main > self.target {
+                continue;
+            }
+            self.appender.push(key, value)?;
+            self.last = key.main;
+            self.events += 1;
+            if !key.tombstone {
+                let lease = lease_of(value).ok_or_else(|| fault(&current.key, DeltaFault::Value(key)))?;
+                if lease != 0 {
+                    self.named.insert(lease, self.granted.get(&lease).copied().flatten());
+                }
+            }
+            if self.events.is_multiple_of(REPORT_EVERY) {
+                reached.send_replace(self.last);
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), RestoreError> {
+        let Some(Current { key, delta, reader, events, last, next_sub: _, last_events, record: _ }) =
+            self.current.take()
+        else {
+            return Ok(());
+        };
+        let fault = |fault| Err(RestoreError::Delta { key: key.clone(), fault });
+        if let Err(error) = reader.finish() {
+            return fault(error.into());
+        }
+        if last != delta.to.get() {
+            return fault(DeltaFault::LastRevision { found: last, said: delta.to });
+        }
+        if events != delta.events {
+            return fault(DeltaFault::Count { found: events, said: delta.events });
+        }
+        let hash: Hash = last_events.finish();
+        if hash == delta.last_events { Ok(()) } else { fault(DeltaFault::LastEvents) }
+    }
+
+    fn commit(mut self) -> Result<Restored, RestoreError> {
+        let mut additions = BTreeMap::new();
+        // Also those that no key names: a client that was granted one may still mean to use it.
+        let mut leases = self.granted;
+        leases.extend(self.named);
+        leases.retain(|id, _| *id > 0);
+        let unknown = {
+            let known = known_leases(self.appender.database())?;
+            leases.retain(|id, _| !known.contains(id));
+            leases.values().filter(|ttl| ttl.is_none()).count() as u64
+        };
+        for (id, ttl) in &leases {
+            let lease = Lease { id: *id, ttl: ttl.unwrap_or(UNKNOWN_TTL), remaining_ttl: 0 };
+            additions.insert(id.to_be_bytes().to_vec(), Some(lease.encode_to_vec()));
+        }
+        if !additions.is_empty() {
+            self.appender.change(LEASE, &additions)?;
+        }
+        // An alarm of the old cluster (no space, corruption) would stop the new one.
+        self.appender.clear(ALARM)?;
+        let bytes = self.appender.commit()?;
+        Ok(Restored {
+            revision: Revision::new(self.last).unwrap_or_default(),
+            events: self.events,
+            leases: additions.len() as u64,
+            leases_of_unknown_ttl: unknown,
+            bytes,
+        })
+    }
+}
+
+/// The ids that the bucket of leases has entries for.
+fn known_leases<P: bolt::Pages>(database: &Database<P>) -> Result<std::collections::BTreeSet<i64>, RestoreError> {
+    let bucket = database.bucket(LEASE)?;
+    let mut cursor = database.cursor(&bucket);
+    let mut known = std::collections::BTreeSet::new();
+    let mut more = cursor.first()?;
+    while more {
+        if let (Some(id), _) = cursor.pair().map(|(key, value)| (key.first_chunk(), value))? {
+            known.insert(i64::from_be_bytes(*id));
+        }
+        more = cursor.forward()?;
+    }
+    Ok(known)
+}
+
+/// The lease in a serialised `KeyValue`, without copying the rest of it. `None` if it is no such message.
+fn lease_of(mut value: &[u8]) -> Option<i64> {
+    let mut lease = 0;
+    while !value.is_empty() {
+        let (tag, wire) = decode_key(&mut value).ok()?;
+        if tag == LEASE_TAG && wire == WireType::Varint {
+            lease = decode_varint(&mut value).ok()?.cast_signed();
+        } else {
+            skip_field(wire, tag, &mut value, prost::encoding::DecodeContext::default()).ok()?;
+        }
+    }
+    Some(lease)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bolt::mvcc::KeyValue;
+
+    proptest! {
+        #[test]
+        fn the_lease_is_found_in_any_message(
+            key in proptest::collection::vec(any::<u8>(), 0..50),
+            value in proptest::collection::vec(any::<u8>(), 0..300),
+            numbers in any::<(i64, i64, i64, i64)>(),
+        ) {
+            let (create_revision, mod_revision, version, lease) = numbers;
+            let message = KeyValue { key, create_revision, mod_revision, version, value, lease };
+            prop_assert_eq!(lease_of(&message.encode_to_vec()), Some(lease));
+        }
+
+        #[test]
+        fn any_bytes_have_a_lease_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let found = lease_of(&bytes);
+            if let Ok(message) = KeyValue::decode(&bytes[..]) {
+                prop_assert_eq!(found, Some(message.lease));
+            }
+        }
+    }
+}

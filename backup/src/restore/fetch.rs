@@ -1,0 +1,49 @@
+//! Fetches a full snapshot into a file: decompressed, proved, and without the hash that etcd put behind it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use tokio::task::spawn_blocking;
+
+use super::{Progress, RestoreError};
+use crate::bolt::{Database, Tail};
+use crate::format::{Chain, DataReader};
+use crate::store::Store;
+
+/// Writes the database of a generation's full snapshot to `path`, which must not exist.
+pub(super) async fn full(
+    store: &Store,
+    chain: &Chain,
+    path: &Path,
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<(), RestoreError> {
+    let fault = |source| RestoreError::Write { path: path.to_owned(), source };
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(fault)?;
+    let mut reader = DataReader::new(store, &chain.key, &chain.full.data);
+    let total = chain.full.data.plain_bytes;
+    let mut offset = 0;
+    // Writing waits for the disk, so it runs on a thread that may; the next piece is fetched meanwhile.
+    while let Some(piece) = reader.next().await? {
+        let length = piece.len() as u64;
+        let (back, result) = spawn_blocking(move || write(file, &piece, offset)).await?;
+        file = back;
+        result.map_err(fault)?;
+        offset += length;
+        report(Progress::Fetching { done: offset, total });
+    }
+    file.set_len(chain.full.database_bytes).map_err(fault)?;
+    let database = Database::open(&file)?;
+    let found = Tail::read(&database)?.revision;
+    if found == chain.full.revision.get() {
+        Ok(())
+    } else {
+        Err(RestoreError::Full { key: chain.key.full(), said: chain.full.revision, found })
+    }
+}
+
+fn write(file: File, piece: &[u8], offset: u64) -> (File, io::Result<()>) {
+    let result = file.write_all_at(piece, offset);
+    (file, result)
+}

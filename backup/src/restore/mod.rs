@@ -1,0 +1,263 @@
+//! Restores: brings a database back to a revision, and has etcdutl make a member's data folder of it. What it makes appears
+//! under its name when it is complete and not before, so a restore that was killed is simply repeated.
+
+mod apply;
+mod etcdutl;
+mod fetch;
+mod scratch;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use tokio::task::JoinError;
+
+use crate::bolt::{AppendError, BoltError};
+use crate::format::{
+    Chain, ChainError, Choice, ChoiceError, Cluster, DataError, GenerationName, Lineage, RecordFault, Revision, Target,
+    choose, generations,
+};
+use crate::store::{Key, Store, StoreError};
+
+pub use apply::UNKNOWN_TTL;
+pub use etcdutl::{Membership, Tool};
+use scratch::Scratch;
+
+/// Why nothing was restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The store can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A generation is damaged.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    /// Nothing fits what is wanted.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// A data object is damaged or missing.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A delta's records are not what its manifest says.
+    #[error("{key} is damaged: {fault}")]
+    Delta {
+        /// The delta's manifest.
+        key: Key,
+        /// What is wrong.
+        fault: DeltaFault,
+    },
+    /// The database of a full snapshot ends elsewhere than its manifest says.
+    #[error("{key} is damaged: it says that its last revision is {said}, and that of its database is {found}")]
+    Full {
+        /// The full's manifest.
+        key: Key,
+        /// What the manifest says.
+        said: Revision,
+        /// What the database says.
+        found: u64,
+    },
+    /// The database can't be read.
+    #[error(transparent)]
+    Bolt(#[from] BoltError),
+    /// The database can't be extended.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    /// A file can't be written: the disk is full, or the folder is not ours.
+    #[error("failed to write {}: {source}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// There is something already.
+    #[error("failed to restore to {}: it exists already; nothing is ever restored over something else", .0.display())]
+    Exists(PathBuf),
+    /// Another restore is at work there.
+    #[error("failed to restore to {}: another restore is at work there", .0.display())]
+    Busy(PathBuf),
+    /// etcdutl can't be run.
+    #[error("failed to run {}: {source}", tool.display())]
+    Run {
+        /// Which.
+        tool: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// etcdutl refuses.
+    #[error("etcdutl snapshot restore failed ({status}): {stderr}")]
+    Etcdutl {
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said.
+        stderr: String,
+    },
+    /// A thread ended unexpectedly.
+    #[error("failed to write the database: {0}")]
+    Thread(#[from] JoinError),
+}
+
+/// What is wrong with a delta's records.
+#[derive(Debug, thiserror::Error)]
+pub enum DeltaFault {
+    /// They can't be read.
+    #[error(transparent)]
+    Record(#[from] RecordFault),
+    /// A value is no message of etcd.
+    #[error("the value of event {0} is none of etcd's")]
+    Value(crate::bolt::mvcc::BucketKey),
+    /// One does not follow the one before.
+    #[error("event {found} does not follow revision {last}")]
+    Order {
+        /// The event.
+        found: crate::bolt::mvcc::BucketKey,
+        /// The revision before it.
+        last: u64,
+    },
+    /// There are more or fewer than there should be.
+    #[error("it has {found} events instead of {said}")]
+    Count {
+        /// How many there are.
+        found: u64,
+        /// What the manifest says.
+        said: u64,
+    },
+    /// The last revision's events have another hash than the manifest says.
+    #[error("the events of its last revision have another hash")]
+    LastEvents,
+    /// They end with another revision than the manifest says.
+    #[error("its last revision is {found} instead of {said}")]
+    LastRevision {
+        /// The last there is.
+        found: u64,
+        /// What the manifest says.
+        said: Revision,
+    },
+}
+
+/// Which backup.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Whose.
+    pub lineage: Lineage,
+    /// Of which cluster; of any, if not said.
+    pub cluster: Option<Cluster>,
+    /// Of which generation; of the one that fits, if not said.
+    pub generation: Option<GenerationName>,
+    /// Up to where.
+    pub target: Target,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The full snapshot is being fetched.
+    Fetching {
+        /// Bytes that are there.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// The deltas are being applied.
+    Applying {
+        /// The revision that was reached.
+        reached: u64,
+        /// The revision that is wanted.
+        target: u64,
+    },
+}
+
+/// A database that was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The revision.
+    pub revision: Revision,
+    /// Events that were applied on top of the full snapshot.
+    pub events: u64,
+    /// Leases that were added because events name them.
+    pub leases: u64,
+    /// Those among them whose TTL nobody had learned: they got [`UNKNOWN_TTL`].
+    pub leases_of_unknown_ttl: u64,
+    /// The size of the database file, in bytes.
+    pub bytes: u64,
+}
+
+/// All complete generations of a lineage. One that is damaged is an error only if it is asked for by name: the others can
+/// still be restored.
+pub async fn survey(store: &Store, wanted: &Wanted) -> Result<Vec<Chain>, RestoreError> {
+    store.check().await?;
+    let mut chains = Vec::new();
+    for key in generations(store, &wanted.lineage).await? {
+        let other_cluster = wanted.cluster.as_ref().is_some_and(|cluster| *cluster != key.cluster);
+        let other_generation = wanted.generation.as_ref().is_some_and(|name| *name != key.name);
+        if other_cluster || other_generation {
+            continue;
+        }
+        match Chain::read(store, &key).await {
+            Ok(chain) => chains.push(chain),
+            // One that has just begun, or is being deleted.
+            Err(ChainError::NoFull(_)) if wanted.generation.is_none() => {}
+            Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. }))
+                if wanted.generation.is_none() =>
+            {
+                tracing::warn!("left out: {error}");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(chains)
+}
+
+/// Chooses what is wanted, and says which other histories it could have been.
+pub fn pick<'a>(chains: &'a [Chain], wanted: &Wanted) -> Result<Choice<'a>, RestoreError> {
+    let choice = choose(chains, wanted.target)?;
+    if !choice.others.is_empty() {
+        let others: Vec<_> = choice.others.iter().map(ToString::to_string).collect();
+        tracing::warn!("revision {} is also in {}; {} is newer", choice.revision, others.join(", "), choice.chain.key);
+    }
+    Ok(choice)
+}
+
+/// Restores the database of a generation at a revision to `path`, which must not exist. After an error a part of it is left
+/// there.
+pub(crate) async fn database(
+    store: &Store,
+    chain: &Chain,
+    revision: Revision,
+    path: &Path,
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<Restored, RestoreError> {
+    fetch::full(store, chain, path, report).await?;
+    apply::deltas(store, chain, revision, path, report).await
+}
+
+/// Restores a database to `path`, which must not exist.
+pub async fn database_file(
+    store: &Store,
+    choice: &Choice<'_>,
+    path: &Path,
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<Restored, RestoreError> {
+    let scratch = Scratch::beside(path)?;
+    let made = scratch.path().join("db");
+    let restored = database(store, choice.chain, choice.revision, &made, report).await?;
+    scratch.publish(&made)?;
+    Ok(restored)
+}
+
+/// Restores a member's data folder. `folder` must not exist, or be empty.
+pub async fn data_folder(
+    store: &Store,
+    choice: &Choice<'_>,
+    folder: &Path,
+    (tool, membership): (&Tool, &Membership),
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<Restored, RestoreError> {
+    let scratch = Scratch::beside(folder)?;
+    let file = scratch.path().join("db");
+    let restored = database(store, choice.chain, choice.revision, &file, report).await?;
+    let made = scratch.path().join("data");
+    etcdutl::restore(tool, membership, &file, &made).await?;
+    scratch.publish(&made)?;
+    Ok(restored)
+}

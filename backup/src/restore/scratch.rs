@@ -1,0 +1,90 @@
+//! A folder beside the target in which a restore works, so that nothing appears under its name before it is complete. It
+//! takes over what a killed restore left there, and never what a living one has.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::RestoreError;
+
+/// The folder, on the target's file system. It goes when this is dropped.
+pub(super) struct Scratch {
+    path: PathBuf,
+    target: PathBuf,
+    /// The folder itself, locked: let go by the kernel whenever this process dies.
+    _lock: File,
+}
+
+impl Scratch {
+    /// For a file or a folder that does not exist; a folder may also be empty.
+    pub fn beside(target: &Path) -> Result<Self, RestoreError> {
+        let free = match fs::read_dir(target) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        let name = target.file_name().filter(|_| free).ok_or_else(|| RestoreError::Exists(target.to_owned()))?;
+        let path = target.with_file_name(format!(".{}.restoring", name.to_string_lossy()));
+        let fault = |source| RestoreError::Write { path: path.clone(), source };
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fault(error)),
+            Err(_) | Ok(()) => {}
+        }
+        let lock = File::open(&path).map_err(fault)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(RestoreError::Busy(target.to_owned())),
+            // Some network file systems can't lock a folder.
+            Err(TryLockError::Error(error)) => tracing::warn!("failed to lock {}: {error}", path.display()),
+        }
+        clear(&path).map_err(fault)?;
+        Ok(Self { path, target: target.to_owned(), _lock: lock })
+    }
+
+    /// Where to work.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives what was made there its name, once it is on the disk.
+    pub fn publish(&self, made: &Path) -> Result<(), RestoreError> {
+        let fault = |source| RestoreError::Write { path: self.target.clone(), source };
+        let parent =
+            self.target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        sync(made).map_err(fault)?;
+        // An empty folder of this name is replaced; one that is not empty refuses it.
+        fs::rename(made, &self.target).map_err(fault)?;
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(fault)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!("{} stays behind: {error}", self.path.display());
+        }
+    }
+}
+
+/// Removes all that is in a folder.
+fn clear(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A file, or a folder with all that is in it, is on the disk when this returns. etcdutl itself syncs the database and the
+/// log, not the folders.
+fn sync(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            sync(&entry?.path())?;
+        }
+    }
+    File::open(path)?.sync_all()
+}

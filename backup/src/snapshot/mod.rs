@@ -1,0 +1,187 @@
+//! Takes a full snapshot: from etcd through compression into the store, in bounded memory whatever the database's size. It
+//! is a backup from the moment on that its manifest is there, and nothing before.
+
+mod stored_pages;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
+use crate::format::{
+    CommitError, Data, DataError, DataWriter, Full, GenerationKey, GenerationName, Hash, Hasher, Header, Lineage,
+    Nonce, Record, RecordFault, Revision, commit, write_record,
+};
+use crate::source::{Access, AccessError, Identity, Piece, SnapshotError, SnapshotStream};
+use crate::store::{Store, StoreError};
+
+use stored_pages::StoredPages;
+
+/// Why no snapshot was taken.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    /// etcd can't be reached.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// etcd does not say who it is.
+    #[error("failed to ask etcd for its status: {0}")]
+    Status(#[from] etcd_client::Error),
+    /// The snapshot did not arrive whole.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The store can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The data can't be written.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// What was written is no database, although etcd's hash of it is right.
+    #[error("failed to read the snapshot back from the store: {0}")]
+    Database(#[from] BoltError),
+    /// An event is larger than the format allows.
+    #[error("failed to read the snapshot's last events: {0}")]
+    Record(#[from] RecordFault),
+    /// A revision that etcd can't have.
+    #[error("failed to read the snapshot's revision: {0} is none")]
+    Revision(u64),
+    /// The manifest can't be written.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The thread that read it back ended unexpectedly.
+    #[error("failed to read the snapshot back from the store: {0}")]
+    Thread(#[from] tokio::task::JoinError),
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the database that were read.
+    pub read: u64,
+    /// The size of the database in bytes, once known.
+    pub total: Option<u64>,
+    /// Compressed bytes that were handed to the store.
+    pub stored: u64,
+}
+
+/// A snapshot that is in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The generation that it began.
+    pub generation: GenerationKey,
+    /// Its manifest.
+    pub full: Full,
+    /// The hash of the manifest as it is stored.
+    pub hash: Hash,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Takes one. Each call begins a generation of its own.
+pub async fn take(
+    store: &Store,
+    source: &Access,
+    lineage: &Lineage,
+    report: impl Fn(Progress),
+) -> Result<Taken, TakeError> {
+    let begun = std::time::Instant::now();
+    store.prepare().await?;
+    let mut client = source.connect().await?.client;
+    let Identity { cluster, version } = Identity::ask(&mut client).await?;
+    let taken = Timestamp::now();
+    let generation = GenerationKey { lineage: lineage.clone(), cluster, name: GenerationName::new(taken) };
+    let stream = SnapshotStream::open(&mut client).await?;
+    let writer = DataWriter::new(store, &generation);
+    let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
+    let full = match describe(store, &generation, data.clone(), database_bytes, taken, version).await {
+        Ok(full) => full,
+        Err(error) => {
+            discard(store, &generation, &data).await;
+            return Err(error);
+        }
+    };
+    let manifest = full.write();
+    let hash = Hash::of(&manifest);
+    // If this fails, whether it is there is not known, so the data stays; without a manifest it is garbage to be pruned.
+    commit(store, &generation.full(), manifest).await?;
+    Ok(Taken { generation, full, hash, took: begun.elapsed() })
+}
+
+/// Copies the stream into the store. On any error nothing of it is left there.
+async fn copy(
+    mut stream: SnapshotStream,
+    mut writer: DataWriter,
+    report: impl Fn(Progress),
+) -> Result<(Data, u64), TakeError> {
+    let mut copied = async || {
+        loop {
+            match stream.next().await? {
+                Piece::Database(bytes) => writer.write(&bytes).await?,
+                Piece::Proved(hash) => {
+                    let database_bytes = writer.plain_bytes();
+                    writer.write(&hash).await?;
+                    return Ok(database_bytes);
+                }
+            }
+            report(Progress { read: writer.plain_bytes(), total: stream.total(), stored: writer.stored_bytes() });
+        }
+    };
+    match copied().await {
+        Ok(database_bytes) => Ok((writer.finish().await?, database_bytes)),
+        Err(error) => {
+            writer.abort().await;
+            Err(error)
+        }
+    }
+}
+
+/// Reads back from the store what the manifest has to say: the last revision is nowhere but in the database's tree, whose
+/// pages come in no order. That it can be read there is worth knowing, too.
+async fn describe(
+    store: &Store,
+    generation: &GenerationKey,
+    data: Data,
+    database_bytes: u64,
+    taken: Timestamp,
+    etcd_version: String,
+) -> Result<Full, TakeError> {
+    let pages = StoredPages::new(store, generation, &data, database_bytes);
+    let (tail, last_events, auth_revision) = tokio::task::spawn_blocking(move || {
+        let database = Database::open(pages)?;
+        let tail = Tail::read(&database)?;
+        let last_events = last_events(&database, tail.revision)?;
+        Ok::<_, TakeError>((tail, last_events, auth_revision(&database)?))
+    })
+    .await??;
+    let revision = |number| Revision::new(number).ok_or(TakeError::Revision(number));
+    Ok(Full {
+        header: Header::new(generation, Nonce::random()),
+        etcd_version,
+        revision: revision(tail.revision)?,
+        compact_revision: revision(tail.compact_revision)?,
+        last_events,
+        auth_revision,
+        taken,
+        database_bytes,
+        data,
+    })
+}
+
+/// The hash of a revision's records, as manifests hold it.
+pub fn last_events<P: crate::bolt::Pages>(database: &Database<P>, revision: u64) -> Result<Hash, TakeError> {
+    let mut hasher = Hasher::new();
+    let mut record = Vec::new();
+    events_of_last(database, revision, |key, value| {
+        record.clear();
+        write_record(&mut record, Record { key, value })?;
+        hasher.update(&record);
+        Ok::<_, TakeError>(())
+    })?;
+    Ok(hasher.finish())
+}
+
+async fn discard(store: &Store, generation: &GenerationKey, data: &Data) {
+    let key = generation.data(&data.name);
+    if let Err(error) = store.delete(&key).await {
+        tracing::warn!("{key} stays behind and is garbage: {error}");
+    }
+}

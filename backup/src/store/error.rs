@@ -1,0 +1,188 @@
+//! What can go wrong with a store, told apart by what a person would do about it. Stores answer the same fault in
+//! different ways, and the library below folds several into one, so the texts of their answers are read too.
+
+use std::error::Error as _;
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+use super::Key;
+use super::address::{Address, AddressError};
+use super::credentials::CredentialsError;
+use super::options::OptionsError;
+
+/// What was being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Reading an object.
+    Read,
+    /// Writing an object.
+    Write,
+    /// Listing a folder.
+    List,
+    /// Deleting an object.
+    Delete,
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::List => "list",
+            Self::Delete => "delete",
+        })
+    }
+}
+
+/// What was being done to what, when it failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What was being done.
+    pub act: Act,
+    /// To which object or folder.
+    pub key: String,
+    /// In which store.
+    pub address: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { act, key, address } = self;
+        write!(f, "failed to {act} {key:?} in {address}")
+    }
+}
+
+/// Why a store can't be used, or did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The address makes no sense.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// An option makes no sense.
+    #[error("failed to open the store: {0}")]
+    Options(#[from] OptionsError),
+    /// The credentials can't be read.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The authorities to trust are no certificates.
+    #[error("failed to read the certificates in {file}: {source}")]
+    Certificates {
+        /// Where they were.
+        file: String,
+        /// What is wrong.
+        source: Box<object_store::Error>,
+    },
+    /// The store can't even be tried.
+    #[error("failed to open the store {address}: {source}")]
+    Open {
+        /// Which.
+        address: String,
+        /// What is wrong.
+        source: Box<object_store::Error>,
+    },
+    /// There is no such bucket, container or folder.
+    #[error("{0}: the bucket does not exist; create it, or mend its name or region")]
+    NoBucket(Box<Failure>),
+    /// The store refuses these credentials, or they may not do this.
+    #[error("{failure}: the store refuses the credentials: {detail}")]
+    Refused {
+        /// What failed.
+        failure: Box<Failure>,
+        /// The store's words.
+        detail: String,
+    },
+    /// The object is not there.
+    #[error("{0}: it is not there")]
+    Missing(Box<Failure>),
+    /// Nobody answers, or not in time, or with a server's fault, also after repeating.
+    #[error("{failure}: {detail}")]
+    Failed {
+        /// What failed.
+        failure: Box<Failure>,
+        /// What was seen, down to its cause.
+        detail: String,
+    },
+    /// The store overwrites what it was told only to create, so two writers could destroy each other's backups.
+    #[error(
+        "failed to open the store {address}: it does not support create-only puts (If-None-Match), \
+         which keep backups from overwriting each other; use a store or a version of it that does"
+    )]
+    Overwrites {
+        /// Which.
+        address: String,
+    },
+    /// The prefix is used by something else, or by a later version of this format.
+    #[error("failed to open the store {address}: {FORMAT_KEY} there is not of this format: {detail}", FORMAT_KEY = super::FORMAT_KEY)]
+    OtherFormat {
+        /// Which.
+        address: String,
+        /// What was found.
+        detail: String,
+    },
+    /// An object is larger than its kind can be.
+    #[error("failed to read {key}: it has {bytes} bytes, and no more than {limit} are allowed")]
+    TooLarge {
+        /// The object.
+        key: Key,
+        /// Its size.
+        bytes: u64,
+        /// The most there may be.
+        limit: u64,
+    },
+    /// An object ends too early.
+    #[error("failed to read {key}: bytes {} to {} were asked for, and only {got} came", range.start, range.end)]
+    Short {
+        /// The object.
+        key: Key,
+        /// What was asked for.
+        range: Range<u64>,
+        /// How many bytes came.
+        got: usize,
+    },
+}
+
+impl StoreError {
+    pub(super) fn of(address: &Address, act: Act, key: &Key, source: &object_store::Error) -> Self {
+        use object_store::Error;
+        let detail = causes(source);
+        let failure = Box::new(Failure { act, key: key.to_string(), address: address.to_string() });
+        match source {
+            _ if says(&detail, NO_BUCKET) => Self::NoBucket(failure),
+            _ if says(&detail, BAD_CREDENTIALS) => Self::Refused { failure, detail },
+            Error::NotFound { .. } => Self::Missing(failure),
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail },
+            _ => Self::Failed { failure, detail },
+        }
+    }
+}
+
+/// The codes by which S3, Google and Azure say so. Some come with 404, as a missing object does; others with 400.
+const NO_BUCKET: &[&str] =
+    &["NoSuchBucket", "InvalidBucketName", "ContainerNotFound", "The specified bucket does not exist"];
+const BAD_CREDENTIALS: &[&str] = &[
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidToken",
+    "ExpiredToken",
+    "AuthenticationFailed",
+    "AuthorizationFailure",
+    "AccessDenied",
+];
+
+fn says(detail: &str, codes: &[&str]) -> bool {
+    codes.iter().any(|code| detail.contains(code))
+}
+
+/// The whole chain of causes in one line: the uppermost alone often says no more than "generic error".
+fn causes(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            let _ = write!(text, ": {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}

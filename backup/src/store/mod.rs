@@ -1,0 +1,208 @@
+//! Where backups are kept: one prefix in an S3, Google or Azure bucket, or a folder on a volume. It moves bytes and proves
+//! that nothing is overwritten; it knows nothing of what a backup is made of.
+
+mod address;
+mod credentials;
+mod error;
+mod open;
+mod options;
+mod retries;
+#[cfg(test)]
+pub(crate) mod tests;
+mod upload;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+
+pub use address::{Address, AddressError, Provider};
+pub use credentials::{CredentialsError, CredentialsFolder};
+pub use error::{Act, Failure, StoreError};
+pub use open::{FORMAT_KEY, Settings};
+pub use options::{OptionsError, StoreOption};
+pub use upload::Upload;
+
+/// The name of an object below the store's prefix, its folders separated by `/`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(String);
+
+impl Key {
+    /// A key of these words, which must not be empty and hold no `/`.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self(key.into())
+    }
+
+    /// The key of something in this folder.
+    pub fn join(&self, name: &str) -> Self {
+        Self(format!("{}/{name}", self.0))
+    }
+
+    /// Its last word.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a create-only put came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Creation {
+    /// The object is there now, with these bytes.
+    Created,
+    /// The store says that there is one already. It may be our own: an answer that was lost is tried again below.
+    Exists,
+}
+
+/// An object as a listing shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: Key,
+    /// Its size, in bytes.
+    pub bytes: u64,
+    /// When it was last written, by the store's clock.
+    pub modified: Timestamp,
+}
+
+/// An open store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    objects: Arc<dyn ObjectStore>,
+    address: Arc<Address>,
+}
+
+impl Store {
+    /// Where it is, for messages.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Reads an object of at most `limit` bytes whole; `None` if there is none.
+    pub async fn read(&self, key: &Key, limit: u64) -> Result<Option<Bytes>, StoreError> {
+        let fault = |source| self.fault(Act::Read, key, &source);
+        let answer = match self.objects.get(&self.path(key)).await {
+            Ok(answer) => answer,
+            Err(object_store::Error::NotFound { source, .. }) => {
+                let path = key.to_string();
+                return match fault(object_store::Error::NotFound { path, source }) {
+                    StoreError::Missing(_) => Ok(None),
+                    other => Err(other),
+                };
+            }
+            Err(error) => return Err(fault(error)),
+        };
+        if answer.meta.size > limit {
+            return Err(StoreError::TooLarge { key: key.clone(), bytes: answer.meta.size, limit });
+        }
+        answer.bytes().await.map(Some).map_err(fault)
+    }
+
+    /// Reads a part of an object: its bytes `range`, all of them or an error.
+    pub async fn read_range(&self, key: &Key, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let wanted = range.end.saturating_sub(range.start);
+        let bytes = self
+            .objects
+            .get_range(&self.path(key), range.clone())
+            .await
+            .map_err(|source| self.fault(Act::Read, key, &source))?;
+        // A range that reaches beyond the end comes back cut, and is no error by itself.
+        if u64::try_from(bytes.len()).is_ok_and(|got| got == wanted) {
+            Ok(bytes)
+        } else {
+            Err(StoreError::Short { key: key.clone(), range, got: bytes.len() })
+        }
+    }
+
+    /// The size of an object, in bytes; `None` if there is none.
+    pub async fn size(&self, key: &Key) -> Result<Option<u64>, StoreError> {
+        match self.objects.head(&self.path(key)).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.fault(Act::Read, key, &error)),
+        }
+    }
+
+    /// Writes an object only if there is none of that name. An error says nothing: it may have been written all the same.
+    pub async fn create(&self, key: &Key, content: Bytes) -> Result<Creation, StoreError> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.objects.put_opts(&self.path(key), content.into(), options).await {
+            Ok(_) => Ok(Creation::Created),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(Creation::Exists)
+            }
+            Err(error) => Err(self.fault(Act::Write, key, &error)),
+        }
+    }
+
+    /// Begins an object that is written in parts. It appears when the upload is finished, and whole.
+    pub fn upload(&self, key: &Key) -> Upload {
+        Upload::new(self.clone(), key.clone())
+    }
+
+    /// The objects below a folder, in no order. A listing may be late: it is a hint, never a proof.
+    pub fn list(&self, folder: Option<&Key>) -> BoxStream<'_, Result<Listed, StoreError>> {
+        let path = folder.map_or_else(|| self.address.prefix.clone(), |folder| self.path(folder));
+        let folder = folder.cloned().unwrap_or_else(|| Key::new(""));
+        self.objects
+            .list(Some(&path))
+            .map_err(move |source| self.fault(Act::List, &folder, &source))
+            .try_filter_map(async |meta| {
+                let Some(key) = self.key(&meta.location) else { return Ok(None) };
+                let modified = Timestamp::from_millisecond(meta.last_modified.timestamp_millis()).unwrap_or_default();
+                Ok(Some(Listed { key, bytes: meta.size, modified }))
+            })
+            .boxed()
+    }
+
+    /// The names of the folders directly in a folder, in order.
+    pub async fn folders(&self, folder: Option<&Key>) -> Result<Vec<String>, StoreError> {
+        let path = folder.map_or_else(|| self.address.prefix.clone(), |folder| self.path(folder));
+        let key = folder.cloned().unwrap_or_else(|| Key::new(""));
+        let listed = self
+            .objects
+            .list_with_delimiter(Some(&path))
+            .await
+            .map_err(|source| self.fault(Act::List, &key, &source))?;
+        let mut names: Vec<_> =
+            listed.common_prefixes.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Deletes an object. One that isn't there is as good as deleted.
+    pub async fn delete(&self, key: &Key) -> Result<(), StoreError> {
+        match self.objects.delete(&self.path(key)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.fault(Act::Delete, key, &error)),
+        }
+    }
+
+    fn path(&self, key: &Key) -> Path {
+        self.address.prefix.parts().chain(Path::from(key.as_str()).parts()).collect()
+    }
+
+    fn key(&self, path: &Path) -> Option<Key> {
+        let words: Vec<_> = path.prefix_match(&self.address.prefix)?.map(|part| part.as_ref().to_owned()).collect();
+        (!words.is_empty()).then(|| Key(words.join("/")))
+    }
+
+    fn fault(&self, act: Act, key: &Key, source: &object_store::Error) -> StoreError {
+        StoreError::of(&self.address, act, key, source)
+    }
+}

@@ -1,0 +1,140 @@
+//! The store over memory, over a folder, and over servers that fail.
+
+pub mod faulty;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use faulty::{Fault, Faulty, sound};
+use futures::TryStreamExt;
+
+use super::upload::PART;
+use super::*;
+
+fn settings(address: &str) -> Settings {
+    Settings { address: address.parse().unwrap(), options: BTreeMap::new(), credentials: None, ca: None }
+}
+
+#[tokio::test]
+async fn a_folder_keeps_what_it_is_given_and_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&settings(&format!("file://{}", folder.path().display()))).unwrap();
+    assert!(matches!(store.check().await, Err(StoreError::OtherFormat { .. })));
+    store.prepare().await.unwrap();
+    store.prepare().await.unwrap();
+    store.check().await.unwrap();
+
+    let key = Key::new("a/b").join("c");
+    assert_eq!(store.create(&key, Bytes::from_static(b"one")).await.unwrap(), Creation::Created);
+    assert_eq!(store.create(&key, Bytes::from_static(b"two")).await.unwrap(), Creation::Exists);
+    assert_eq!(store.read(&key, 3).await.unwrap().unwrap(), "one");
+    assert!(matches!(store.read(&key, 2).await, Err(StoreError::TooLarge { bytes: 3, .. })));
+    assert_eq!(store.read(&Key::new("a/x"), 3).await.unwrap(), None);
+    assert_eq!(store.read_range(&key, 1..3).await.unwrap(), "ne");
+    assert!(store.read_range(&key, 1..4).await.is_err());
+    assert_eq!(store.folders(None).await.unwrap(), ["a"]);
+    let listed: Vec<_> = store.list(Some(&Key::new("a"))).try_collect().await.unwrap();
+    assert_eq!(listed.iter().map(|listed| (listed.key.as_str(), listed.bytes)).collect::<Vec<_>>(), [("a/b/c", 3)]);
+    store.delete(&key).await.unwrap();
+    store.delete(&key).await.unwrap();
+    assert_eq!(store.size(&key).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_mounted_is_no_empty_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("file://{}/nothing", folder.path().display());
+    assert!(matches!(Store::open(&settings(&address)), Err(StoreError::Open { .. })));
+}
+
+#[tokio::test]
+async fn a_store_that_overwrites_is_refused_at_first_use() {
+    let error = Faulty::puts(&[Fault::None, Fault::Overwrites]).store().prepare().await.unwrap_err();
+    assert!(matches!(error, StoreError::Overwrites { .. }), "{error}");
+    assert!(error.to_string().contains("create-only"), "{error}");
+}
+
+#[tokio::test]
+async fn a_prefix_with_something_else_in_it_is_refused() {
+    let store = sound();
+    store.create(&Key::new(FORMAT_KEY), Bytes::from_static(b"{\"version\":2}")).await.unwrap();
+    let error = store.prepare().await.unwrap_err().to_string();
+    assert!(error.contains("\"version\\\":2") || error.contains("\"version\":2"), "{error}");
+}
+
+#[tokio::test]
+async fn an_upload_comes_back_whole_whatever_its_pieces() {
+    for sizes in [vec![], vec![PART], vec![PART + 1], vec![3; 40], vec![PART - 1, 2, PART]] {
+        let store = sound();
+        let key = Key::new("x");
+        let mut upload = store.upload(&key);
+        let mut wanted = Vec::new();
+        for (number, size) in sizes.iter().enumerate() {
+            let piece = vec![u8::try_from(number).unwrap(); *size];
+            wanted.extend_from_slice(&piece);
+            upload.write(piece.into()).await.unwrap();
+        }
+        assert_eq!(upload.written(), wanted.len() as u64);
+        upload.finish().await.unwrap();
+        assert_eq!(store.read(&key, u64::MAX).await.unwrap().unwrap(), wanted);
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_fails_fails_the_upload_and_nothing_appears() {
+    for part in 0..3 {
+        let objects = Faulty::failing_part(part);
+        let aborted = Arc::clone(&objects.aborted);
+        let store = objects.store();
+        let mut upload = store.upload(&Key::new("x"));
+        let mut result = Ok(());
+        for _ in 0..3 {
+            result = upload.write(vec![7; PART].into()).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        let error = match result {
+            Err(error) => error,
+            Ok(()) => upload.finish().await.unwrap_err(),
+        };
+        assert!(error.to_string().contains("connection reset"), "{error}");
+        assert_eq!(aborted.load(Ordering::SeqCst), 1, "part {part}");
+        assert_eq!(store.size(&Key::new("x")).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_is_dropped_or_given_up_is_taken_back() {
+    for give_up in [true, false] {
+        let objects = Faulty::failing_part(None);
+        let aborted = Arc::clone(&objects.aborted);
+        let store = objects.store();
+        let mut upload = store.upload(&Key::new("x"));
+        upload.write(vec![7; PART + 1].into()).await.unwrap();
+        if give_up {
+            upload.abort().await;
+        } else {
+            drop(upload);
+        }
+        while aborted.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(store.size(&Key::new("x")).await.unwrap(), None);
+    }
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let address = "s3://bucket/p".parse().unwrap();
+    let of = |source: object_store::Error| StoreError::of(&address, Act::Write, &Key::new("k"), &source);
+    let not_found = |text: &str| object_store::Error::NotFound { path: "k".into(), source: text.into() };
+    assert!(matches!(of(not_found("404: <Code>NoSuchBucket</Code>")), StoreError::NoBucket(_)));
+    assert!(matches!(of(not_found("404: <Code>InvalidAccessKeyId</Code>")), StoreError::Refused { .. }));
+    assert!(matches!(of(not_found("404: <Code>NoSuchKey</Code>")), StoreError::Missing(_)));
+    let denied = object_store::Error::PermissionDenied { path: "k".into(), source: "403".into() };
+    assert!(matches!(of(denied), StoreError::Refused { .. }));
+    let generic = object_store::Error::Generic { store: "S3", source: "503 Slow Down".into() };
+    assert!(of(generic).to_string().contains("503 Slow Down"));
+}

@@ -1,0 +1,171 @@
+//! Writes one large object in parts, a few at a time: memory stays bounded however fast the writer is, and nothing is left
+//! behind when it fails.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
+use tokio::task::JoinSet;
+
+use super::error::{Act, StoreError};
+use super::{Key, Store};
+
+/// The size of a part. S3 allows 10,000 of them, so an object may have 78 GiB; etcd's largest database has 8 to 16.
+pub const PART: usize = 8 << 20;
+/// Parts on their way at once. More than that gained nothing on a fast link, and each holds its part in memory.
+const AT_ONCE: usize = 4;
+
+/// An object on its way. Dropped without being finished it leaves nothing behind, as far as the store can be reached.
+#[derive(Debug)]
+pub struct Upload {
+    store: Store,
+    key: Key,
+    buffered: VecDeque<Bytes>,
+    buffered_bytes: usize,
+    written: u64,
+    begun: Option<Begun>,
+}
+
+/// A multipart upload that the store knows of.
+#[derive(Debug)]
+struct Begun {
+    parts: Box<dyn MultipartUpload>,
+    under_way: JoinSet<object_store::Result<()>>,
+}
+
+impl Upload {
+    pub(super) fn new(store: Store, key: Key) -> Self {
+        Self { store, key, buffered: VecDeque::new(), buffered_bytes: 0, written: 0, begun: None }
+    }
+
+    /// What it will be called.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Bytes taken so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Takes the next bytes. It waits while too many parts are on their way.
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), StoreError> {
+        self.written += bytes.len() as u64;
+        self.buffered_bytes += bytes.len();
+        self.buffered.push_back(bytes);
+        // All parts but the last have one size: some stores insist on it.
+        while self.buffered_bytes > PART {
+            let part = self.take(PART);
+            self.send(part).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the object: from here on it can be read, and is on the store's disks.
+    pub async fn finish(mut self) -> Result<(), StoreError> {
+        let last = self.take(self.buffered_bytes);
+        if self.begun.is_none() {
+            let path = self.store.path(&self.key);
+            return self.store.objects.put(&path, last).await.map(drop).map_err(|source| self.fault(&source));
+        }
+        if last.content_length() > 0 {
+            self.send(last).await?;
+        }
+        let Some(begun) = &mut self.begun else { return Ok(()) };
+        let result = async {
+            while let Some(part) = begun.under_way.join_next().await {
+                part??;
+            }
+            begun.parts.complete().await.map(drop)
+        }
+        .await;
+        match result {
+            Ok(()) => {
+                self.begun = None;
+                Ok(())
+            }
+            Err(source) => Err(self.failed(source).await),
+        }
+    }
+
+    /// Gives up, and takes back what was sent.
+    pub async fn abort(mut self) {
+        if let Some(begun) = self.begun.take() {
+            begun.abort(&self.key).await;
+        }
+    }
+
+    async fn send(&mut self, part: PutPayload) -> Result<(), StoreError> {
+        let result = async {
+            let begun = if let Some(begun) = &mut self.begun {
+                begun
+            } else {
+                let parts = self.store.objects.put_multipart(&self.store.path(&self.key)).await?;
+                self.begun.insert(Begun { parts, under_way: JoinSet::new() })
+            };
+            while begun.under_way.len() >= AT_ONCE
+                && let Some(done) = begun.under_way.join_next().await
+            {
+                done??;
+            }
+            begun.under_way.spawn(begun.parts.put_part(part));
+            Ok(())
+        }
+        .await;
+        match result {
+            Ok(()) => Ok(()),
+            Err(source) => Err(self.failed(source).await),
+        }
+    }
+
+    async fn failed(&mut self, source: object_store::Error) -> StoreError {
+        if let Some(begun) = self.begun.take() {
+            begun.abort(&self.key).await;
+        }
+        self.fault(&source)
+    }
+
+    fn fault(&self, source: &object_store::Error) -> StoreError {
+        self.store.fault(Act::Write, &self.key, source)
+    }
+
+    /// The first `length` of the bytes that wait, without copying them.
+    fn take(&mut self, length: usize) -> PutPayload {
+        let mut left = length;
+        let mut taken = Vec::new();
+        while left > 0
+            && let Some(mut bytes) = self.buffered.pop_front()
+        {
+            let piece = bytes.split_to(left.min(bytes.len()));
+            left -= piece.len();
+            taken.push(piece);
+            if !bytes.is_empty() {
+                self.buffered.push_front(bytes);
+            }
+        }
+        self.buffered_bytes -= length - left;
+        PutPayload::from_iter(taken)
+    }
+}
+
+impl Begun {
+    async fn abort(mut self, key: &Key) {
+        self.under_way.shutdown().await;
+        if let Err(error) = self.parts.abort().await {
+            tracing::warn!(
+                "the parts of {key} that were sent stay behind; a lifecycle rule of the bucket removes them: {error}"
+            );
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(begun) = self.begun.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let key = self.key.clone();
+            runtime.spawn(async move { begun.abort(&key).await });
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The archive beside real etcd: what it recorded restores to every moment, whatever happened to it, to etcd and to the
+//! history meanwhile.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, CompactionOptions, GetOptions, PutOptions, Txn, TxnOp};
+use quorate_backup::format::{Chain, generations};
+
+use crate::agent::{command, run};
+use crate::database::leases;
+use crate::real::{Binaries, Etcd, each_version};
+use crate::recorded::{address, open};
+
+/// How long the archive may take to record what was written: it is told to store five times a second.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The archive as a process.
+struct Archive(Child);
+
+impl Archive {
+    fn start(etcd: &Etcd, store: &Path) -> Self {
+        let (endpoint, store) = (etcd.url(), address(store));
+        let arguments =
+            ["archive", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue", "--flush-every", "200ms"];
+        let child = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self(child)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Tells it to end, and waits until it has.
+    fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Archive {
+    fn drop(&mut self) {
+        // Of one that has ended this is an error that says so.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All generations that can be read, the oldest first.
+async fn chains(store: &Path) -> Vec<Chain> {
+    let store = open(store);
+    let mut chains = Vec::new();
+    for key in generations(&store, &"blue".parse().unwrap()).await.unwrap() {
+        match Chain::read(&store, &key).await {
+            Ok(chain) => chains.push(chain),
+            Err(quorate_backup::format::ChainError::NoFull(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    chains.sort_by_key(|chain| chain.full.taken);
+    chains
+}
+
+/// The newest generation, once there are so many and it has got so far.
+async fn recorded(store: &Path, generations: usize, revision: i64) -> Chain {
+    let begun = Instant::now();
+    loop {
+        let mut found = chains(store).await;
+        if found.len() >= generations
+            && let Some(newest) = found.pop()
+            && newest.head().to_etcd() >= revision
+        {
+            return newest;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{generations} generations up to revision {revision} are not recorded");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A moment of the history: a revision, and etcd's own hash of all up to it.
+struct Moment {
+    revision: i64,
+    hash: u32,
+}
+
+/// Writes with every kind of event: puts, transactions, deletions, leases used and revoked at once, large values.
+async fn write(client: &mut Client, round: usize, rng: &mut fastrand::Rng) -> Moment {
+    for _ in 0..40 {
+        let key = format!("key/{}", rng.u8(..30));
+        match rng.u8(..5) {
+            0 => drop(client.delete(key, None).await.unwrap()),
+            1 => {
+                let ops = (0..rng.usize(1..20)).map(|number| TxnOp::put(format!("txn/{number}"), "x", None));
+                client.txn(Txn::new().and_then(ops.collect::<Vec<_>>())).await.unwrap();
+            }
+            _ => drop(client.put(key, vec![rng.u8(..); rng.usize(..300)], None).await.unwrap()),
+        }
+    }
+    if round == 0 {
+        client.put("large", vec![5; 3 << 20], None).await.unwrap();
+    }
+    let lease = client.lease_grant(5000, None).await.unwrap().id();
+    client.put("kept", "x", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    let lease = client.lease_grant(6000, None).await.unwrap().id();
+    client.put(format!("brief/{round}"), "x", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    let revision = client.put("last", "x", None).await.unwrap().header().unwrap().revision();
+    let hash = client.hash_kv(revision).await.unwrap().hash();
+    client.lease_revoke(lease).await.unwrap();
+    Moment { revision, hash }
+}
+
+fn restore(store: &Path, revision: i64, database: &Path) {
+    let (store, revision) = (address(store), revision.to_string());
+    let database = database.to_str().unwrap();
+    run(&["restore", "--store", &store, "--lineage", "blue", "--to", &revision, "--database", database, "-o", "json"])
+        .json();
+}
+
+async fn survives_kills(binaries: &Binaries) {
+    let store = tempfile::tempdir().unwrap();
+    let mut etcd = Etcd::start(binaries);
+    let mut archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 1, 1).await;
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut moments = Vec::new();
+    for round in 0..5 {
+        match round {
+            // Killed at any moment, also in the middle of storing.
+            2 => {
+                archive.kill();
+                archive = Archive::start(&etcd, store.path());
+            }
+            // etcd itself is killed, and comes back.
+            4 => {
+                etcd.kill();
+                etcd.resume();
+            }
+            _ => {}
+        }
+        // Two at once: each range is recorded by one of them.
+        let second = (round == 3).then(|| Archive::start(&etcd, store.path()));
+        let mut client = etcd.connect().await;
+        let moment = write(&mut client, round, &mut rng).await;
+        recorded(store.path(), 1, moment.revision).await;
+        moments.push(moment);
+        drop(second);
+    }
+    archive.stop();
+    let all = chains(store.path()).await;
+    assert_eq!(all.len(), 1, "nothing called for a second full snapshot");
+
+    let folder = tempfile::tempdir().unwrap();
+    for Moment { revision, hash } in &moments {
+        let database = folder.path().join(revision.to_string());
+        restore(store.path(), *revision, &database);
+        assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(*hash), "revision {revision}");
+        // The brief lease was there at that moment, and etcd panics on a key whose lease it doesn't know.
+        assert!(leases(&database).values().any(|ttl| *ttl == 6000 || *ttl == quorate_backup::restore::UNKNOWN_TTL));
+    }
+    let mut client = etcd.connect().await;
+    let wanted = client.get("", Some(GetOptions::new().with_all_keys())).await.unwrap();
+    drop(etcd);
+    serves(binaries, store.path(), &moments, wanted.0.kvs.len()).await;
+}
+
+/// etcd runs on what was restored, ahead of every revision that there was.
+async fn serves(binaries: &Binaries, store: &Path, moments: &[Moment], keys: usize) {
+    let middle = &moments[moments.len() / 2];
+    let last = moments.last().unwrap();
+    for to in [middle.revision.to_string(), "latest".to_owned()] {
+        let data = tempfile::tempdir().unwrap();
+        let (store, target, tool) = (address(store), data.path().join("data"), binaries.tool("etcdutl"));
+        let (target, tool) = (target.to_str().unwrap(), tool.to_str().unwrap());
+        let arguments = ["restore", "--store", &store, "--lineage", "blue", "--to", &to, "--etcdutl", tool];
+        run(&[&arguments[..], &["--data-dir", target, "-o", "json"]].concat()).json();
+        let etcd = Etcd::on(binaries, data);
+        let mut client = etcd.connect().await;
+        let got = client.get("", Some(GetOptions::new().with_all_keys())).await.unwrap();
+        assert!(got.header().unwrap().revision() > last.revision + 1_000_000);
+        if to == "latest" {
+            assert_eq!(got.kvs().len(), keys);
+        }
+        // Each key with a lease can be written without naming it: etcd knows them all.
+        for kv in got.kvs().iter().filter(|kv| kv.lease() != 0) {
+            let keep = PutOptions::new().with_ignore_lease();
+            client.put(kv.key(), "y", Some(keep)).await.unwrap();
+        }
+        client.put("on", "x", None).await.unwrap();
+    }
+}
+
+#[test]
+fn every_moment_restores_whoever_was_killed_meanwhile() {
+    each_version(survives_kills);
+}
+
+async fn begins_anew(binaries: &Binaries) {
+    let store = tempfile::tempdir().unwrap();
+    let mut etcd = Etcd::start(binaries);
+    let mut client = etcd.connect().await;
+    let mut rng = fastrand::Rng::with_seed(8);
+    let archive = Archive::start(&etcd, store.path());
+    let first = write(&mut client, 0, &mut rng).await;
+    recorded(store.path(), 1, first.revision).await;
+
+    // A user, who is in no watch.
+    client.role_add("reader").await.unwrap();
+    recorded(store.path(), 2, first.revision).await;
+    archive.stop();
+
+    // What comes next is compacted before anybody recorded it.
+    let second = write(&mut client, 1, &mut rng).await;
+    client.compact(second.revision, Some(CompactionOptions::new().with_physical())).await.unwrap();
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 3, second.revision).await;
+    archive.stop();
+
+    // The volume is put back to where it was: the revisions that follow are others than those that were recorded.
+    etcd.kill();
+    let (data, kept) = (etcd.data.path().join("data"), etcd.data.path().join("kept"));
+    copy_folder(&data, &kept);
+    etcd.resume();
+    let archive = Archive::start(&etcd, store.path());
+    let mut client = etcd.connect().await;
+    let lost = write(&mut client, 2, &mut rng).await;
+    recorded(store.path(), 3, lost.revision).await;
+    archive.stop();
+    etcd.kill();
+    fs::remove_dir_all(&data).unwrap();
+    fs::rename(&kept, &data).unwrap();
+    etcd.resume();
+    let mut client = etcd.connect().await;
+    while write(&mut client, 3, &mut rng).await.revision <= lost.revision {}
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 4, lost.revision).await;
+    let other = write(&mut client, 4, &mut rng).await;
+    let newest = recorded(store.path(), 4, other.revision).await;
+    archive.stop();
+
+    // Both histories are there.
+    let all = chains(store.path()).await;
+    assert_eq!(all.len(), 4);
+    assert_eq!(all[3].key, newest.key);
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (chain, Moment { revision, hash })) in [(&all[2], &lost), (&newest, &other)].into_iter().enumerate() {
+        let database = folder.path().join(number.to_string());
+        let (store, to) = (address(store.path()), revision.to_string());
+        let name = chain.key.name.as_str();
+        let arguments = ["restore", "--store", &store, "--lineage", "blue", "--generation", name, "--to", &to];
+        run(&[&arguments[..], &["--database", database.to_str().unwrap(), "-o", "json"]].concat()).json();
+        assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(*hash), "{name}");
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_history_that_can_not_go_on_begins_anew_and_the_old_one_stays() {
+    each_version(begins_anew);
+}

@@ -1,0 +1,172 @@
+//! Looking at a store, copying it, and removing what is old.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use jiff::{SignedDuration, Timestamp};
+use quorate_backup::format::GenerationKey;
+
+use crate::agent::run;
+use crate::database::tail;
+use crate::recorded::{Recorded, address};
+
+fn texts(json: &serde_json::Value) -> Vec<&str> {
+    json.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
+}
+
+/// All files below a folder, by their paths in it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn a_store_shows_what_is_in_it_and_what_is_wrong_with_it() {
+    let recorded = Recorded::with_deltas(&[10, 40]).await;
+    let taken = recorded.chain.full.taken;
+    let damaged = recorded.taken_at(taken - SignedDuration::from_secs(20)).await;
+    fs::write(recorded.folder.path().join(damaged.full().as_str()), "{").unwrap();
+    let unfinished = recorded.taken_at(taken - SignedDuration::from_secs(10)).await;
+    fs::remove_file(recorded.folder.path().join(unfinished.full().as_str())).unwrap();
+
+    let json = recorded.run("list", &[]).json();
+    let lines = json.as_array().unwrap();
+    let states: Vec<_> = lines.iter().map(|line| line["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["damaged", "incomplete", "whole"], "{json}");
+    assert_eq!(lines[0]["generation"].as_str(), Some(damaged.name.as_str()));
+    assert!(lines[0]["fault"].as_str().unwrap().contains(damaged.name.as_str()), "{json}");
+    let whole = &lines[2]["whole"];
+    let numbers = ["firstRevision", "lastRevision", "deltas", "events"].map(|name| whole[name].as_u64().unwrap());
+    assert_eq!(numbers, [7, 40, 2, 66], "{json}");
+
+    let json = recorded.run("inspect", &[]).json();
+    assert_eq!(json["full"]["revision"].as_u64(), Some(7), "{json}");
+    assert_eq!(json["deltas"].as_array().unwrap().len(), 2);
+    let ended = recorded.run("inspect", &["--generation", damaged.name.as_str()]);
+    assert!(ended.error().contains("is damaged"), "{}", ended.stderr);
+
+    // For people: a line for each, and the fault.
+    let text = run(&["list", "--store", &address(recorded.folder.path())]).stdout;
+    assert!(text.contains("7..40") && text.contains("is damaged") && text.contains("incomplete"), "{text}");
+    let text = run(&["inspect", "--store", &address(recorded.folder.path()), "--lineage", "blue"]).stdout;
+    assert!(text.contains("11..40"), "{text}");
+
+    // The damaged one is in nobody's way, unless it is asked for.
+    let folder = tempfile::tempdir().unwrap();
+    let scratch = folder.path().to_str().unwrap();
+    assert_eq!(recorded.run("verify", &["--scratch", scratch]).json()["revision"].as_u64(), Some(40));
+    let ended = recorded.run("verify", &["--scratch", scratch, "--generation", damaged.name.as_str()]);
+    assert!(ended.error().contains("is damaged"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_folder_without_backups_is_not_taken_for_an_empty_store() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["list", "inspect", "verify", "restore"] {
+        let store = address(folder.path());
+        let mut arguments = vec![command, "--store", &store, "--lineage", "blue"];
+        if command == "restore" {
+            arguments.extend(["--database", "db"]);
+        }
+        let ended = run(&arguments);
+        assert!(ended.error().contains("no backup has been made to this address"), "{command}: {}", ended.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_copy_restores_and_is_continued() {
+    let recorded = Recorded::with_deltas(&[10, 40]).await;
+    let target = tempfile::tempdir().unwrap();
+    let to = address(target.path());
+
+    // What is damaged is not passed on, and what was copied before it is a backup.
+    let object = recorded.data_of(1);
+    let sound = fs::read(&object).unwrap();
+    fs::write(&object, vec![7; sound.len()]).unwrap();
+    let ended = recorded.run("copy", &["--target", &to]);
+    assert!(ended.error().contains("is damaged or another object"), "{}", ended.stderr);
+    let listed = run(&["list", "--store", &to, "-o", "json"]).json();
+    assert_eq!(listed[0]["whole"]["lastRevision"].as_u64(), Some(10), "{listed}");
+
+    fs::write(&object, &sound).unwrap();
+    let json = recorded.run("copy", &["--target", &to]).json();
+    assert_eq!((json[0]["manifests"].as_u64(), json[0]["present"].as_u64()), (Some(1), Some(2)), "{json}");
+    let json = recorded.run("copy", &["--target", &to]).json();
+    assert_eq!((json[0]["manifests"].as_u64(), json[0]["present"].as_u64()), (Some(0), Some(3)), "{json}");
+
+    let in_folder = |folder: &Path| {
+        files(folder)
+            .into_iter()
+            .map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(path).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert!(in_folder(target.path()) == in_folder(recorded.folder.path()));
+    let database = target.path().join("db");
+    let path = database.to_str().unwrap();
+    run(&["restore", "--store", &to, "--lineage", "blue", "--database", path, "-o", "json"]).json();
+    assert_eq!(tail(&database).revision, 40);
+}
+
+/// Five generations, a day apart, the last of them an hour old.
+async fn days() -> (Recorded, Vec<GenerationKey>) {
+    let recorded = Recorded::full().await;
+    fs::remove_file(recorded.folder.path().join(recorded.chain.key.full().as_str())).unwrap();
+    let mut keys = Vec::new();
+    for day in (0..5).rev() {
+        let taken = Timestamp::now() - SignedDuration::from_hours(24 * day + 1);
+        keys.push(recorded.taken_at(taken).await);
+    }
+    (recorded, keys)
+}
+
+#[tokio::test]
+async fn what_no_rule_keeps_goes_and_the_newest_stays() {
+    let (recorded, keys) = days().await;
+    let name = |key: &GenerationKey| key.to_string();
+    // To restore what was 50 hours ago takes the generation that had begun 73 hours ago.
+    let plan = recorded.run("prune", &["--keep-last", "50h", "--dry-run"]).json();
+    assert_eq!(texts(&plan["generations"]), [name(&keys[0])], "{plan}");
+    assert_eq!(recorded.run("list", &[]).json().as_array().unwrap().len(), 6);
+
+    let done = recorded.run("prune", &["--keep-last", "1s", "--keep", "2"]).json();
+    assert_eq!(texts(&done["generations"]), [name(&keys[0]), name(&keys[1]), name(&keys[2])], "{done}");
+    assert_eq!(done["objects"].as_u64(), Some(6));
+    for key in &keys[..3] {
+        assert!(!recorded.folder.path().join(key.folder().as_str()).exists());
+    }
+    // Whatever the rules say, the newest is not given up.
+    recorded.run("prune", &["--keep-last", "1s", "--keep", "0"]).json();
+    let left = recorded.run("list", &[]).json();
+    let whole: Vec<_> = left.as_array().unwrap().iter().filter(|line| line["state"] == "whole").collect();
+    assert_eq!(whole.len(), 1, "{left}");
+    assert_eq!(whole[0]["generation"].as_str(), Some(keys[4].name.as_str()));
+    // What is left restores.
+    let folder = tempfile::tempdir().unwrap();
+    recorded.run("verify", &["--scratch", folder.path().to_str().unwrap()]).json();
+}
+
+#[tokio::test]
+async fn only_data_that_nobody_can_refer_to_any_more_is_garbage() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    let old = SystemTime::now() - Duration::from_hours(25);
+    let put = |name: &str, modified: Option<SystemTime>| {
+        let path = recorded.data_folder().join(name);
+        fs::write(&path, "x").unwrap();
+        if let Some(modified) = modified {
+            File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        }
+        path
+    };
+    let (garbage, fresh) = (put(&"a".repeat(32), Some(old)), put(&"b".repeat(32), None));
+    // What is referred to stays, however old it is.
+    File::options().write(true).open(recorded.data_of(0)).unwrap().set_modified(old).unwrap();
+    let done = recorded.run("prune", &["--keep-last", "1d"]).json();
+    assert_eq!(texts(&done["garbage"]).len(), 1, "{done}");
+    assert!(!garbage.exists() && fresh.exists() && recorded.data_of(0).exists());
+}

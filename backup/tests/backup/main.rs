@@ -1,0 +1,19 @@
+//! Backups as users meet them: the real binary as a process, real etcd and its own tools, real files; and a member in this
+//! process that fails as told.
+//!
+//! What needs real etcd runs for each version that the local cluster's tools have been built with, or for each folder (with
+//! `etcd`, `etcdutl` and `etcdctl` of one version) that `QUORATE_ETCD_BIN` names, separated by `:`.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
+
+mod agent;
+mod archive_real;
+mod bolt_real;
+mod care;
+mod database;
+mod fake;
+mod real;
+mod recorded;
+mod restore;
+mod snapshot;
+mod snapshot_real;

@@ -1,0 +1,181 @@
+//! Real etcd of one member on free local ports, and its own tools.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use etcd_client::Client;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// How long a condition may take to come about.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// Set to `required` where the binaries must be there.
+const DEMAND: &str = "QUORATE_REAL_ETCD";
+
+/// The binaries to try, by their versions.
+fn versions() -> Vec<Binaries> {
+    let binaries = match std::env::var_os("QUORATE_ETCD_BIN") {
+        Some(folders) => std::env::split_paths(&folders).map(Binaries).collect(),
+        None => built(),
+    };
+    let demanded = std::env::var(DEMAND).is_ok_and(|demand| demand == "required");
+    assert!(!binaries.is_empty() || !demanded, "no etcd in .cache/tools, and {DEMAND}=required");
+    if binaries.is_empty() {
+        eprintln!("no etcd in .cache/tools, and QUORATE_ETCD_BIN is not set: nothing was tried here");
+    }
+    for binaries in &binaries {
+        assert!(binaries.tool("etcd").is_file(), "there is no {}", binaries.tool("etcd").display());
+    }
+    binaries
+}
+
+/// Runs a test for each version, all at once: most of their time is waiting.
+pub fn each_version(test: impl AsyncFn(&Binaries) + Sync) {
+    thread::scope(|scope| {
+        for binaries in versions() {
+            let test = &test;
+            scope.spawn(move || Runtime::new().unwrap().block_on(Box::pin(test(&binaries))));
+        }
+    });
+}
+
+/// Those that the local cluster's tools have been built with.
+fn built() -> Vec<Binaries> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/tools");
+    let entries = std::fs::read_dir(tools).into_iter().flatten().map(|entry| entry.unwrap());
+    let mut found: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("etcd-3."))
+        .map(|entry| entry.path().join("bin"))
+        .filter(|folder| folder.join("etcdutl").is_file())
+        .collect();
+    found.sort();
+    found.into_iter().map(Binaries).collect()
+}
+
+/// The binaries of one version.
+#[derive(Debug, Clone)]
+pub struct Binaries(PathBuf);
+
+impl Binaries {
+    pub fn tool(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Runs a tool and gives what it printed.
+    pub fn run(&self, name: &str, arguments: &[&str]) -> String {
+        let output = Command::new(self.tool(name)).args(arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{name} {arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What `etcdutl snapshot status` says of a database, which includes bbolt's own check of every page.
+    pub fn status(&self, database: &Path) -> serde_json::Value {
+        let text = self.run("etcdutl", &["snapshot", "status", database.to_str().unwrap(), "-w", "json"]);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// etcd's own hash of the history in a database. Only 3.6 and later have a tool for it; the files are the same.
+    pub fn hash(database: &Path, revision: u64) -> u64 {
+        let has_tool = |binaries: &Self| {
+            let help = Command::new(binaries.tool("etcdutl")).arg("--help").output().unwrap();
+            String::from_utf8_lossy(&help.stdout).contains("hashkv")
+        };
+        let newest = versions().into_iter().rev().find(has_tool).expect("one etcdutl has to be of 3.6 or later");
+        let revision = revision.to_string();
+        let text = newest.run("etcdutl", &["hashkv", database.to_str().unwrap(), "--rev", &revision, "-w", "json"]);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["hash"].as_u64().unwrap_or_else(|| panic!("{text}"))
+    }
+}
+
+/// bbolt's own tool finds nothing wrong, if `QUORATE_BBOLT` says where it is.
+pub fn bbolt_check(database: &Path) {
+    if let Some(bbolt) = std::env::var_os("QUORATE_BBOLT") {
+        let output = Command::new(bbolt).arg("check").arg(database).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("OK"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// A member.
+pub struct Etcd {
+    pub binaries: Binaries,
+    pub client: SocketAddr,
+    peer: SocketAddr,
+    pub data: TempDir,
+    process: Option<Child>,
+}
+
+impl Etcd {
+    /// A new cluster of one.
+    pub fn start(binaries: &Binaries) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self::on(binaries, folder)
+    }
+
+    /// On this folder, whose `data` may have been restored.
+    pub fn on(binaries: &Binaries, data: TempDir) -> Self {
+        let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [client, peer] = sockets.map(|socket| socket.local_addr().unwrap());
+        let mut etcd = Self { binaries: binaries.clone(), client, peer, data, process: None };
+        etcd.resume();
+        etcd
+    }
+
+    /// Starts its process.
+    pub fn resume(&mut self) {
+        let (client, peer) = (self.url(), format!("http://{}", self.peer));
+        let child = Command::new(self.binaries.tool("etcd"))
+            .args([
+                "--name=default",
+                "--initial-cluster-state=new",
+                "--max-txn-ops=2000",
+                "--max-request-bytes=8388608",
+                // An election takes a second otherwise.
+                "--heartbeat-interval=20",
+                "--election-timeout=200",
+            ])
+            .arg(format!("--data-dir={}", self.data.path().join("data").display()))
+            .args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")])
+            .args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")])
+            .arg(format!("--initial-cluster=default={peer}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.process = Some(child);
+        let begun = Instant::now();
+        while std::net::TcpStream::connect(self.client).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "etcd does not serve");
+            assert!(self.process.as_mut().unwrap().try_wait().unwrap().is_none(), "etcd has ended");
+            thread::sleep(PERIOD);
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.client)
+    }
+
+    pub async fn connect(&self) -> Client {
+        Client::connect([self.url()], None).await.unwrap()
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,255 @@
+//! Restores of a backup that is known event by event: to every revision, of damaged parts, stopped in the middle.
+
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use quorate_backup::bolt::mvcc::{ALARM, LEASE, Lease};
+use quorate_backup::bolt::{self, Appender};
+use quorate_backup::format::{Choice, Target, choose};
+use quorate_backup::restore;
+
+use crate::agent::{Ended, command};
+use crate::database::{alarms, events_after, leases, tail};
+use crate::recorded::{FIRST, IDLE, KNOWN, Recorded, UNKNOWN, address, revision};
+
+/// Everything here takes milliseconds; this is for machines that are very busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn restored(recorded: &Recorded, at: u64, folder: &Path) -> PathBuf {
+    let path = folder.join(format!("{at}.db"));
+    let choice = Choice { chain: &recorded.chain, revision: revision(at), others: Vec::new() };
+    let restored = restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap();
+    assert_eq!((restored.revision.get(), restored.bytes), (at, fs::metadata(&path).unwrap().len()));
+    path
+}
+
+#[tokio::test]
+async fn every_revision_comes_back_as_it_was() {
+    let recorded = Recorded::with_deltas(&[10, 11, 40, 60]).await;
+    let folder = tempfile::tempdir().unwrap();
+    // The ends of the deltas, their neighbours, and some between.
+    for at in (FIRST..=14).chain([25, 26, 39, 40, 41, 42, 52, 59, 60]) {
+        let database = restored(&recorded, at, folder.path()).await;
+        assert!(events_after(&database, 0) == recorded.entries_until(at), "revision {at}");
+        assert_eq!(tail(&database).revision, at);
+        fs::remove_file(&database).unwrap();
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn every_lease_that_a_key_names_is_there_and_no_alarm() {
+    let mut recorded = Recorded::with_deltas(&[10, 11, 40]).await;
+    let folder = tempfile::tempdir().unwrap();
+    // Revision 8 names none, 9 the one that is known, and 11 the one that is not.
+    for (at, wanted) in [
+        (FIRST, vec![]),
+        (8, vec![KNOWN, IDLE]),
+        (9, vec![KNOWN, IDLE]),
+        (11, vec![KNOWN, (UNKNOWN, restore::UNKNOWN_TTL), IDLE]),
+    ] {
+        let database = restored(&recorded, at, folder.path()).await;
+        assert_eq!(leases(&database).into_iter().collect::<Vec<_>>(), wanted, "revision {at}");
+        fs::remove_file(&database).unwrap();
+    }
+
+    // A snapshot with an alarm, and with a lease that a delta learned again with another TTL.
+    let database = restored(&recorded, FIRST, folder.path()).await;
+    let file = bolt::open(&database).unwrap();
+    let mut appender = Appender::new(&file).unwrap();
+    appender.change(ALARM, &[(vec![8, 3, 16, 1], Some(Vec::new()))].into()).unwrap();
+    let entry = Lease { id: KNOWN.0, ttl: 5, remaining_ttl: 0 }.encode_to_vec();
+    appender.change(LEASE, &[(KNOWN.0.to_be_bytes().to_vec(), Some(entry))].into()).unwrap();
+    appender.commit().unwrap();
+    assert_eq!(alarms(&database), 1);
+    recorded.replace_full(&database).await;
+    recorded.record(20).await;
+    let database = restored(&recorded, 20, folder.path()).await;
+    assert_eq!(alarms(&database), 0);
+    assert_eq!(leases(&database)[&KNOWN.0], 5);
+}
+
+#[tokio::test]
+async fn a_time_is_restored_as_far_as_it_was_recorded() {
+    let recorded = Recorded::with_deltas(&[10, 40]).await;
+    let chains = [recorded.chain.clone()];
+    for (seconds, wanted) in [(0, FIRST), (9, FIRST), (10, 8), (25, 9), (330, 40)] {
+        let at = recorded.chain.full.taken + jiff::SignedDuration::from_secs(seconds);
+        assert_eq!(choose(&chains, Target::Time(at)).unwrap().revision.get(), wanted, "{seconds} s");
+    }
+    let (before, after) = (recorded.chain.full.taken - jiff::SignedDuration::from_secs(1), recorded.moment(41));
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("db");
+    for (at, wanted) in [(before, "no backup is as old as"), (after, "was not recorded: the record ends at")] {
+        let ended = recorded.run("restore", &["--to", &at.to_string(), "--database", target.to_str().unwrap()]);
+        assert!(ended.error().contains(wanted), "{}", ended.stderr);
+    }
+    let ended = recorded.run("restore", &["--to", "41", "--database", target.to_str().unwrap()]);
+    assert!(ended.error().contains("no backup holds revision 41; there are: 7 to 40"), "{}", ended.stderr);
+    let at = recorded.moment(12).to_string();
+    let json = recorded.run("restore", &["--to", &at, "--database", target.to_str().unwrap()]).json();
+    assert_eq!((json["revision"].as_u64(), json["events"].as_u64()), (Some(12), Some(10)), "{json}");
+    assert_eq!(tail(&target).revision, 12);
+}
+
+/// What befalls an object.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    Flipped,
+    Truncated,
+    Missing,
+    /// Another sound object lies under its name.
+    Swapped,
+}
+
+fn damage(object: &Path, other: &Path, how: Damage) {
+    match how {
+        Damage::Flipped => {
+            let mut bytes = fs::read(object).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            let mut file = fs::OpenOptions::new().write(true).open(object).unwrap();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.write_all(&bytes).unwrap();
+        }
+        Damage::Truncated => {
+            let file = fs::OpenOptions::new().write(true).open(object).unwrap();
+            file.set_len(fs::metadata(object).unwrap().len() - 1).unwrap();
+        }
+        Damage::Missing => fs::remove_file(object).unwrap(),
+        Damage::Swapped => drop(fs::copy(other, object).unwrap()),
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_missing_or_swapped_part_is_named_and_nothing_appears() {
+    let recorded = Recorded::with_deltas(&[20, 40]).await;
+    let full = recorded.data_folder().join(recorded.chain.full.data.name.as_str());
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("db");
+    for object in [&full, &recorded.data_of(0), &recorded.data_of(1)] {
+        let name = object.file_name().unwrap().to_str().unwrap();
+        let other = if *object == full { recorded.data_of(0) } else { full.clone() };
+        let sound = fs::read(object).unwrap();
+        for how in [Damage::Flipped, Damage::Truncated, Damage::Missing, Damage::Swapped] {
+            damage(object, &other, how);
+            let ended = recorded.run("restore", &["--database", target.to_str().unwrap()]);
+            assert!(ended.error().contains(name), "{how:?}: {}", ended.stderr);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{how:?}");
+            let ended = recorded.run("verify", &["--scratch", folder.path().to_str().unwrap()]);
+            assert!(ended.error().contains(name), "{how:?}: {}", ended.stderr);
+            fs::write(object, &sound).unwrap();
+        }
+    }
+    let json = recorded.run("verify", &["--scratch", folder.path().to_str().unwrap()]).json();
+    assert_eq!((json["revision"].as_u64(), json["entries"].as_u64()), (Some(40), Some(recorded.entries.len() as u64)));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// A member's data directory, made by a stand-in for etcdutl.
+struct Place {
+    recorded: Recorded,
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    async fn new() -> Self {
+        Self { recorded: Recorded::with_deltas(&[20]).await, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn arguments(&self, token: &str) -> Vec<String> {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/etcdutl");
+        let (store, data) = (address(self.recorded.folder.path()), self.data());
+        let texts = [
+            "restore",
+            "--store",
+            &store,
+            "--lineage=blue",
+            "--output=json",
+            "--data-dir",
+            data.to_str().unwrap(),
+            "--etcdutl",
+            tool.to_str().unwrap(),
+            "--initial-cluster-token",
+            token,
+        ];
+        texts.map(str::to_owned).to_vec()
+    }
+
+    fn run(&self, token: &str) -> Ended {
+        crate::agent::run(&self.arguments(token).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// One that is in the middle, until it is killed.
+    fn in_the_middle(&self) -> Child {
+        let child = command(&self.arguments("hangs").iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
+        let begun = Instant::now();
+        while !self.folder.path().join(".data.restoring/data/begun").exists() {
+            assert!(begun.elapsed() < PATIENCE, "the restore does not get there");
+            thread::sleep(Duration::from_millis(5));
+        }
+        child
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[tokio::test]
+async fn a_killed_restore_is_repeated_and_a_living_one_is_left_alone() {
+    let place = Place::new().await;
+    let mut first = place.in_the_middle();
+    assert!(!place.data().exists());
+    let second = place.run("whole");
+    assert!(second.error().contains("another restore is at work there"), "{}", second.stderr);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(place.names(), [".data.restoring"]);
+
+    let json = place.run("whole").json();
+    assert_eq!(json["revision"].as_u64(), Some(20), "{json}");
+    assert_eq!(place.names(), ["data"]);
+    assert_eq!(tail(&place.data().join("member/snap/db")).revision, 20);
+
+    let again = place.run("whole");
+    assert!(again.error().contains("exists already"), "{}", again.stderr);
+    assert_eq!(place.names(), ["data"]);
+}
+
+#[tokio::test]
+async fn a_restore_that_is_told_to_stop_leaves_nothing() {
+    let place = Place::new().await;
+    let mut child = place.in_the_middle();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_etcdutl_refuses_is_told_and_leaves_nothing() {
+    let place = Place::new().await;
+    let ended = place.run("fails");
+    assert!(ended.error().contains("no space left on device"), "{}", ended.stderr);
+    assert_eq!(place.names(), [""; 0]);
+    // An empty folder is as good as none; one with something in it is not touched.
+    fs::create_dir(place.data()).unwrap();
+    fs::write(place.data().join("mine"), "x").unwrap();
+    let ended = place.run("whole");
+    assert!(ended.error().contains("exists already"), "{}", ended.stderr);
+    fs::remove_file(place.data().join("mine")).unwrap();
+    place.run("whole").json();
+}

@@ -1,0 +1,117 @@
+//! Snapshots of a member that fails as told: what is not whole is never reported as a backup, and leaves nothing behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::agent::{Ended, run};
+use crate::fake::{Mood, Pieces, Served};
+
+/// The size of a piece of the stream, as etcd sends it.
+const PIECE: usize = 32 << 10;
+
+/// A small real database, in pieces.
+fn small() -> Pieces {
+    let file =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/databases/small-3.6.16.db")).unwrap();
+    Arc::new(move |number| file.chunks(PIECE).nth(number).map(<[u8]>::to_vec))
+}
+
+/// A real database, and behind its last page as much as makes up this size, half of it compressible.
+fn large(bytes: usize) -> Pieces {
+    let first = small();
+    // More than what one compressed frame holds, so that none repeats itself.
+    let mut pool = vec![0; 8 << 20];
+    let mut random = fastrand::Rng::with_seed(1);
+    pool.chunks_mut(512).for_each(|part| random.fill(&mut part[..256]));
+    Arc::new(move |number| {
+        let start = (number * PIECE) % pool.len();
+        let mut piece = pool[start..start + PIECE].to_vec();
+        if number == 0 {
+            let database = first(0).unwrap();
+            piece[..database.len()].copy_from_slice(&database);
+        }
+        (number == 0 || number * PIECE < bytes).then_some(piece)
+    })
+}
+
+fn snapshot(member: &Served, store: &Path) -> Ended {
+    let store = format!("file://{}", store.display());
+    run(&["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "-o", "json"])
+}
+
+/// All files in a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+#[test]
+fn a_sound_snapshot_is_a_backup() {
+    let store = tempfile::tempdir().unwrap();
+    let member = Served::start(Mood::Sound, small());
+    let taken = snapshot(&member, store.path()).json();
+    assert_eq!((taken["revision"].as_u64(), taken["etcdVersion"].as_str()), (Some(7), Some("3.6.16")));
+    let manifest = store.path().join(taken["manifest"].as_str().unwrap());
+    assert!(manifest.starts_with(store.path().join("blue/00000000000000ab")), "{}", manifest.display());
+    assert!(manifest.is_file());
+    assert_eq!(files(store.path()).len(), 3);
+}
+
+#[test]
+fn a_stream_that_is_not_whole_is_no_backup_and_leaves_nothing() {
+    let moods = [
+        Mood::Nothing,
+        Mood::ErrorAfter(0),
+        Mood::ErrorAfter(1),
+        Mood::ErrorAfter(300),
+        Mood::EndsAfter(1),
+        Mood::EndsAfter(300),
+        Mood::WithoutHash,
+        Mood::FlippedIn(0),
+        Mood::FlippedIn(300),
+    ];
+    for mood in moods {
+        let store = tempfile::tempdir().unwrap();
+        // Of some parts, so that uploading has begun when it fails.
+        let member = Served::start(mood, large(24 << 20));
+        let ended = snapshot(&member, store.path());
+        assert!(ended.error().contains("failed to read the snapshot"), "{mood:?}: {}", ended.stderr);
+        let left = files(store.path());
+        assert_eq!(left, [store.path().join("quorate-backups.json")], "{mood:?}");
+    }
+}
+
+#[test]
+fn a_large_snapshot_takes_little_memory() {
+    const SIZE: usize = 300 << 20;
+    let store = tempfile::tempdir().unwrap();
+    let member = Served::start(Mood::Sound, large(SIZE));
+    let ended = snapshot(&member, store.path());
+    assert_eq!(ended.json()["databaseBytes"].as_u64(), Some(SIZE as u64));
+    assert!(ended.most_rss_anon < 128 << 10, "{} KiB", ended.most_rss_anon);
+    eprintln!("{} MiB with {} KiB of anonymous memory", SIZE >> 20, ended.most_rss_anon);
+}
+
+#[test]
+fn what_can_not_work_says_why() {
+    let store = tempfile::tempdir().unwrap();
+    let member = Served::start(Mood::Sound, small());
+    let nowhere = snapshot(&member, &store.path().join("not-mounted"));
+    assert!(nowhere.error().contains("not-mounted"), "{}", nowhere.stderr);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = run(&[
+        "snapshot",
+        "--endpoint",
+        &format!("http://{port}"),
+        "--store",
+        &format!("file://{}", store.path().display()),
+        "--lineage",
+        "blue",
+    ]);
+    assert!(nobody.error().contains(&port.to_string()) || nobody.stderr.contains("status"), "{}", nobody.stderr);
+}

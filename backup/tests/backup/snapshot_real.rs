@@ -1,0 +1,70 @@
+//! Snapshots of real etcd: what etcd's own tools say of what lies in the store.
+
+use std::fs;
+use std::path::Path;
+
+use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
+
+use crate::agent::run;
+use crate::real::{Binaries, Etcd, each_version};
+
+/// Writes some history: keys, versions, deletions, a transaction, and a lease.
+pub async fn write_some(client: &mut Client) -> i64 {
+    for number in 0..50 {
+        client.put(format!("key/{number}"), vec![7; 100], None).await.unwrap();
+    }
+    client.delete("key/3", None).await.unwrap();
+    let puts: Vec<_> = (0..300).map(|number| TxnOp::put(format!("txn/{number}"), "x", None)).collect();
+    let last = client.txn(Txn::new().and_then(puts)).await.unwrap();
+    last.header().unwrap().revision()
+}
+
+/// The database in a store, decompressed by zstd's own decoder.
+pub fn stored_database(store: &Path, manifest: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let manifest = store.join(manifest);
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    let object = manifest.parent().unwrap().join("d").join(json["data"]["name"].as_str().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("snapshot.db");
+    fs::write(&database, zstd::decode_all(fs::File::open(object).unwrap()).unwrap()).unwrap();
+    (folder, database)
+}
+
+async fn take(binaries: &Binaries) {
+    let etcd = Etcd::start(binaries);
+    let mut client = etcd.connect().await;
+    let store = tempfile::tempdir().unwrap();
+    let address = format!("file://{}", store.path().display());
+    let arguments =
+        ["snapshot", "--endpoint", &etcd.url(), "--store", &address, "--lineage", "blue", "--output", "json"];
+
+    // A new cluster, whose history has nothing in it yet.
+    let taken = run(&arguments).json();
+    assert_eq!((taken["revision"].as_i64(), taken["compactRevision"].as_i64()), (Some(1), Some(0)), "{taken}");
+
+    let last = write_some(&mut client).await;
+    let taken = run(&arguments).json();
+    assert_eq!(taken["revision"].as_i64(), Some(last), "{taken}");
+    let version = taken["etcdVersion"].as_str().unwrap();
+    assert!(binaries.run("etcd", &["--version"]).contains(version), "{version}");
+
+    // What lies in the store is what etcdctl would have saved: etcdutl takes it with its hash.
+    let (folder, database) = stored_database(store.path(), taken["manifest"].as_str().unwrap());
+    let status = binaries.status(&database);
+    assert_eq!(status["revision"].as_i64(), Some(last), "{status}");
+    let restored = folder.path().join("restored");
+    binaries
+        .run("etcdutl", &["snapshot", "restore", database.to_str().unwrap(), "--data-dir", restored.to_str().unwrap()]);
+
+    // The last event may have been compacted away: the revision stays.
+    let gone = client.delete("txn/", Some(etcd_client::DeleteOptions::new().with_prefix())).await.unwrap();
+    let gone = gone.header().unwrap().revision();
+    client.compact(gone, Some(CompactionOptions::new().with_physical())).await.unwrap();
+    let taken = run(&arguments).json();
+    assert_eq!((taken["revision"].as_i64(), taken["compactRevision"].as_i64()), (Some(gone), Some(gone)), "{taken}");
+}
+
+#[test]
+fn etcds_own_tools_accept_what_was_stored() {
+    each_version(take);
+}
