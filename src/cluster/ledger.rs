@@ -17,7 +17,7 @@ pub fn read(cluster: &str, status: Option<&EtcdClusterStatus>) -> Memory {
     }
 }
 
-/// `None` where something can't be read or contradicts something else, which only an edit by hand can cause.
+/// `None` where something that is there can't be read or contradicts something else, which only an edit by hand can cause.
 fn parse(cluster: &str, written: &quorate_crds::Ledger) -> Option<Ledger> {
     let quorate_crds::Ledger { seeded, seed, cluster_id, next_serial, members, oldest_log, logs_cut, failed } = written;
     let seeding = match (*seeded, *seed, cluster_id) {
@@ -34,15 +34,10 @@ fn parse(cluster: &str, written: &quorate_crds::Ledger) -> Option<Ledger> {
         seeding,
         next_serial: Serial(*next_serial),
         members,
-        oldest_log: read_or_none(oldest_log.as_ref(), |minor| Minor::parse(minor))?,
+        oldest_log: oldest_log.as_ref().map_or(Some(None), |minor| Minor::parse(minor).map(Some))?,
         logs_cut: *logs_cut,
-        failed: read_or_none(failed.as_ref(), parse_failed)?,
+        failed: failed.as_ref().map_or(Some(None), |failed| parse_failed(failed).map(Some))?,
     })
-}
-
-/// What is not there is no fault; what is there and can't be read is one.
-fn read_or_none<T, U>(written: Option<&T>, read: impl Fn(&T) -> Option<U>) -> Option<Option<U>> {
-    written.map_or(Some(None), |written| read(written).map(Some))
 }
 
 fn parse_failed(failed: &FailedRelease) -> Option<Failed> {
@@ -72,8 +67,8 @@ fn parse_member(member: &LedgerMember) -> Option<Entry> {
         create,
         node: node.as_deref().map(NodeName::new),
         standing,
-        release: read_or_none(release.as_ref(), parse_release)?,
-        former: read_or_none(former.as_ref(), parse_release)?,
+        release: release.as_ref().map_or(Some(None), |release| parse_release(release).map(Some))?,
+        former: former.as_ref().map_or(Some(None), |former| parse_release(former).map(Some))?,
     })
 }
 

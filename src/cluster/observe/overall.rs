@@ -68,6 +68,7 @@ fn of(status: &Status) -> Overall {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pods::TicketFacts;
     use super::*;
     use crate::cluster::report::fixture;
 
@@ -79,7 +80,12 @@ mod tests {
             is_due(&observed.cluster, &observed.pods, &observed.said)
         };
         assert!(!due(|_| ()));
-        assert!(due(|observed| observed.pods.get_mut(&Serial(1)).unwrap().release = None));
+        assert!(due(|observed| {
+            let pod = observed.pods.get_mut(&Serial(1)).unwrap();
+            let (begin, volume) = (crate::cluster::render::Begin::Resume, pod.volume.clone());
+            pod.ticket = Some(TicketFacts { begin, volume, version: None, since: pod.created });
+            pod.release = None;
+        }));
         assert!(due(|observed| {
             let seen = observed.said.seen.get_mut(&Serial(1)).unwrap();
             if let Sight::Etcd(alive) = &mut seen.sight {

@@ -64,6 +64,7 @@ pub struct TicketFacts {
 }
 
 /// A member's pod.
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that Kubernetes shows of it")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its UID.
