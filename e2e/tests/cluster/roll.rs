@@ -51,7 +51,7 @@ async fn members_are_restarted_one_by_one_when_settings_change_under_a_writer() 
         db.settles(3).await?;
         let before = db.identities().await?;
         let pods_before = pods(&db.view().await?);
-        let writer = Writer::start(&db, "w").await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
         writer.writes(20).await?;
         let etcd = json!({ "snapshotCount": 5000, "extraFlags": { "log-level": "warn" } });
         db.patch(json!({ "spec": { "etcd": etcd } })).await?;
@@ -75,7 +75,7 @@ async fn a_change_of_settings_and_version_is_one_roll() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3).version("3.6.16")).await?;
         db.settles(3).await?;
         let before = db.identities().await?;
-        let writer = Writer::start(&db, "w").await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
         db.patch(json!({ "spec": { "version": "3.7.3", "etcd": { "snapshotCount": 5000 } } })).await?;
         db.settles(3).await?;
         judge("settings and version changed", &writer.stop().await?, &db).await?;
@@ -123,7 +123,7 @@ async fn the_leadership_leaves_a_node_that_is_cordoned() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3).with("/scheduling/antiAffinity", json!("Required"))).await?;
         let leader = db.settles(3).await?.leader()?.to_owned();
         let before = pods(&db.view().await?);
-        let writer = Writer::start(&db, "w").await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
         let node = db.view().await?.node(&leader).context("the leader has no node")?.to_owned();
         nodes::cordoned_during(scene, &node, async || {
             scene.kubectl(&["cordon", &node]).await?.well()?;

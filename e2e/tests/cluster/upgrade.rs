@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use quorate_crds::{ConditionType, Phase};
+use quorate_crds::{ConditionType, LedgerRelease, Phase};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::images::{CRASHING, CRASHING_VERSION};
@@ -61,7 +61,7 @@ async fn members_go_from_one_minor_to_the_next_in_place_under_a_writer() -> Resu
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
-            let writer = Writer::start(&db, "w").await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
             writer.writes(20).await?;
             goes_to(&db, V3_7).await?;
             judge("3.6 -> 3.7", &writer.stop().await?, &db).await
@@ -117,7 +117,7 @@ async fn a_busy_cluster_goes_from_3_5_to_3_7() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
-            let writer = Writer::start(&db, "w").await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
             writer.writes(50).await?;
             let seen = goes_to(&db, V3_7).await?;
             ensure!(seen.contains(V3_6), "it was seen at {seen:?}");
@@ -136,7 +136,7 @@ async fn a_cluster_goes_down_from_3_7_to_3_5_and_up_again() -> Result<()> {
         db.settles(3).await?;
         in_place(&db, async || {
             for (what, version) in [("3.7 -> 3.6", V3_6), ("3.6 -> 3.5", V3_5), ("3.5 -> 3.7", V3_7)] {
-                let writer = Writer::start(&db, what).await?;
+                let writer = Writer::start_hasty(&db, what).await?;
                 writer.writes(20).await?;
                 goes_to(&db, version).await.context(what)?;
                 judge(what, &writer.stop().await?, &db).await.context(what)?;
@@ -166,7 +166,7 @@ async fn an_image_that_is_missing_or_of_another_version_stops_no_member() -> Res
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
-            let writer = Writer::start(&db, "w").await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
             wish_for(&db, "3.6.99").await?;
             is_stuck(&db, "TrialImageMissing", "v3.6.99").await?;
             db.patch(json!({ "spec": { "version": "3.7.2", "image": { "tag": "v3.7.3" } } })).await?;
@@ -196,7 +196,7 @@ async fn a_version_that_crashes_is_taken_back_and_told() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
-            let writer = Writer::start(&db, "w").await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
             let image = json!({ "repository": CRASHING });
             db.patch(json!({ "spec": { "version": CRASHING_VERSION, "image": image } })).await?;
             is_stuck(&db, "ReleaseFailed", CRASHING_VERSION).await?;
@@ -234,7 +234,7 @@ async fn a_way_is_turned_back_while_members_run_both_versions() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
-            let writer = Writer::start(&db, "w").await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
             wish_for(&db, V3_7).await?;
             is_mixed(&db, [V3_6, V3_7]).await?;
             goes_to(&db, V3_6).await?;
@@ -252,7 +252,7 @@ async fn a_member_lost_on_the_way_is_replaced_and_the_way_goes_on() -> Result<()
         for (name, from, to) in [("up", V3_5, V3_7), ("down", V3_7, V3_6)] {
             let db = scene.create(&Wish::new(name, 3).version(from)).await?;
             db.settles(3).await?;
-            let writer = Writer::start(&db, "w").await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
             wish_for(&db, to).await?;
             let mixed = is_mixed(&db, [from, V3_6]).await?;
             let lost = mixed.status().members.into_iter().find(|member| member.version.as_deref() == Some(from));
@@ -273,7 +273,7 @@ async fn a_member_lost_on_the_way_is_replaced_and_the_way_goes_on() -> Result<()
     .await
 }
 
-/// The operator and pods are killed all the way along: the end is the same.
+/// At each step of the way all operators are killed, and at each other one the pod of a member besides.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_way_ends_well_whoever_is_killed_on_it() -> Result<()> {
@@ -282,51 +282,61 @@ async fn a_way_ends_well_whoever_is_killed_on_it() -> Result<()> {
         let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
         db.settles(3).await?;
         let before = db.identities().await?;
-        let writer = Writer::start(&db, "w").await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
+        let mut shown = Step::of(&db.view().await?);
         wish_for(&db, V3_7).await?;
         let mut kills = 0;
-        let mut shown = db.view().await?.status();
-        while !arrived(&db, V3_7).await? {
-            ensure!(kills < 60, "after {kills} kills it is not there");
-            // At each step that shows in the status: all operators, and each other time the pod of a member.
-            let next = changes(&db, &shown).await?;
-            shown = next.status();
+        while let Some(view) = next_step(&db, &shown).await? {
+            ensure!(kills < MOST_STEPS, "after {kills} kills it is not there: {}", view.summary());
+            shown = Step::of(&view);
             operator.delete_pods().await?;
-            if kills % 2 == 1 {
-                let at = kills / 2 % next.pods.len().max(1);
-                if let Some(name) = next.pods.keys().nth(at) {
-                    pods::delete_by_force(&db, &[name]).await?;
-                }
+            let nth = view.pods.keys().nth(kills / 2 % view.pods.len().max(1));
+            if let Some(name) = nth.filter(|_| kills % 2 == 1) {
+                pods::delete_by_force(&db, &[name]).await?;
             }
             kills += 1;
         }
         db.settles(3).await?;
         eprintln!("{kills} kills on the way");
+        ensure!(kills >= 8, "the way from 3.5 to 3.7 has more than {kills} steps");
         writer.stop().await?.check(&db).await?;
         db.is_the_same_as(&before).await
     })
     .await
 }
 
-async fn arrived(db: &Cluster, version: &str) -> Result<bool> {
-    let view = db.view().await?;
-    let there = view.is_current() && view.phase() == Some(Phase::Running);
-    Ok(there && versions(&view) == BTreeSet::from([version.to_owned()]))
+/// More steps than the way has: six members' changes, three targets, the cut of the logs, and some that are done again.
+const MOST_STEPS: usize = 40;
+
+/// How far a cluster has come on its way to another version.
+#[derive(PartialEq)]
+struct Step {
+    target: Option<String>,
+    told: Vec<Option<LedgerRelease>>,
+    logs_cut: bool,
 }
 
-/// Waits until the status is another one than this, or for a while.
-async fn changes(db: &Cluster, from: &quorate_crds::EtcdClusterStatus) -> Result<View> {
-    let waited = wait_for("the status to change", Duration::from_secs(20), async || {
-        let view = db.view().await?;
-        let (before, now) = (from.members.clone(), view.status());
-        if now.members == before && now.target_version == from.target_version && now.ledger == from.ledger {
-            bail!("it is the same");
-        }
-        Ok(view)
-    })
-    .await;
-    match waited {
-        Ok(view) => Ok(view),
-        Err(_) => db.view().await,
+impl Step {
+    fn of(view: &View) -> Self {
+        let status = view.status();
+        let ledger = status.ledger.unwrap_or_default();
+        let told = ledger.members.into_values().map(|member| member.release).collect();
+        Self { target: status.target_version, told, logs_cut: ledger.logs_cut }
     }
+}
+
+/// Waits until the cluster is a step further; `None` when it has arrived.
+async fn next_step(db: &Cluster, from: &Step) -> Result<Option<View>> {
+    let view = db
+        .until("the next step of the way", LONG_WAY, |view| {
+            ensure!(is_there(view, V3_7) || Step::of(view) != *from, "it is the same");
+            Ok(())
+        })
+        .await?;
+    Ok((!is_there(&view, V3_7)).then_some(view))
+}
+
+fn is_there(view: &View, version: &str) -> bool {
+    let runs = view.is_current() && view.phase() == Some(Phase::Running);
+    runs && versions(view) == BTreeSet::from([version.to_owned()])
 }

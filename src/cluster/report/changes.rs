@@ -1,7 +1,7 @@
 //! The words for changes of versions, images and resources. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::names;
-use quorate_statemachine::{Failed, Floor, Memory, Outcome, Release, Serial, Version, floor};
+use quorate_statemachine::{Failed, Floor, Outcome, Plan, Release, Serial, Version, floor};
 
 use crate::cluster::observe::Observed;
 
@@ -71,11 +71,8 @@ pub fn below_floor(observed: &Observed) -> String {
     )
 }
 
-pub fn release_failed(observed: &Observed) -> String {
-    let failed = match &observed.world.memory {
-        Memory::Ledger(ledger) => ledger.failed.as_ref(),
-        Memory::Blank | Memory::Unreadable => None,
-    };
+pub fn release_failed(observed: &Observed, plan: &Plan) -> String {
+    let failed = super::ledger_of(observed, plan).and_then(|ledger| ledger.failed.as_ref());
     let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
     let remedy = "Read its earlier log (kubectl logs -p), and set spec.version back, or to another patch.";
     match failed {

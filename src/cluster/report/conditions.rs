@@ -79,7 +79,7 @@ fn worst(observed: &Observed, plan: &Plan) -> Option<(Weight, Told)> {
             }
         }
     }
-    worst.map(|(weight, about, finding)| (weight, sentences::tell(observed, about, finding)))
+    worst.map(|(weight, about, finding)| (weight, sentences::tell(observed, plan, about, finding)))
 }
 
 fn ready(observed: &Observed, plan: &Plan, worst: Option<&(Weight, Told)>) -> Verdict {

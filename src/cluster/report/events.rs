@@ -188,7 +188,7 @@ fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec
         let before = old.members.iter().find(|member| member.name == name).and_then(|member| member.reason.as_deref());
         let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding));
         let Some(worst) = worst.filter(|finding| sentences::weight(*finding) == Weight::Mending) else { continue };
-        let told = sentences::tell(observed, Some(serial), worst);
+        let told = sentences::tell(observed, plan, Some(serial), worst);
         if before != Some(told.reason.as_str()) {
             news.push(News { warning: true, reason: told.reason, note: told.sentence, member: Some(name) });
         }

@@ -2,7 +2,7 @@
 //! remedy. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::{Reason, names};
-use quorate_statemachine::{Finding, Memory, Phase, Serial};
+use quorate_statemachine::{Finding, Memory, Phase, Plan, Serial};
 
 use super::changes;
 use crate::cluster::observe::Observed;
@@ -71,7 +71,7 @@ pub fn weight(finding: Finding) -> Weight {
 
 /// What is told of a finding about the cluster or one of its members.
 #[expect(clippy::too_many_lines, reason = "one arm for each finding")]
-pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Told {
+pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Finding) -> Told {
     let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
     let member = about.map_or_else(|| cluster.to_owned(), |serial| format!("{cluster}-{serial}"));
     let told = |reason, sentence: String| Told { reason, sentence };
@@ -176,7 +176,7 @@ pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Tol
         Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(&member)),
         Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
         Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),
-        Finding::ReleaseFailed => told(Reason::ReleaseFailed, changes::release_failed(observed)),
+        Finding::ReleaseFailed => told(Reason::ReleaseFailed, changes::release_failed(observed, plan)),
     }
 }
 
