@@ -148,6 +148,12 @@ impl Kube {
         self.read::<K, _>("get", name, api.get_opt(name)).await
     }
 
+    /// Whether an object is there, by a quorum read of its metadata alone: what it holds is not sent.
+    pub async fn exists<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<bool, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        Ok(self.read::<K, _>("get", name, api.get_metadata_opt(name)).await?.is_some())
+    }
+
     /// Reads one object that lives in no namespace by a quorum read; `None` if it isn't there.
     pub async fn get_global<K>(&self, name: &str) -> Result<Option<K>, Error>
     where

@@ -1,4 +1,4 @@
-//! The operator's own definition in Kubernetes: brought up to date at the start where that is allowed, else checked. It
+//! The operator's own definitions in Kubernetes: brought up to date at the start where that is allowed, else checked. It
 //! never takes anything out of a cluster.
 
 use std::collections::BTreeSet;
@@ -22,10 +22,10 @@ const ESTABLISH_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No answer in time.
-    #[error("failed to {0} the definition of EtcdCluster: no answer in time")]
+    #[error("failed to {0} a definition: no answer in time")]
     Deadline(&'static str),
     /// The API server's answer.
-    #[error("failed to {0} the definition of EtcdCluster")]
+    #[error("failed to {0} a definition")]
     Kube(&'static str, #[source] Box<kube::Error>),
     /// It is not there, and the operator may not make it.
     #[error("failed to find the definition {0}, and it may not be created: install deploy/base/crds")]
@@ -41,16 +41,22 @@ pub enum Error {
         lacking: String,
     },
     /// It could not be compared.
-    #[error("failed to compare the definition of EtcdCluster")]
+    #[error("failed to compare a definition")]
     Compare(#[from] serde_json::Error),
     /// It was not served in time.
-    #[error("failed to see the definition of EtcdCluster served")]
+    #[error("failed to see a definition served")]
     NotServed(#[source] Option<Box<kube::runtime::wait::Error>>),
 }
 
-/// Makes sure that EtcdClusters are served as this operator knows them.
+/// Makes sure that EtcdClusters and EtcdBackups are served as this operator knows them.
 pub async fn ensure(client: &Client) -> Result<(), Error> {
-    let wished = manifest::cluster();
+    for wished in [manifest::cluster(), manifest::backup()] {
+        ensure_one(client, wished).await?;
+    }
+    Ok(())
+}
+
+async fn ensure_one(client: &Client, wished: CustomResourceDefinition) -> Result<(), Error> {
     let name = wished.name_any();
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     let live = within("read", api.get_opt(&name)).await?;

@@ -30,24 +30,41 @@ const CALL_DEADLINE: Duration = Duration::from_secs(4);
 /// A released Lease: anyone may take it.
 const NOBODY: &str = "";
 
+/// A time of leading without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Term {
+    /// How many this process had before.
+    number: u64,
+    /// Until when it lasts if it is not renewed.
+    until: Instant,
+}
+
+impl Term {
+    fn lasts(self) -> bool {
+        Instant::now() < self.until
+    }
+}
+
 /// The right to write, as long as it lasts. Cheap to clone and to ask.
 #[derive(Clone, Debug)]
-pub struct Claim(watch::Receiver<Option<Instant>>);
+pub struct Claim(watch::Receiver<Option<Term>>);
 
 impl Claim {
     /// Whether this operator may start a write now.
     pub fn holds(&self) -> bool {
-        self.0.borrow().is_some_and(|until| Instant::now() < until)
+        self.0.borrow().is_some_and(Term::lasts)
     }
 
-    /// Resolves at the next change from or to leading; `None` when the election has ended.
+    /// Resolves when leading ends, and when it begins: also again after a gap in which the term ran out and nobody else
+    /// took the Lease, as after a pause of this process. `None` when the election has ended.
     pub async fn changed(&mut self) -> Option<bool> {
-        let before = self.0.borrow_and_update().is_some();
+        let number = |term: &Option<Term>| term.map(|term| term.number);
+        let before = number(&self.0.borrow_and_update());
         loop {
             self.0.changed().await.ok()?;
-            let now = self.0.borrow_and_update().is_some();
+            let now = number(&self.0.borrow_and_update());
             if now != before {
-                return Some(now);
+                return Some(now.is_some());
             }
         }
     }
@@ -55,7 +72,8 @@ impl Claim {
     /// A claim that holds for good, for tests.
     #[cfg(test)]
     pub fn forever() -> Self {
-        let (sender, receiver) = watch::channel(Some(Instant::now() + Duration::from_hours(1)));
+        let term = Term { number: 0, until: Instant::now() + Duration::from_hours(1) };
+        let (sender, receiver) = watch::channel(Some(term));
         std::mem::forget(sender);
         Self(receiver)
     }
@@ -109,7 +127,8 @@ pub struct Election {
     me: String,
     metrics: Arc<Metrics>,
     seen: Option<Sighting>,
-    claim: watch::Sender<Option<Instant>>,
+    terms: u64,
+    claim: watch::Sender<Option<Term>>,
 }
 
 /// Why a round of the election failed. The next round tries again.
@@ -126,7 +145,7 @@ impl Election {
     pub fn new(client: Client, namespace: &str, name: &str, me: &str, metrics: Arc<Metrics>) -> (Self, Claim) {
         let (claim, receiver) = watch::channel(None);
         let api = Api::namespaced(client, namespace);
-        (Self { api, name: name.into(), me: me.into(), metrics, seen: None, claim }, Claim(receiver))
+        (Self { api, name: name.into(), me: me.into(), metrics, seen: None, terms: 0, claim }, Claim(receiver))
     }
 
     /// Takes part until `stop` resolves, then hands the Lease back.
@@ -161,8 +180,8 @@ impl Election {
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to look at or renew the Lease");
-                let until = *self.claim.borrow();
-                self.lead_until(until.filter(|until| Instant::now() < *until));
+                let term = *self.claim.borrow();
+                self.lead_until(term.filter(|term| term.lasts()).map(|term| term.until));
                 RETRY
             }
         }
@@ -238,14 +257,25 @@ impl Election {
         self.claim.borrow().is_some()
     }
 
-    fn lead_until(&self, until: Option<Instant>) {
-        match (self.leads(), until.is_some()) {
-            (false, true) => tracing::info!(identity = %self.me, "leads"),
-            (true, false) => tracing::warn!(identity = %self.me, "does not lead any more"),
-            (true, true) | (false, false) => (),
-        }
-        self.metrics.leads(until.is_some());
-        self.claim.send_replace(until);
+    /// A term that has run out meanwhile is over, though nobody else took the Lease: whoever asked in the gap was told
+    /// that this operator does not lead, and has to hear that it does again.
+    fn lead_until(&mut self, until: Option<Instant>) {
+        let before = *self.claim.borrow();
+        let term = match (before, until) {
+            (Some(term), Some(until)) if term.lasts() => Some(Term { until, ..term }),
+            (_, Some(until)) => {
+                tracing::info!(identity = %self.me, after_a_gap = before.is_some(), "leads");
+                self.terms += 1;
+                Some(Term { number: self.terms, until })
+            }
+            (Some(_), None) => {
+                tracing::warn!(identity = %self.me, "does not lead any more");
+                None
+            }
+            (None, None) => None,
+        };
+        self.metrics.leads(term.is_some());
+        self.claim.send_replace(term);
     }
 }
 
@@ -302,7 +332,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_ends_by_itself() {
-        let (sender, receiver) = watch::channel(Some(Instant::now() + RENEW_DEADLINE));
+        let (sender, receiver) = watch::channel(Some(Term { number: 0, until: Instant::now() + RENEW_DEADLINE }));
         let claim = Claim(receiver);
         assert!(claim.holds());
         tokio::time::advance(RENEW_DEADLINE).await;
@@ -310,6 +340,42 @@ mod tests {
         drop(sender);
         assert!(!Claim::never().holds());
         assert!(Claim::forever().holds());
+    }
+
+    fn candidate() -> (Election, Claim) {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        Election::new(client, "ns", "quorate", "me", Arc::default())
+    }
+
+    /// A paused operator whose Lease nobody took renews it as if nothing had been; its rounds of the time between gave up.
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_after_a_gap_begins_anew_and_one_without_does_not() {
+        let (mut election, claim) = candidate();
+        let mut waiting = claim.clone();
+        let lead = |election: &mut Election| election.lead_until(Some(Instant::now() + RENEW_DEADLINE));
+        let changes = tokio::spawn(async move {
+            let mut changes = Vec::new();
+            while let Some(change) = waiting.changed().await {
+                changes.push(change);
+            }
+            changes
+        });
+        tokio::task::yield_now().await;
+        lead(&mut election);
+        tokio::task::yield_now().await;
+        assert!(claim.holds());
+        tokio::time::advance(RENEW_EVERY).await;
+        lead(&mut election);
+        tokio::task::yield_now().await;
+        assert!(claim.holds());
+        tokio::time::advance(RENEW_DEADLINE).await;
+        assert!(!claim.holds());
+        lead(&mut election);
+        tokio::task::yield_now().await;
+        assert!(claim.holds());
+        drop(election);
+        assert_eq!(changes.await.unwrap(), [true, true], "it begins twice");
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! The operator: it watches EtcdClusters, observes their members, asks the state machine what to do, and does it.
 
 pub mod api;
+mod backup;
 pub mod cli;
 mod cluster;
 mod definitions;

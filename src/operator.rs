@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::{self, Kube};
+use crate::backup::controller as backups;
 use crate::cli::Settings;
 use crate::cluster::controller::{self, Setup};
 use crate::lease::Election;
@@ -51,6 +52,11 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
         [] => vec![None],
         some => some.iter().cloned().map(Some).collect(),
     };
+    let of_backups = namespaces.clone().into_iter().map(|namespace| {
+        let driver = backups::Driver { kube: kube.clone(), agent_image: settings.agent_image.clone() };
+        backups::run(driver, claim.clone(), namespace, stopping.clone())
+    });
+    let of_backups = join_all(of_backups.collect::<Vec<_>>());
     let (controllers, filling): (Vec<_>, Vec<_>) = namespaces
         .into_iter()
         .map(|namespace| {
@@ -75,7 +81,7 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
     // The Lease is handed back only after the last round has ended.
     let (over, ended) = watch::channel(false);
     let election = tokio::spawn(election.run(turned(ended)));
-    let mut work = std::pin::pin!(join_all(controllers));
+    let mut work = std::pin::pin!(async { tokio::join!(join_all(controllers), of_backups) });
     tokio::select! {
         _ = &mut work => (),
         _ = terminate.recv() => (),

@@ -146,7 +146,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),
         Action::Try(trial) => trial.run(),
-        Action::Snapshot(snapshot) => snapshot.run().map(|()| ExitCode::SUCCESS),
+        Action::Snapshot(snapshot) => snapshot.run(),
         Action::Archive(archive) => archive.run().map(|()| ExitCode::SUCCESS),
         Action::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Action::List(list) => list.run().map(|()| ExitCode::SUCCESS),

@@ -1,5 +1,6 @@
 //! The API types of Quorate and their validation. This crate describes; it decides nothing and talks to nobody.
 
+mod backup;
 mod cluster;
 pub mod flags;
 mod ledger;
@@ -15,9 +16,11 @@ mod schema;
 mod service;
 mod status;
 mod storage;
+mod store;
 mod tls;
 mod tuning;
 
+pub use backup::{BackupPhase, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
 pub use ledger::{FailedRelease, HexId, Ledger, LedgerMember, LedgerRelease};
 pub use quantity::{Quantity, QuantityError};
@@ -27,5 +30,6 @@ pub use scheduling::{AntiAffinity, Scheduling, TopologySpread, WhenUnsatisfiable
 pub use service::{ClientService, ServiceType};
 pub use status::{ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase};
 pub use storage::{OnDelete, OnScaleDown, Retention, Storage};
+pub use store::{BackupStore, VolumeClaim};
 pub use tls::{Tls, TlsMode, TlsSecrets};
 pub use tuning::{AutoCompaction, CompactionMode, EtcdSettings};

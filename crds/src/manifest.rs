@@ -4,10 +4,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value};
 
-use crate::EtcdCluster;
+use crate::{EtcdBackup, EtcdCluster};
 
 /// Where the YAML of EtcdCluster is kept, from the root of the repository.
 pub const CLUSTER_CRD_FILE: &str = "deploy/base/crds/etcdclusters.yaml";
+
+/// Where the YAML of EtcdBackup is kept, from the root of the repository.
+pub const BACKUP_CRD_FILE: &str = "deploy/base/crds/etcdbackups.yaml";
 
 /// Why a definition can't be written down.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +26,11 @@ pub enum ManifestError {
 /// The definition of EtcdCluster.
 pub fn cluster() -> CustomResourceDefinition {
     EtcdCluster::crd()
+}
+
+/// The definition of EtcdBackup.
+pub fn backup() -> CustomResourceDefinition {
+    EtcdBackup::crd()
 }
 
 /// A definition as YAML, the same on every machine and with every set of features.

@@ -17,10 +17,14 @@ pub const LABEL_CLUSTER: &str = "quorate.dev/cluster";
 pub const LABEL_ROLE: &str = "quorate.dev/role";
 /// The value of [`LABEL_ROLE`] for a promoted member.
 pub const ROLE_VOTER: &str = "voter";
+/// The label that names the EtcdBackup on its Job and that Job's pods. They carry no [`LABEL_CLUSTER`]: they are no members.
+pub const LABEL_BACKUP: &str = "quorate.dev/backup";
 /// The recommended label for the application.
 pub const LABEL_NAME: &str = "app.kubernetes.io/name";
 /// The value of [`LABEL_NAME`] on each child.
 pub const APP_NAME: &str = "etcd";
+/// The value of [`LABEL_NAME`] on what belongs to a backup.
+pub const BACKUP_APP_NAME: &str = "etcd-backup";
 /// The recommended label for one instance of the application: the cluster's name.
 pub const LABEL_INSTANCE: &str = "app.kubernetes.io/instance";
 /// The recommended label for the tool that manages the object.
@@ -61,6 +65,9 @@ pub const ANNOTATION_TRIAL_OF: &str = "quorate.dev/trial-of";
 /// The longest name of an EtcdCluster. A member's name is also its pod's host name (63 bytes at most) and adds a dash
 /// and up to ten digits; the rest is left for what a member's own children may add.
 pub const CLUSTER_NAME_MAX: usize = 40;
+
+/// The longest name of an EtcdBackup. Its Job has the same name, and what Kubernetes adds to it for a pod must fit 63 bytes.
+pub const BACKUP_NAME_MAX: usize = 52;
 
 /// The client Service of a cluster.
 pub fn client_service(cluster: &str) -> String {

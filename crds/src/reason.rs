@@ -164,6 +164,41 @@ reasons! {
     AuthorityLost,
     /// `spec.tls.mode` is `Disabled`: there are no certificates. Nothing to do.
     TlsDisabled,
+    /// The snapshot is being taken. Nothing to do.
+    SnapshotRunning,
+    /// The backup is in the store, whole and proved. Nothing to do.
+    BackupComplete,
+    /// There is no EtcdCluster of the name in `spec.cluster`. Create it, or create a backup of another one.
+    ClusterMissing,
+    /// No member can be read. See why the cluster does not serve.
+    NoHealthyMember,
+    /// The Secret that `spec.store.credentials` names does not exist. Create it.
+    SecretMissing,
+    /// The pod that takes the snapshot does not start; the message says why. Look for its image, its Secrets and its volume.
+    PodWaiting,
+    /// The store's address, an option, or the form of its credentials is wrong. Create another EtcdBackup with what the
+    /// message names corrected.
+    StoreInvalid,
+    /// The bucket does not exist. Create it, or correct its name or region.
+    BucketMissing,
+    /// The store refuses the credentials. Correct them, or what they may do: get, put, list, delete.
+    StoreRefused,
+    /// The store can't do what backups need, or something else is kept at the address. The message says which.
+    StoreUnfit,
+    /// The store does not answer, or fails. It is tried again until the time is over.
+    StoreFailed,
+    /// The snapshot did not arrive whole. Nothing of it was kept; it is tried again until the time is over.
+    SnapshotBroken,
+    /// The time in `spec.timeoutMinutes` is over. The message says what was last seen.
+    TimedOut,
+    /// The Job has failed without a word of the agent's. Look at its pods' logs.
+    JobFailed,
+    /// The Job was deleted before its result was seen. Create another EtcdBackup.
+    JobGone,
+    /// The Job has ended well and its result was not seen. `quorate-agent list` shows whether the backup is there.
+    ResultUnknown,
+    /// Another Job has the backup's name. Delete it, or choose another name for the backup.
+    NameTaken,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,
     /// Kubernetes refused to create or change an object, for example by a quota or an admission policy. The message has

@@ -1,4 +1,4 @@
-//! The API reference as Markdown, written from the schema, the rules, the flags and the reasons. It adds no facts of its own.
+//! The API reference as Markdown, written from the schemas, the rules, the flags and the reasons. It adds no facts of its own.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::Value;
 
 use crate::flags::{self, Flag, Spelling};
-use crate::{Phase, Reason, names, rules};
+use crate::rules::{self, Rule};
+use crate::{BackupPhase, Phase, Reason, names};
 
 /// Where the reference is kept, from the root of the repository.
 pub const FILE: &str = "docs/api.md";
@@ -33,25 +34,67 @@ object is created.
 
 ";
 
-/// The reference of EtcdCluster.
-pub fn markdown(definition: &CustomResourceDefinition) -> Result<String, serde_json::Error> {
-    let definition = serde_json::to_value(definition)?;
-    let root = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+/// What stands before the tables of EtcdBackup.
+const BACKUPS: &str = "\
+\n# EtcdBackup
+
+`EtcdBackup` (short name `etcdb`, category `quorate`) of `quorate.dev/v1alpha1` is one snapshot of a cluster, taken once by a
+Job. [backups.md](backups.md) tells how to use and restore it.
+
+```yaml
+apiVersion: quorate.dev/v1alpha1
+kind: EtcdBackup
+metadata:
+  name: before-the-upgrade
+spec:
+  cluster: db
+  store:
+    address: s3://bucket/etcd
+    options:
+      region: eu-central-1
+    credentials:
+      name: s3
+```
+
+";
+
+/// The reference of both kinds.
+pub fn markdown(
+    cluster: &CustomResourceDefinition,
+    backup: &CustomResourceDefinition,
+) -> Result<String, serde_json::Error> {
     let mut page = INTRODUCTION.to_owned();
     names_and_ports(&mut page);
-    for part in ["spec", "status"] {
-        object(&mut page, part, &root["properties"][part]);
-    }
-    root_rules(&mut page, root);
+    kind(&mut page, cluster, "", &rules::all())?;
     flag_table(&mut page);
     words(&mut page, "Phases", "phase", Phase::ALL.iter().map(|phase| (phase.as_str(), phase.meaning())));
+    page.push_str(BACKUPS);
+    kind(&mut page, backup, "EtcdBackup.", &rules::backup())?;
+    let phases = BackupPhase::ALL.iter().map(|phase| (phase.as_str(), phase.meaning()));
+    words(&mut page, "Phases of a backup", "phase", phases);
     let reasons = Reason::ALL.iter().map(|reason| (reason.as_str(), reason.meaning()));
     words(&mut page, "Reasons in conditions and events", "reason", reasons);
     Ok(page)
 }
 
+/// The sections of one kind.
+fn kind(
+    page: &mut String,
+    definition: &CustomResourceDefinition,
+    prefix: &str,
+    rules: &[Rule],
+) -> Result<(), serde_json::Error> {
+    let definition = serde_json::to_value(definition)?;
+    let root = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    for part in ["spec", "status"] {
+        object(page, part, &root["properties"][part], (prefix, rules));
+    }
+    root_rules(page, root);
+    Ok(())
+}
+
 /// The section of one object: its fields, then its rules, then the objects in it.
-fn object(page: &mut String, path: &str, schema: &Value) {
+fn object(page: &mut String, path: &str, schema: &Value, (prefix, rules): (&str, &[Rule])) {
     let Some(properties) = schema["properties"].as_object() else { return };
     let mut fields: Vec<(&String, &Value)> = properties.iter().collect();
     fields.sort_by(|a, b| a.0.cmp(b.0));
@@ -69,17 +112,18 @@ fn object(page: &mut String, path: &str, schema: &Value) {
     }
     page.push('\n');
     let within = |at: &str| {
+        let Some(at) = at.strip_prefix(prefix) else { return false };
         at == path || fields.iter().any(|(name, _)| at == format!("{path}.{name}") && !is_object(&properties[*name]))
     };
-    let rules: Vec<String> = rules::all().into_iter().filter(|rule| within(rule.at)).map(|rule| rule.message).collect();
-    if !rules.is_empty() {
-        let _ = write!(page, "Refused with:\n\n- {}\n\n", rules.join("\n- "));
+    let refusals: Vec<String> = rules.iter().filter(|rule| within(rule.at)).map(|rule| rule.message.clone()).collect();
+    if !refusals.is_empty() {
+        let _ = write!(page, "Refused with:\n\n- {}\n\n", refusals.join("\n- "));
     }
     for (name, field) in fields {
         let path = format!("{path}.{name}");
-        object(page, &path, field);
-        object(page, &format!("{path}[]"), &field["items"]);
-        object(page, &format!("{path}.*"), &field["additionalProperties"]);
+        object(page, &path, field, (prefix, rules));
+        object(page, &format!("{path}[]"), &field["items"], (prefix, rules));
+        object(page, &format!("{path}.*"), &field["additionalProperties"], (prefix, rules));
     }
 }
 

@@ -5,7 +5,8 @@ use schemars::Schema;
 use schemars::transform::{Transform, transform_subschemas};
 use serde_json::{Value, json};
 
-use crate::names::CLUSTER_NAME_MAX;
+use crate::ConditionType;
+use crate::names::{BACKUP_NAME_MAX, CLUSTER_NAME_MAX};
 use crate::rules::{self, Rule};
 use crate::status;
 
@@ -23,7 +24,8 @@ pub(crate) struct RulesAt(&'static str);
 
 impl Transform for RulesAt {
     fn transform(&mut self, schema: &mut Schema) {
-        let rules: Vec<Value> = rules::all().iter().filter(|rule| rule.at == self.0).map(to_json).collect();
+        let rules: Vec<Value> =
+            rules::all().iter().chain(&rules::backup()).filter(|rule| rule.at == self.0).map(to_json).collect();
         if !rules.is_empty() {
             schema.insert(VALIDATIONS.to_owned(), Value::Array(rules));
         }
@@ -65,10 +67,24 @@ pub(crate) struct Reported;
 
 impl Transform for Reported {
     fn transform(&mut self, schema: &mut Schema) {
-        Structural.transform(schema);
-        without_defaults(schema);
-        schema.insert("default".to_owned(), json!({ "conditions": status::unseen() }));
+        reported(schema, ConditionType::ALL);
     }
+}
+
+/// The same for a backup.
+#[derive(Clone, Debug)]
+pub(crate) struct ReportedBackup;
+
+impl Transform for ReportedBackup {
+    fn transform(&mut self, schema: &mut Schema) {
+        reported(schema, ConditionType::OF_BACKUPS);
+    }
+}
+
+fn reported(schema: &mut Schema, conditions: &[ConditionType]) {
+    Structural.transform(schema);
+    without_defaults(schema);
+    schema.insert("default".to_owned(), json!({ "conditions": status::unseen(conditions) }));
 }
 
 fn without_defaults(schema: &mut Schema) {
@@ -115,6 +131,19 @@ pub(crate) fn cluster_name_leaves_room() -> CelRule {
         &format!(
             "metadata.name must have at most {CLUSTER_NAME_MAX} characters, because the names of pods and Services are \
              made from it; choose a shorter name"
+        ),
+    )
+}
+
+/// A backup's Job has its name, and the Job's pods a longer one.
+pub(crate) fn backup_name_leaves_room() -> CelRule {
+    create_only(
+        &format!(
+            "size(self.metadata.name) <= {BACKUP_NAME_MAX} && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')"
+        ),
+        &format!(
+            "metadata.name must have at most {BACKUP_NAME_MAX} characters, and hold only lower-case letters, digits and \
+             dashes, because a Job carries it; choose another name"
         ),
     )
 }

@@ -110,6 +110,8 @@ macro_rules! words {
     };
 }
 
+pub(crate) use words;
+
 words! {
     /// What Quorate is doing with a cluster.
     Phase {
@@ -184,10 +186,15 @@ words! {
     }
 }
 
+impl ConditionType {
+    /// Those of an EtcdBackup.
+    pub const OF_BACKUPS: &'static [Self] = &[Self::Ready, Self::Reconciling, Self::Stalled];
+}
+
 /// The conditions of an object that no operator has seen yet. Without them, tools that wait for it (kstatus, and by it
 /// Helm, Flux and kpt) would take it for ready. Kubernetes fills them in while there is no status; they are Unknown, so
 /// that each turns, and gets its date, with the first report.
-pub(crate) fn unseen() -> Vec<Value> {
+pub(crate) fn unseen(kinds: &[ConditionType]) -> Vec<Value> {
     let unknown = |kind: &ConditionType| {
         json!({
             "type": kind,
@@ -197,18 +204,18 @@ pub(crate) fn unseen() -> Vec<Value> {
             "lastTransitionTime": "1970-01-01T00:00:00Z",
         })
     };
-    ConditionType::ALL.iter().map(unknown).collect()
+    kinds.iter().map(unknown).collect()
 }
 
 /// A word that this version knows, or none. One object with a word of a later version must not blind the operator's
 /// watch to all the others.
-fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
+pub(crate) fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
     let word = Option::<String>::deserialize(deserializer)?;
     Ok(word.and_then(|word| serde_json::from_value(Value::String(word)).ok()))
 }
 
 /// The schema of a word in the status: any text. An enum in an older CRD would refuse what a newer operator reports.
-fn text(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn text(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string" })
 }
 

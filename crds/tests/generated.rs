@@ -25,7 +25,8 @@ fn the_definition_in_deploy_is_up_to_date() {
 
 #[test]
 fn the_reference_in_docs_is_up_to_date() {
-    let page = reference::markdown(&manifest::cluster()).expect("the definition has a form in JSON");
+    let page =
+        reference::markdown(&manifest::cluster(), &manifest::backup()).expect("the definition has a form in JSON");
     assert!(committed(reference::FILE) == page, "{} is out of date: run `make crds`", reference::FILE);
 }
 

@@ -8,7 +8,7 @@ mod memo;
 mod observe;
 mod pace;
 mod pki;
-mod render;
+pub mod render;
 mod report;
 
 use std::collections::HashMap;
@@ -204,7 +204,7 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
 }
 
 #[cfg(test)]
-mod fake_api;
+pub mod fake_api;
 #[cfg(test)]
 mod release_tests;
 #[cfg(test)]

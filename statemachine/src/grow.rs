@@ -46,9 +46,11 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     Some(Step::Promote { serial: first.member.serial, id: first.id, expect: census.ids() })
 }
 
+/// What it counts itself as is not asked: 3.5 knows that it is a learner only from the entry that added it, which one that
+/// joined by a snapshot never sees (etcd server/etcdserver/server.go, applyConfChange). The member list says it.
 fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -> bool {
     let just_seen = |seen| draft.world.now.since(seen) <= PROMOTION_SIGHT_MS;
-    learner.member.alive().is_some_and(|alive| alive.learner && just_seen(alive.seen))
+    learner.member.alive().is_some_and(|alive| just_seen(alive.seen))
         && learner.member.ground() == Ground::Sound
         && census.has_caught_up(learner)
 }

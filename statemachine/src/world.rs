@@ -339,7 +339,7 @@ pub struct Alive {
     pub has_leader: bool,
     /// It leads.
     pub leads: bool,
-    /// It counts itself as a learner.
+    /// It counts itself as a learner. One of 3.5 that joined by a snapshot does not.
     pub learner: bool,
     /// The raft index it knows as committed.
     pub committed: u64,

@@ -218,7 +218,8 @@ impl Session<'_> {
     ) -> Result<(Chain, Recorder, Feed), ArchiveError> {
         let watched_from = revision(connection).await?.next();
         let feed = self.watch(connection, watched_from).await?;
-        let taken = snapshot::take(self.store, self.source, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
+        let member = std::slice::from_ref(self.source);
+        let taken = snapshot::take(self.store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
         let chain = Chain::read(self.store, &taken.generation).await?;
         let recorder = Recorder::after_full(chain.head(), chain.last_events(), watched_from);
         tracing::info!("new generation {} at revision {}: {reason}", GenerationKey::folder(&chain.key), chain.head());

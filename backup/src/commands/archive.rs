@@ -59,7 +59,9 @@ impl Archive {
             }
             tell.send_replace(true);
         });
-        Ok(archive::run(&store.open()?, &source.access(), &settings, stop).await?)
+        let members = source.members();
+        let member = members.first().ok_or_else(|| anyhow::anyhow!("give --endpoint"))?;
+        Ok(archive::run(&store.open()?, member, &settings, stop).await?)
     }
 }
 

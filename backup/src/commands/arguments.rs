@@ -39,13 +39,20 @@ impl StoreArguments {
     }
 }
 
-/// The etcd member that is read.
+/// The etcd member that is read, or several to choose from.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "etcd")]
 pub struct SourceArguments {
-    /// The client URL of the member to read
-    #[arg(long, value_name = "URL", env = "QUORATE_ENDPOINT", default_value = "http://127.0.0.1:2379")]
-    endpoint: String,
+    /// The client URL of the member to read. Of several, separated by commas, a snapshot takes one that is up to date and
+    /// rather not the leader; an archive takes the first
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "QUORATE_ENDPOINT",
+        default_value = "http://127.0.0.1:2379",
+        value_delimiter = ','
+    )]
+    endpoint: Vec<String>,
     /// Whom to trust as etcd, in PEM
     #[arg(long, value_name = "FILE", env = "QUORATE_ETCD_CA")]
     etcd_ca: Option<PathBuf>,
@@ -64,14 +71,13 @@ pub struct SourceArguments {
 }
 
 impl SourceArguments {
-    /// How to reach it.
-    pub fn access(&self) -> Access {
+    /// How to reach each of them.
+    pub fn members(&self) -> Vec<Access> {
         let Self { endpoint, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file } = self.clone();
-        Access {
-            endpoint,
-            tls: Tls { ca: etcd_ca, identity: etcd_cert.zip(etcd_key) },
-            user: etcd_user.zip(etcd_password_file).map(|(name, password)| Credentials { name, password }),
-        }
+        let tls = Tls { ca: etcd_ca, identity: etcd_cert.zip(etcd_key) };
+        let user = etcd_user.zip(etcd_password_file).map(|(name, password)| Credentials { name, password });
+        let access = |endpoint| Access { endpoint, tls: tls.clone(), user: user.clone() };
+        endpoint.into_iter().map(access).collect()
     }
 }
 

@@ -16,7 +16,7 @@ use std::future::Future;
 use anyhow::Context;
 
 /// Runs a command to its end, or until SIGINT or SIGTERM: then what it was doing is dropped, and cleans up after itself.
-fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("failed to start threads")?;
     runtime.block_on(async {

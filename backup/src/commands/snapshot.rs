@@ -1,12 +1,18 @@
 //! `quorate-agent snapshot`.
 
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
 use clap::Args;
 use quorate_backup::format::Lineage;
-use quorate_backup::snapshot::{self, Progress, Taken};
-use serde::Serialize;
+use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 
 use super::arguments::{SourceArguments, StoreArguments};
 use super::print::{self, Output};
+
+/// The exit code of a failure that a repetition would not mend. The one of all others is 1.
+const FINAL: u8 = 3;
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -18,71 +24,64 @@ pub struct Snapshot {
     /// Whose backup it is: the UID of the EtcdCluster, or any name outside of Kubernetes
     #[arg(long, value_name = "NAME", env = "QUORATE_LINEAGE")]
     lineage: Lineage,
+    /// A file for what came of it, success or failure, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// How to show the result
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// What is shown.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Result<'a> {
-    location: String,
-    manifest: String,
-    etcd_version: &'a str,
-    revision: u64,
-    compact_revision: u64,
-    database_bytes: u64,
-    stored_bytes: u64,
-    blake3: String,
-    manifest_blake3: String,
-    taken: jiff::Timestamp,
-    seconds: f64,
-}
-
 impl Snapshot {
     /// Takes the snapshot.
-    pub fn run(self) -> anyhow::Result<()> {
-        super::run(self.take())
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let (report, output) = (self.report.clone(), self.output);
+        let result = super::run(async { Ok(self.take().await) })?;
+        if let Some(path) = report {
+            let told = match result.clone() {
+                Ok(complete) => Report::Complete(complete),
+                Err(failure) => Report::Failed(failure),
+            };
+            let json = serde_json::to_vec(&told)?;
+            std::fs::write(&path, json).with_context(|| format!("failed to write {}", path.display()))?;
+        }
+        match result {
+            Ok(complete) => {
+                print::show(output, &complete, || text(&complete))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(Failure { reason, message }) => {
+                eprintln!("Error: {message}");
+                Ok(if reason.is_final() { ExitCode::from(FINAL) } else { ExitCode::FAILURE })
+            }
+        }
     }
 
-    async fn take(self) -> anyhow::Result<()> {
-        let Self { store, source, lineage, output } = self;
-        let store = store.open()?;
+    async fn take(self) -> Result<Complete, Failure> {
+        let Self { store, source, lineage, report: _, output: _ } = self;
+        let store = store.open().map_err(|error| Failure::of_store(&error))?;
         let bar = print::bytes_bar("snapshot");
-        let taken = snapshot::take(&store, &source.access(), &lineage, |Progress { read, total, stored: _ }| {
+        let report = |Progress { read, total, stored: _ }| {
             if let Some(total) = total {
                 bar.set_length(total);
             }
             bar.set_position(read);
-        })
-        .await;
-        bar.finish_and_clear();
-        let Taken { generation, full, hash, took } = taken?;
-        let result = Result {
-            location: store.address().to_string(),
-            manifest: generation.full().to_string(),
-            etcd_version: &full.etcd_version,
-            revision: full.revision.get(),
-            compact_revision: full.compact_revision.get(),
-            database_bytes: full.database_bytes,
-            stored_bytes: full.data.stored_bytes(),
-            blake3: full.data.blake3.to_string(),
-            manifest_blake3: hash.to_string(),
-            taken: full.taken,
-            seconds: took.as_secs_f64(),
         };
-        print::show(output, &result, || {
-            format!(
-                "revision {} of etcd {} is in {}\n{}: {} as {}, in {}",
-                result.revision,
-                result.etcd_version,
-                result.location,
-                result.manifest,
-                print::size(result.database_bytes),
-                print::size(result.stored_bytes),
-                print::span(took),
-            )
-        })
+        let taken = snapshot::take(&store, &source.members(), &lineage, report).await;
+        bar.finish_and_clear();
+        taken.map(|taken| Complete::of(&store, &taken)).map_err(|error| Failure::of(&error))
     }
+}
+
+fn text(complete: &Complete) -> String {
+    format!(
+        "revision {} of etcd {} is in {}\n{}: {} as {}, in {:.1} s",
+        complete.revision,
+        complete.etcd_version,
+        complete.location,
+        complete.manifest,
+        print::size(complete.database_bytes),
+        print::size(complete.stored_bytes),
+        complete.seconds,
+    )
 }

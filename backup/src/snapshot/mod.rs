@@ -1,6 +1,7 @@
 //! Takes a full snapshot: from etcd through compression into the store, in bounded memory whatever the database's size. It
 //! is a backup from the moment on that its manifest is there, and nothing before.
 
+mod report;
 mod stored_pages;
 
 use std::time::Duration;
@@ -12,14 +13,18 @@ use crate::format::{
     CommitError, Data, DataError, DataWriter, Full, GenerationKey, GenerationName, Hash, Hasher, Header, Lineage,
     Nonce, Record, RecordFault, Revision, commit, write_record,
 };
-use crate::source::{Access, AccessError, Identity, Piece, SnapshotError, SnapshotStream};
+use crate::source::{Access, AccessError, Identity, NoMember, Piece, SnapshotError, SnapshotStream, choose};
 use crate::store::{Store, StoreError};
 
+pub use report::{Complete, Failure, Reason, Report};
 use stored_pages::StoredPages;
 
 /// Why no snapshot was taken.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
+    /// None of several members can be read.
+    #[error(transparent)]
+    Member(#[from] NoMember),
     /// etcd can't be reached.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -72,19 +77,22 @@ pub struct Taken {
     pub full: Full,
     /// The hash of the manifest as it is stored.
     pub hash: Hash,
+    /// The member that was read: its client URL.
+    pub endpoint: String,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Takes one. Each call begins a generation of its own.
+/// Takes one of the member that suits best. Each call begins a generation of its own.
 pub async fn take(
     store: &Store,
-    source: &Access,
+    members: &[Access],
     lineage: &Lineage,
     report: impl Fn(Progress),
 ) -> Result<Taken, TakeError> {
     let begun = std::time::Instant::now();
     store.prepare().await?;
+    let source = Box::pin(choose(members)).await?;
     let mut client = source.connect().await?.client;
     let Identity { cluster, version } = Identity::ask(&mut client).await?;
     let taken = Timestamp::now();
@@ -103,7 +111,7 @@ pub async fn take(
     let hash = Hash::of(&manifest);
     // If this fails, whether it is there is not known, so the data stays; without a manifest it is garbage to be pruned.
     commit(store, &generation.full(), manifest).await?;
-    Ok(Taken { generation, full, hash, took: begun.elapsed() })
+    Ok(Taken { generation, full, hash, endpoint: source.endpoint.clone(), took: begun.elapsed() })
 }
 
 /// Copies the stream into the store. On any error nothing of it is left there.

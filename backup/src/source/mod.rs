@@ -2,10 +2,12 @@
 
 mod access;
 mod auth;
+mod choice;
 mod snapshot;
 
 pub use access::{Access, AccessError, Connection, Credentials, Tls};
 pub use auth::AuthRevision;
+pub use choice::{NoMember, choose};
 pub use snapshot::{Piece, SnapshotError, SnapshotStream, TRAILER};
 
 use etcd_client::Client;

@@ -146,12 +146,13 @@ impl StoreError {
         use object_store::Error;
         let detail = causes(source);
         let failure = Box::new(Failure { act, key: key.to_string(), address: address.to_string() });
+        let short = without_document(&detail);
         match source {
             _ if says(&detail, NO_BUCKET) => Self::NoBucket(failure),
-            _ if says(&detail, BAD_CREDENTIALS) => Self::Refused { failure, detail },
+            _ if says(&detail, BAD_CREDENTIALS) => Self::Refused { failure, detail: short },
             Error::NotFound { .. } => Self::Missing(failure),
-            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail },
-            _ => Self::Failed { failure, detail },
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail: short },
+            _ => Self::Failed { failure, detail: short },
         }
     }
 }
@@ -171,6 +172,20 @@ const BAD_CREDENTIALS: &[&str] = &[
 
 fn says(detail: &str, codes: &[&str]) -> bool {
     codes.iter().any(|code| detail.contains(code))
+}
+
+/// The text with the store's XML document reduced to what it says: S3 repeats the whole signed request in it.
+fn without_document(text: &str) -> String {
+    let Some((before, document)) = text.find('<').map(|start| text.split_at(start)) else { return text.to_owned() };
+    let element = |name: &str| {
+        let (_, rest) = document.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once(&format!("</{name}>"))?.0.trim())
+    };
+    match (element("Code"), element("Message")) {
+        (Some(code), Some(message)) => format!("{before}{code}: {message}"),
+        (Some(code), None) => format!("{before}{code}"),
+        (None, _) => text.to_owned(),
+    }
 }
 
 /// The whole chain of causes in one line: the uppermost alone often says no more than "generic error".

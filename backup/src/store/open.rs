@@ -121,7 +121,10 @@ impl Store {
 
 /// The client's options: our timeouts, and whom to trust.
 fn client(values: &BTreeMap<&'static str, String>, ca: Option<&PathBuf>) -> Result<ClientOptions, StoreError> {
-    let mut client = retries::client();
+    // Where there are none, as in an image with nothing but a program, the library could not even begin: plain HTTP needs
+    // none, and the ones that are given may be enough.
+    let has_none = rustls_native_certs::load_native_certs().certs.is_empty();
+    let mut client = retries::client().with_no_system_certificates(has_none);
     let mounted = values.get(credentials::CA).map(|text| (credentials::CA.to_owned(), text.clone().into_bytes()));
     let given =
         ca.map(|path| fs::read(path).map(|pem| (path.display().to_string(), pem)).map_err(|source| (path, source)));

@@ -19,7 +19,8 @@ fn write_all() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for (file, text) in [
         (manifest::CLUSTER_CRD_FILE, manifest::to_yaml(&manifest::cluster())?),
-        (reference::FILE, reference::markdown(&manifest::cluster())?),
+        (manifest::BACKUP_CRD_FILE, manifest::to_yaml(&manifest::backup())?),
+        (reference::FILE, reference::markdown(&manifest::cluster(), &manifest::backup())?),
     ] {
         let path = root.join(file);
         if let Some(folder) = path.parent() {

@@ -4,11 +4,14 @@
 //! The API server asks no rule about a part of the spec that an update leaves as it was, so a rule that is tightened
 //! later blocks no status and no finalizer.
 
+mod backup;
 mod etcd;
 mod pods;
 mod storage;
 mod tls;
 mod version;
+
+pub use backup::backup;
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ const QUALIFIED_NAME: &str = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A
 /// The value of a label.
 const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$";
 
-/// Every rule of the spec, in the order of the API reference.
+/// Every rule of the spec of EtcdCluster, in the order of the API reference.
 pub fn all() -> Vec<Rule> {
     [
         version::replicas(),

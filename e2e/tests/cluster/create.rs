@@ -1,7 +1,9 @@
 //! A cluster of each size on each line of etcd comes up, and everything that tells of it tells the truth.
 
 use anyhow::{Result, ensure};
-use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, play};
+use futures::future::try_join_all;
+use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, dial, play};
+use serde_json::json;
 
 /// Creates a cluster and demands that object, pods and etcd agree. `settles` compares members, ids, leader and versions.
 async fn comes_up(scene: &Scene, replicas: u8, version: &str) -> Result<()> {
@@ -63,6 +65,41 @@ async fn kubectl_get_reads_well_and_kubectl_scale_works() -> Result<()> {
         ensure!(all.contains("db"), "the category does not list the cluster:\n{all}");
         scene.kubectl(&["wait", "etcd/db", "--for=condition=Ready", "--timeout=60s"]).await?.well()?;
         Ok(())
+    })
+    .await
+}
+
+/// A leader keeps this many entries for those that lag (etcd server/etcdserver/server.go, SnapshotCatchUpEntries), so who
+/// joins after more gets a snapshot of its database instead.
+const ENTRIES_KEPT: usize = 5_000;
+/// Writers at a time: with them the entries above take seconds.
+const WRITERS: usize = 64;
+
+/// A learner of 3.5 that got a snapshot never counts itself as a learner on its metrics port: it knows that only from the
+/// entry that added it (server/etcdserver/server.go, applyConfChange). It has to become a voter all the same.
+#[tokio::test]
+async fn learners_that_join_by_a_snapshot_become_voters() -> Result<()> {
+    play("create_snapshot", Stage::Shared, async |scene| {
+        let wish = Wish::new("db", 1).version("3.5.35").with("/etcd/snapshotCount", json!(100));
+        let db = scene.create(&wish).await?;
+        db.settles(1).await?;
+        db.put("hello", "world").await?;
+        for door in db.voters_doors().await?.values() {
+            let client = dial(door).await?;
+            let writers = (0..WRITERS).map(|writer| {
+                let mut client = client.clone();
+                async move {
+                    for _ in 0..ENTRIES_KEPT * 6 / 5 / WRITERS {
+                        client.put(format!("key-{writer}"), "value", None).await?;
+                    }
+                    anyhow::Ok(())
+                }
+            });
+            try_join_all(writers).await?;
+        }
+        db.scale(3).await?;
+        db.settles(3).await?;
+        db.reads("hello", "world").await
     })
     .await
 }

@@ -20,7 +20,7 @@ use quorate_statemachine::Serial;
 
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, container_security, pod, pod_security};
 pub use service::{client_service, headless_service};
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
 pub use ticket::{Begin, RenderError, Sealed, ticket};

@@ -261,7 +261,8 @@ fn ticket_volume() -> PodVolume {
     }
 }
 
-pub(super) fn pod_security() -> PodSecurityContext {
+/// As little as a pod of ours can do with.
+pub fn pod_security() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
         run_as_user: Some(USER),
@@ -274,7 +275,8 @@ pub(super) fn pod_security() -> PodSecurityContext {
     }
 }
 
-pub(super) fn container_security() -> SecurityContext {
+/// As little as a container of ours can do with.
+pub fn container_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),

@@ -17,7 +17,7 @@ const LOOKS: usize = 5;
 pub fn check(history: &History) -> Vec<String> {
     let mut deeds = history.deeds.clone();
     deeds.sort_by_key(|deed| deed.at);
-    let judge = Judge { cluster: &history.cluster, samples: &history.samples };
+    let judge = Judge { cluster: &history.cluster, samples: &history.samples, deeds: &deeds };
     let mut wrong = once_only(&deeds);
     let mut before: Option<After> = None;
     for deed in &deeds {
@@ -114,6 +114,7 @@ impl After {
 struct Judge<'a> {
     cluster: &'a str,
     samples: &'a [Sample],
+    deeds: &'a [Deed],
 }
 
 impl Judge<'_> {
@@ -164,7 +165,11 @@ impl Judge<'_> {
             }
             Step::DeleteClaim { serial } => {
                 let name = self.name(*serial);
-                let mut after = self.samples.iter().filter(|sample| sample.begun >= at);
+                // A spare that was dismissed has never been a member: its serial may be added later, on another volume.
+                let added = |deed: &Deed| matches!(deed.step, Step::AddLearner { serial: it, .. } if it == *serial);
+                let since = self.deeds.iter().find(|deed| deed.at > at && added(deed)).map(|deed| deed.at);
+                let until = |sample: &&Sample| since.is_none_or(|since| sample.ended < since.earlier_by(KNOWN));
+                let mut after = self.samples.iter().filter(|sample| sample.begun >= at).filter(until);
                 let listed = |sample: &&Sample| {
                     sample.members.as_ref().is_some_and(|list| list.values().any(|member| member.name == name))
                 };

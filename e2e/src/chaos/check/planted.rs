@@ -480,6 +480,9 @@ fn a_call_whose_answer_was_lost_may_have_changed_the_list() {
 fn a_volume_deleted_under_a_member_is_caught() {
     let deeds = vec![(40, Step::DeleteClaim { serial: 1 })];
     assert_membership(&with_deeds(looks(|_, _| ()), deeds), "the volume of db-1 was deleted");
+    // A spare that was dismissed, and added on another volume later.
+    let deeds = [vec![(30, Step::DeleteClaim { serial: 3 })], replacing()].concat();
+    assert_eq!(check(&with_deeds(looks(replacement), deeds)), []);
 }
 
 #[test]

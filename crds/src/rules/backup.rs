@@ -1,0 +1,90 @@
+//! The rules of EtcdBackup: what a store must name, and that nothing is changed later.
+
+use super::{DNS_NAME, Rule};
+
+/// Every rule of the spec of EtcdBackup, in the order of the API reference.
+pub fn backup() -> Vec<Rule> {
+    [spec(), store()].concat()
+}
+
+fn spec() -> Vec<Rule> {
+    const AT: &str = "EtcdBackup.spec";
+    vec![
+        Rule::new(
+            AT,
+            None,
+            "self == oldSelf",
+            "spec of an EtcdBackup can't be changed, because it is taken once; create another EtcdBackup",
+        ),
+        Rule::new(
+            AT,
+            Some(".cluster"),
+            "self.cluster.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "spec.cluster must be the name of an EtcdCluster of this namespace, in lower case; correct the name",
+        ),
+        Rule::new(
+            AT,
+            Some(".timeoutMinutes"),
+            "self.timeoutMinutes >= 1 && self.timeoutMinutes <= 10080",
+            "spec.timeoutMinutes must be from 1 to 10080 (a week); remove it for the default of an hour",
+        ),
+        Rule::new(
+            AT,
+            Some(".ttlMinutes"),
+            "!has(self.ttlMinutes) || (self.ttlMinutes >= 1 && self.ttlMinutes <= 5256000)",
+            "spec.ttlMinutes must be from 1 to 5256000 (ten years); remove it to keep the object",
+        ),
+    ]
+}
+
+fn store() -> Vec<Rule> {
+    const AT: &str = "EtcdBackup.spec.store";
+    vec![
+        Rule::new(
+            AT,
+            Some(".address"),
+            "has(self.address) != has(self.volumeClaim)",
+            "spec.store needs an address or a volumeClaim, and not both; write spec.store.address as s3://bucket/prefix, \
+             or name the claim in spec.store.volumeClaim.name",
+        ),
+        Rule::new(
+            AT,
+            Some(".address"),
+            "!has(self.address) || self.address.matches('^(s3|gs)://[^/?#@:]+(/[^?#]*)?$') || \
+             self.address.matches('^azure://[^/?#@:]+/[^/?#]+(/[^?#]*)?$')",
+            "spec.store.address must be s3://bucket/prefix, gs://bucket/prefix or azure://account/container/prefix, without \
+             credentials and port; put credentials into the Secret that spec.store.credentials names, and an endpoint into \
+             spec.store.options",
+        ),
+        Rule::new(
+            AT,
+            Some(".options"),
+            "!has(self.options) || self.options.all(k, k.matches('^[a-z]([-a-z]*[a-z])?$') && \
+             self.options[k].matches('^[^,\\n]+$'))",
+            "spec.store.options must have names such as endpoint or region, and values without commas and line breaks; \
+             correct the option",
+        ),
+        Rule::new(
+            AT,
+            Some(".volumeClaim"),
+            format!(
+                "!has(self.volumeClaim) || (self.volumeClaim.name.matches('{DNS_NAME}') && !has(self.credentials) && \
+                 !has(self.serviceAccountName) && !has(self.options))"
+            ),
+            "spec.store.volumeClaim must be the name of a claim, in lower case, and stand alone: a volume has no options, \
+             credentials or account; remove the other fields",
+        ),
+        Rule::new(
+            AT,
+            Some(".credentials"),
+            format!("!has(self.credentials) || self.credentials.name.matches('{DNS_NAME}')"),
+            "spec.store.credentials.name must be the name of a Secret, in lower case; correct the name",
+        ),
+        Rule::new(
+            AT,
+            Some(".serviceAccountName"),
+            format!("!has(self.serviceAccountName) || self.serviceAccountName.matches('{DNS_NAME}')"),
+            "spec.store.serviceAccountName must be the name of a ServiceAccount, in lower case; correct the name",
+        ),
+    ]
+}

@@ -1,0 +1,207 @@
+//! What has to be done for an EtcdBackup, and what its status says, from what was seen. Pure and total: it is asked again
+//! after each change, and whatever was interrupted is found as it is.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use quorate_backup::snapshot::{self, Complete, Failure, Report};
+use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
+
+use super::pods;
+use super::status::{Told, ended, going_on};
+
+/// The shortest time that a Job gets, whatever was waited for before.
+const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
+
+/// What was seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// The backup that is asked for.
+    pub backup: &'a EtcdBackup,
+    /// Its cluster.
+    pub cluster: Option<&'a EtcdCluster>,
+    /// The Secret that its store names is not there.
+    pub secret_missing: bool,
+    /// The Job of its name.
+    pub job: Option<&'a Job>,
+    /// That Job's pods.
+    pub pods: &'a [Pod],
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing by us: to wait for a change.
+    Wait,
+    /// To create the Job.
+    Create {
+        /// The members that may be read, by their names.
+        voters: Vec<String>,
+        /// For how long the Job may run.
+        deadline: SignedDuration,
+    },
+    /// To delete the object, whose time is over.
+    Delete,
+}
+
+/// What has to be done, and what is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// What has to be done.
+    pub step: Step,
+    /// The status as it should be.
+    pub status: EtcdBackupStatus,
+}
+
+/// Decides.
+pub fn decide(seen: Seen<'_>) -> Decision {
+    let before = seen.backup.status.clone().unwrap_or_default();
+    match before.phase {
+        Some(BackupPhase::Complete | BackupPhase::Failed) => {
+            let over = ends_at(seen.backup, &before).is_some_and(|end| end <= seen.now);
+            Decision { step: if over { Step::Delete } else { Step::Wait }, status: before }
+        }
+        Some(BackupPhase::Pending | BackupPhase::Running) | None => match seen.job {
+            Some(job) if is_ours(job, seen.backup) => of_job(seen, job),
+            Some(_) => failed(
+                seen,
+                &Told::new(
+                    Reason::NameTaken,
+                    "There is another Job of this name. Delete it, or give the backup another name.",
+                ),
+            ),
+            None if before.phase == Some(BackupPhase::Running) => failed(
+                seen,
+                &Told::new(
+                    Reason::JobGone,
+                    "The Job was deleted before its result was seen. Create another EtcdBackup.",
+                ),
+            ),
+            None => without_job(seen),
+        },
+    }
+}
+
+/// When the object is to be deleted, if ever.
+pub fn ends_at(backup: &EtcdBackup, status: &EtcdBackupStatus) -> Option<Timestamp> {
+    let ttl = backup.spec.ttl_minutes?;
+    Some(status.ended_at.as_ref()?.0 + SignedDuration::from_mins(i64::from(ttl)))
+}
+
+fn is_ours(job: &Job, backup: &EtcdBackup) -> bool {
+    let uid = backup.metadata.uid.as_deref();
+    job.metadata.owner_references.iter().flatten().any(|owner| Some(owner.uid.as_str()) == uid)
+}
+
+/// How much time is left until the backup has failed.
+fn left(seen: Seen<'_>) -> SignedDuration {
+    let created = seen.backup.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0);
+    let all = SignedDuration::from_mins(i64::from(seen.backup.spec.timeout_minutes));
+    (created + all).duration_since(seen.now)
+}
+
+fn without_job(seen: Seen<'_>) -> Decision {
+    let told = match readable(seen) {
+        Ok(voters) => {
+            let told = Told::new(Reason::SnapshotRunning, "The snapshot is being taken.");
+            let status = going_on(seen, BackupPhase::Running, &told);
+            return Decision { step: Step::Create { voters, deadline: left(seen).max(SHORTEST) }, status };
+        }
+        Err(told) => told,
+    };
+    if left(seen).is_positive() {
+        return Decision { step: Step::Wait, status: going_on(seen, BackupPhase::Pending, &told) };
+    }
+    failed(seen, &told.after_timeout(seen.backup.spec.timeout_minutes))
+}
+
+/// The members that may be read, or why there are none.
+fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
+    let name = &seen.backup.spec.cluster;
+    let cluster = seen.cluster.ok_or_else(|| {
+        Told::new(Reason::ClusterMissing, format!("There is no EtcdCluster {name} in this namespace."))
+    })?;
+    let status = cluster.status.clone().unwrap_or_default();
+    let available = status.conditions.iter().find(|one| one.type_ == ConditionType::Available.as_str());
+    if available.is_none_or(|available| available.status != "True") {
+        let why = available.map(|available| available.message.clone()).unwrap_or_default();
+        return Err(Told::new(Reason::NoHealthyMember, format!("EtcdCluster {name} does not serve. {why}")));
+    }
+    if let Some(secret) = seen.backup.spec.store.credentials.as_ref().filter(|_| seen.secret_missing) {
+        let words = format!("There is no Secret {}, which spec.store.credentials names.", secret.name);
+        return Err(Told::new(Reason::SecretMissing, words));
+    }
+    let voters: Vec<_> =
+        status.members.into_iter().filter(|one| one.role == Some(MemberRole::Voter)).map(|one| one.name).collect();
+    if voters.is_empty() {
+        return Err(Told::new(Reason::NoHealthyMember, format!("EtcdCluster {name} shows no voting member.")));
+    }
+    Ok(voters)
+}
+
+fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
+    let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let over = |kind: &str| conditions.clone().find(|one| one.type_ == kind && one.status == "True");
+    let report = pods::report(seen.pods);
+    match (over("Complete"), over("Failed"), report) {
+        (_, _, Some(Report::Complete(complete))) => completed(seen, &complete),
+        (Some(_), _, _) => failed(
+            seen,
+            &Told::new(
+                Reason::ResultUnknown,
+                "The Job has ended well, and its pod is gone before it could be read. See with quorate-agent list whether \
+                 the backup is there.",
+            ),
+        ),
+        (None, Some(_), Some(Report::Failed(Failure { reason, message }))) => {
+            failed(seen, &Told::new(word(reason), sentence(&message)))
+        }
+        (None, Some(why), None) => {
+            let trouble = pods::trouble(seen.pods).unwrap_or_else(|| why.message.clone().unwrap_or_default());
+            let reason =
+                if why.reason.as_deref() == Some("DeadlineExceeded") { Reason::TimedOut } else { Reason::JobFailed };
+            failed(seen, &Told::new(reason, sentence(&trouble)))
+        }
+        (None, None, Some(Report::Failed(Failure { reason, message }))) => {
+            let told = Told::new(word(reason), format!("It is tried again. {}", sentence(&message)));
+            Decision { step: Step::Wait, status: going_on(seen, BackupPhase::Running, &told) }
+        }
+        (None, None, None) => {
+            let told = match pods::trouble(seen.pods) {
+                Some(trouble) => Told::new(Reason::PodWaiting, sentence(&trouble)),
+                None => Told::new(Reason::SnapshotRunning, "The snapshot is being taken."),
+            };
+            Decision { step: Step::Wait, status: going_on(seen, BackupPhase::Running, &told) }
+        }
+    }
+}
+
+/// A text of another program's as a sentence of ours.
+fn sentence(text: &str) -> String {
+    let mut letters = text.trim().chars();
+    let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    let text = first + letters.as_str();
+    if text.is_empty() || text.ends_with(['.', '!', '?']) { text } else { text + "." }
+}
+
+fn word(reason: snapshot::Reason) -> Reason {
+    match reason {
+        snapshot::Reason::StoreInvalid => Reason::StoreInvalid,
+        snapshot::Reason::BucketMissing => Reason::BucketMissing,
+        snapshot::Reason::StoreRefused => Reason::StoreRefused,
+        snapshot::Reason::StoreUnfit => Reason::StoreUnfit,
+        snapshot::Reason::StoreFailed => Reason::StoreFailed,
+        snapshot::Reason::NoHealthyMember => Reason::NoHealthyMember,
+        snapshot::Reason::SnapshotBroken => Reason::SnapshotBroken,
+    }
+}
+
+fn completed(seen: Seen<'_>, complete: &Complete) -> Decision {
+    Decision { step: Step::Wait, status: ended(seen, Ok(complete)) }
+}
+
+fn failed(seen: Seen<'_>, told: &Told) -> Decision {
+    Decision { step: Step::Wait, status: ended(seen, Err(told)) }
+}

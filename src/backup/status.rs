@@ -1,0 +1,157 @@
+//! The status of an EtcdBackup, kstatus-clean: its conditions are always there, and dated by when they turned. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use quorate_backup::snapshot::Complete;
+use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, HexId, Reason};
+
+use super::decide::Seen;
+
+/// Why it is as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    reason: Reason,
+    sentence: String,
+}
+
+impl Told {
+    /// In a word and in a sentence.
+    pub fn new(reason: Reason, sentence: impl Into<String>) -> Self {
+        Self { reason, sentence: sentence.into() }
+    }
+
+    /// The same, as the reason for which it was given up.
+    pub fn after_timeout(self, minutes: i32) -> Self {
+        let sentence = format!("{} It was given up after spec.timeoutMinutes ({minutes}).", self.sentence);
+        Self { sentence, ..self }
+    }
+}
+
+/// While it waits or runs.
+pub fn going_on(seen: Seen<'_>, phase: BackupPhase, told: &Told) -> EtcdBackupStatus {
+    let before = seen.backup.status.clone().unwrap_or_default();
+    let started = (phase == BackupPhase::Running).then(|| before.started_at.clone().unwrap_or(Time(seen.now)));
+    EtcdBackupStatus {
+        phase: Some(phase),
+        started_at: started,
+        observed_generation: seen.backup.metadata.generation,
+        conditions: conditions(seen, ["False", "True", "False"], told),
+        ..before
+    }
+}
+
+/// For good: with what is in the store, or why nothing is.
+pub fn ended(seen: Seen<'_>, result: Result<&Complete, &Told>) -> EtcdBackupStatus {
+    let before = EtcdBackupStatus {
+        observed_generation: seen.backup.metadata.generation,
+        ended_at: Some(Time(seen.now)),
+        ..seen.backup.status.clone().unwrap_or_default()
+    };
+    match result {
+        Err(told) => EtcdBackupStatus {
+            phase: Some(BackupPhase::Failed),
+            conditions: conditions(seen, ["False", "False", "True"], told),
+            ..before
+        },
+        Ok(complete) => {
+            let told = Told::new(Reason::BackupComplete, "The backup is in the store, whole and proved.");
+            EtcdBackupStatus {
+                phase: Some(BackupPhase::Complete),
+                conditions: conditions(seen, ["True", "False", "False"], &told),
+                ..described(seen.backup, before, complete)
+            }
+        }
+    }
+}
+
+fn described(backup: &EtcdBackup, before: EtcdBackupStatus, complete: &Complete) -> EtcdBackupStatus {
+    let Complete {
+        location,
+        manifest,
+        endpoint,
+        etcd_version,
+        cluster_id,
+        revision,
+        compact_revision,
+        database_bytes,
+        stored_bytes,
+        blake3: _,
+        manifest_blake3,
+        taken: _,
+        seconds,
+    } = complete;
+    // A volume is mounted somewhere else by whoever reads it.
+    let location = match &backup.spec.store.volume_claim {
+        Some(claim) => format!("volume claim {}", claim.name),
+        None => location.clone(),
+    };
+    let number = |value: u64| i64::try_from(value).ok();
+    EtcdBackupStatus {
+        revision: number(*revision),
+        compact_revision: number(*compact_revision),
+        etcd_version: Some(etcd_version.clone()),
+        cluster_id: u64::from_str_radix(cluster_id, 16).ok().map(HexId::new),
+        endpoint: Some(endpoint.clone()),
+        database_bytes: number(*database_bytes),
+        stored_bytes: number(*stored_bytes),
+        size: Some(size(*stored_bytes)),
+        duration: Some(format!("{seconds:.1}s")),
+        location: Some(location),
+        lineage: manifest.split('/').next().map(str::to_owned),
+        manifest: Some(manifest.clone()),
+        hash: Some(manifest_blake3.clone()),
+        ..before
+    }
+}
+
+/// A size for people, with the units of Kubernetes.
+fn size(bytes: u64) -> String {
+    let units = [("Gi", 30_u32), ("Mi", 20), ("Ki", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
+    unit.map_or_else(
+        || format!("{bytes}"),
+        |(name, shift)| {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            format!("{}.{}{name}", tenths / 10, tenths % 10)
+        },
+    )
+}
+
+/// Ready, Reconciling and Stalled, in this order.
+fn conditions(seen: Seen<'_>, truths: [&str; 3], told: &Told) -> Vec<Condition> {
+    let old = seen.backup.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let kinds = [ConditionType::Ready, ConditionType::Reconciling, ConditionType::Stalled];
+    kinds.into_iter().zip(truths).map(|(kind, truth)| dated(kind, truth, told, seen, old)).collect()
+}
+
+fn dated(kind: ConditionType, truth: &str, told: &Told, seen: Seen<'_>, old: &[Condition]) -> Condition {
+    let unturned = old.iter().find(|one| one.type_ == kind.as_str() && one.status == truth);
+    let now: Timestamp = seen.now;
+    Condition {
+        type_: kind.as_str().to_owned(),
+        status: truth.to_owned(),
+        reason: told.reason.as_str().to_owned(),
+        message: told.sentence.clone(),
+        observed_generation: seen.backup.metadata.generation,
+        last_transition_time: unturned.map_or(Time(now), |one| one.last_transition_time.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_one_digit_after_the_point() {
+        for (bytes, wanted) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0Ki"),
+            (1_600_000, "1.5Mi"),
+            (5 << 30, "5.0Gi"),
+            (u64::MAX, "17179869183.9Gi"),
+        ] {
+            assert_eq!(size(bytes), wanted);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! EtcdBackups from their creation to their end: what is decided, what is rendered, and what an API server gets to see.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::controller::{Driver, round};
+use super::decide::{Decision, Seen, Step, decide};
+use super::fixture::{CREATED, backup, cluster, complete, failed, pod, spec, volume_spec};
+use super::job::{Order, job};
+use crate::api::Kube;
+use crate::cluster::fake_api::FakeApi;
+use crate::lease::Claim;
+use crate::metrics::Metrics;
+use crate::writes::Writes;
+
+const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
+const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
+const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly";
+
+fn order<'a>(backup: &'a EtcdBackup, cluster: &'a EtcdCluster, voters: &'a [String]) -> Order<'a> {
+    Order { backup, cluster, voters, deadline: SignedDuration::from_mins(9), image: "agent:1" }
+}
+
+fn rendered(backup: &EtcdBackup, cluster: &EtcdCluster) -> Value {
+    let voters = ["db-0", "db-3"].map(str::to_owned);
+    serde_json::to_value(job(order(backup, cluster, &voters)).unwrap()).unwrap()
+}
+
+fn variables(job: &Value) -> Value {
+    let env = job["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+    env.iter().map(|one| (one["name"].as_str().unwrap().to_owned(), one["value"].clone())).collect()
+}
+
+#[test]
+fn the_job_gets_the_store_the_members_and_a_clients_certificate() {
+    let job = rendered(&backup(spec()), &cluster(TlsMode::Issued, "True"));
+    assert_eq!(
+        variables(&job),
+        json!({
+            "QUORATE_STORE": "s3://bucket/etcd",
+            "QUORATE_STORE_OPTIONS": "endpoint=https://s3.example.com,region=x",
+            "QUORATE_STORE_CREDENTIALS": "/etc/quorate/store",
+            "QUORATE_LINEAGE": "cluster-uid",
+            "QUORATE_ENDPOINT": "https://db-0.db.ns.svc:2379,https://db-3.db.ns.svc:2379",
+            "QUORATE_ETCD_CA": "/etc/quorate/etcd/ca.crt",
+            "QUORATE_ETCD_CERT": "/etc/quorate/etcd/tls.crt",
+            "QUORATE_ETCD_KEY": "/etc/quorate/etcd/tls.key",
+        })
+    );
+    let pod = &job["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"][0]["secret"]["secretName"], "s3");
+    assert_eq!(pod["volumes"][1]["secret"]["secretName"], "db-client");
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(job["spec"]["activeDeadlineSeconds"], 540);
+    assert_eq!(job["metadata"]["ownerReferences"][0]["uid"], "backup-uid");
+    // It is no member: nothing of the cluster's may select it.
+    let labels = &job["spec"]["template"]["metadata"]["labels"];
+    assert_eq!((&labels["quorate.dev/cluster"], &labels["quorate.dev/backup"]), (&Value::Null, &json!("nightly")));
+}
+
+#[test]
+fn a_volume_is_mounted_and_plain_text_needs_no_certificate() {
+    let job = rendered(&backup(volume_spec()), &cluster(TlsMode::Disabled, "True"));
+    assert_eq!(
+        variables(&job),
+        json!({
+            "QUORATE_STORE": "file:///backups",
+            "QUORATE_LINEAGE": "cluster-uid",
+            "QUORATE_ENDPOINT": "http://db-0.db.ns.svc:2379,http://db-3.db.ns.svc:2379",
+        })
+    );
+    let pod = &job["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"], json!([{ "name": "backups", "persistentVolumeClaim": { "claimName": "backups" } }]));
+    assert_eq!(pod["containers"][0]["volumeMounts"], json!([{ "name": "backups", "mountPath": "/backups" }]));
+}
+
+#[test]
+fn with_certificates_of_the_users_the_job_shows_theirs() {
+    let mut cluster = cluster(TlsMode::Secrets, "True");
+    let named = |name: &str| LocalSecret { name: name.into() };
+    cluster.spec.tls.secrets = Some(TlsSecrets { peer: named("p"), server: named("s"), client: named("c") });
+    let mut own = spec();
+    own.store.credentials = None;
+    own.store.service_account_name = Some("backup".into());
+    let pod = &rendered(&backup(own), &cluster)["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"][0]["secret"]["secretName"], "c");
+    assert_eq!((&pod["serviceAccountName"], &pod["automountServiceAccountToken"]), (&json!("backup"), &json!(true)));
+}
+
+/// What was seen, piece by piece.
+struct Scene {
+    backup: EtcdBackup,
+    cluster: Option<EtcdCluster>,
+    job: Option<Job>,
+    pods: Vec<Pod>,
+    secret_missing: bool,
+    minutes: i64,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let cluster = Some(cluster(TlsMode::Issued, "True"));
+        Self { backup: backup(spec()), cluster, job: None, pods: Vec::new(), secret_missing: false, minutes: 0 }
+    }
+
+    /// With a Job that has this condition, and pods.
+    fn running(condition: Option<(&str, &str)>, pods: &[Value]) -> Self {
+        let mut scene = Self::new();
+        scene.show();
+        let voters = ["db-0".to_owned()];
+        let cluster = cluster(TlsMode::Issued, "True");
+        let mut job = serde_json::to_value(job(order(&scene.backup, &cluster, &voters)).unwrap()).unwrap();
+        if let Some((kind, reason)) = condition {
+            let condition = json!({ "type": kind, "status": "True", "reason": reason, "message": "of the Job" });
+            job["status"] = json!({ "conditions": [condition] });
+        }
+        scene.job = Some(serde_json::from_value(job).unwrap());
+        scene.pods = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
+        scene
+    }
+
+    fn decide(&self) -> Decision {
+        let Self { backup, cluster, job, pods, secret_missing, minutes } = self;
+        let now = CREATED + SignedDuration::from_mins(*minutes);
+        let (cluster, job) = (cluster.as_ref(), job.as_ref());
+        decide(Seen { backup, cluster, secret_missing: *secret_missing, job, pods, now })
+    }
+
+    /// Takes over the status that was decided.
+    fn show(&mut self) -> EtcdBackupStatus {
+        let status = self.decide().status;
+        self.backup.status = Some(status.clone());
+        status
+    }
+}
+
+/// The phase, and reason and message of Ready.
+fn told(status: &EtcdBackupStatus) -> (Option<BackupPhase>, &str, &str) {
+    let ready = status.conditions.iter().find(|one| one.type_ == "Ready").unwrap();
+    assert_eq!(ready.status == "True", status.phase == Some(BackupPhase::Complete));
+    let stalled = status.conditions.iter().find(|one| one.type_ == "Stalled").unwrap();
+    assert_eq!(stalled.status == "True", status.phase == Some(BackupPhase::Failed));
+    (status.phase, &ready.reason, &ready.message)
+}
+
+#[test]
+fn it_waits_for_a_cluster_that_serves_and_not_for_ever() {
+    let mut scene = Scene::new();
+    scene.cluster = None;
+    let status = scene.show();
+    assert_eq!(told(&status).1, "ClusterMissing");
+    scene.cluster = Some(cluster(TlsMode::Issued, "False"));
+    let decision = scene.decide();
+    let (phase, reason, message) = told(&decision.status);
+    assert_eq!((phase, reason, &decision.step), (Some(BackupPhase::Pending), "NoHealthyMember", &Step::Wait));
+    assert!(message.contains("Two of three members are down."), "{message}");
+    scene.minutes = 60;
+    let status = scene.show();
+    let (phase, reason, message) = told(&status);
+    assert_eq!((phase, reason), (Some(BackupPhase::Failed), "NoHealthyMember"));
+    assert!(message.ends_with("It was given up after spec.timeoutMinutes (60)."), "{message}");
+    // What has failed stays so.
+    scene.cluster = Some(cluster(TlsMode::Issued, "True"));
+    assert_eq!(scene.decide(), Decision { step: Step::Wait, status });
+}
+
+#[test]
+fn it_waits_for_the_secret_that_it_names() {
+    let mut scene = Scene::new();
+    scene.secret_missing = true;
+    let decision = scene.decide();
+    assert_eq!((told(&decision.status).1, decision.step), ("SecretMissing", Step::Wait));
+    scene.secret_missing = false;
+    assert!(matches!(scene.decide().step, Step::Create { .. }));
+}
+
+#[test]
+fn the_voters_are_read_and_the_job_gets_the_time_that_is_left() {
+    let mut scene = Scene::new();
+    for (minutes, left) in [(0, 60), (50, 10), (90, 1)] {
+        scene.minutes = minutes;
+        let voters = vec!["db-0".to_owned(), "db-3".to_owned()];
+        let deadline = SignedDuration::from_mins(left);
+        assert_eq!(scene.decide().step, Step::Create { voters, deadline }, "{minutes}");
+    }
+}
+
+#[test]
+fn a_complete_backup_is_described() {
+    let mut scene = Scene::running(Some(("Complete", "")), &[pod(1, &complete().to_string(), 0)]);
+    let status = scene.show();
+    assert_eq!(told(&status).0, Some(BackupPhase::Complete));
+    assert_eq!(
+        (status.revision, status.stored_bytes, status.size.as_deref()),
+        (Some(1234), Some(5_242_880), Some("5.0Mi"))
+    );
+    assert_eq!((status.duration.as_deref(), status.lineage.as_deref()), (Some("1.3s"), Some("cluster-uid")));
+    assert_eq!((status.location.as_deref(), status.hash.as_deref()), (Some("s3://bucket/etcd"), Some("bb")));
+    assert!(status.started_at.is_some() && status.ended_at.is_some());
+    // It stays so when the Job is gone, until its time is over.
+    scene.job = None;
+    scene.pods.clear();
+    scene.minutes = 10_000;
+    assert_eq!(scene.decide(), Decision { step: Step::Wait, status });
+    scene.backup.spec.ttl_minutes = Some(10_001);
+    assert_eq!(scene.decide().step, Step::Wait);
+    scene.backup.spec.ttl_minutes = Some(10_000);
+    assert_eq!(scene.decide().step, Step::Delete);
+}
+
+#[test]
+fn a_failure_is_told_in_the_agents_words() {
+    let refused = pod(1, &failed("StoreRefused", "the store refuses the credentials").to_string(), 3);
+    let status = Scene::running(Some(("Failed", "PodFailurePolicy")), std::slice::from_ref(&refused)).show();
+    assert_eq!(told(&status), (Some(BackupPhase::Failed), "StoreRefused", "The store refuses the credentials."));
+    // While the Job tries again, the last failure shows.
+    let status = Scene::running(None, &[refused]).show();
+    let wanted = "It is tried again. The store refuses the credentials.";
+    assert_eq!(told(&status), (Some(BackupPhase::Running), "StoreRefused", wanted));
+    // Of several pods the last one tells; a complete one before any other.
+    let late = pod(9, &failed("StoreFailed", "503").to_string(), 1);
+    let early = pod(1, &failed("NoHealthyMember", "nobody").to_string(), 1);
+    let status = Scene::running(Some(("Failed", "BackoffLimitExceeded")), &[late.clone(), early]).show();
+    assert_eq!(told(&status).1, "StoreFailed");
+    let status = Scene::running(None, &[pod(1, &complete().to_string(), 0), late]).show();
+    assert_eq!(told(&status).0, Some(BackupPhase::Complete));
+}
+
+#[test]
+fn a_pod_that_says_nothing_is_told_about() {
+    let waiting = |reason: &str| {
+        let mut pod = pod(1, "", 0);
+        pod["status"]["containerStatuses"][0]["state"] =
+            json!({ "waiting": { "reason": reason, "message": "secret \"s3\" not found" } });
+        pod
+    };
+    let status = Scene::running(None, &[waiting("ContainerCreating")]).show();
+    assert_eq!(told(&status).1, "SnapshotRunning");
+    let status = Scene::running(None, &[waiting("CreateContainerConfigError")]).show();
+    let (_, reason, message) = told(&status);
+    assert!(reason == "PodWaiting" && message.contains("secret \"s3\" not found"), "{reason}: {message}");
+    let status = Scene::running(Some(("Failed", "DeadlineExceeded")), &[waiting("ImagePullBackOff")]).show();
+    let (_, reason, message) = told(&status);
+    assert!(reason == "TimedOut" && message.contains("ImagePullBackOff"), "{reason}: {message}");
+    let mut unplaced = pod(1, "", 0);
+    unplaced["status"] =
+        json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available" }] });
+    let status = Scene::running(None, &[unplaced]).show();
+    assert!(told(&status).2.contains("finds no node: 0/3 nodes are available"));
+    let status = Scene::running(Some(("Failed", "BackoffLimitExceeded")), &[pod(1, "exec format error", 1)]).show();
+    let (_, reason, message) = told(&status);
+    assert!(reason == "JobFailed" && message.contains("exec format error"), "{reason}: {message}");
+    let status = Scene::running(Some(("Complete", "")), &[]).show();
+    assert_eq!((told(&status).0, told(&status).1), (Some(BackupPhase::Failed), "ResultUnknown"));
+}
+
+#[test]
+fn another_job_of_that_name_is_left_alone_and_a_lost_one_is_not_made_again() {
+    let mut scene = Scene::running(None, &[]);
+    scene.backup.metadata.uid = Some("another".into());
+    assert_eq!(told(&scene.decide().status).1, "NameTaken");
+    let mut scene = Scene::running(None, &[]);
+    scene.job = None;
+    let decision = scene.decide();
+    assert_eq!((told(&decision.status).1, decision.step), ("JobGone", Step::Wait));
+}
+
+fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
+    let (_, stopping) = watch::channel(false);
+    let kube = Kube::new(api.client(), Arc::new(Metrics::new()), Writes::new(claim, stopping, None));
+    Arc::new(Driver { kube, agent_image: "agent:1".into() })
+}
+
+fn served(api: &FakeApi) {
+    let mut asked = serde_json::to_value(backup(spec())).unwrap();
+    // Its time must not be over by the real clock.
+    asked["metadata"]["creationTimestamp"] = json!(Timestamp::now().to_string());
+    api.put(BACKUP, asked);
+    api.put(CLUSTER, serde_json::to_value(cluster(TlsMode::Issued, "True")).unwrap());
+    api.put("/api/v1/namespaces/ns/secrets/s3", json!({ "metadata": { "name": "s3" } }));
+}
+
+async fn look(api: &FakeApi, driver: &Arc<Driver>) {
+    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
+    round(Arc::new(seen), driver.clone()).await.unwrap();
+}
+
+#[tokio::test]
+async fn from_its_creation_to_its_end() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
+    look(&api, &driver).await;
+    assert_eq!(api.written().len(), 2, "nothing has changed");
+    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod(1, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    look(&api, &driver).await;
+    assert_eq!(api.written().len(), 3);
+    let status = &api.object(BACKUP)["status"];
+    assert_eq!((&status["phase"], &status["revision"]), (&json!("Complete"), &json!(1234)));
+    assert_eq!(api.object(JOB)["spec"]["backoffLimit"], 4);
+}
+
+#[tokio::test]
+async fn an_operator_that_stops_between_job_and_status_goes_on_and_one_without_the_lease_does_nothing() {
+    let api = FakeApi::default();
+    served(&api);
+    look(&api, &driver(&api, Claim::never())).await;
+    assert_eq!(api.written(), Vec::<String>::new());
+    api.breaks_after(Some(1));
+    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
+    assert!(round(Arc::new(seen), driver(&api, Claim::forever())).await.is_err());
+    api.breaks_after(None);
+    look(&api, &driver(&api, Claim::forever())).await;
+    assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
+    assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
+}
