@@ -79,6 +79,12 @@ impl Error {
         self.status().filter(|s| s.is_forbidden() || s.is_invalid() || s.code == 400).map(|s| s.message.as_str())
     }
 
+    /// The API server does not do this, or not with this object: it has no such subresource, or finds fault with the
+    /// change. A right or a quota that is lacking is something else, and so is an object that has changed.
+    pub fn is_not_done_here(&self) -> bool {
+        self.status().is_some_and(|s| s.is_not_found() || s.is_invalid() || s.code == 400 || s.code == 405)
+    }
+
     /// Nothing was sent.
     pub fn is_shut(&self) -> bool {
         matches!(self.cause, Cause::Shut(_))
@@ -192,6 +198,33 @@ impl Kube {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
         self.write::<K, _>("patch", name, api.patch(name, &params, &Patch::Merge(change))).await
+    }
+
+    /// Patches an object as its kind's lists are keyed: of a list's items, those that are named change, others stay. Guarded
+    /// as [`Self::merge`] is.
+    pub async fn patch<K: Namespaced>(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &serde_json::Value,
+    ) -> Result<K, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        self.write::<K, _>("patch", name, api.patch(name, &params, &Patch::Strategic(change))).await
+    }
+
+    /// Patches a subresource in the same way.
+    pub async fn patch_part<K: Namespaced>(
+        &self,
+        part: &'static str,
+        namespace: &str,
+        name: &str,
+        change: &serde_json::Value,
+    ) -> Result<K, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let patch = Patch::Strategic(change);
+        self.write::<K, _>(part, name, api.patch_subresource(part, name, &params, &patch)).await
     }
 
     /// Replaces the status of an object if it still has the resourceVersion that it was read with.

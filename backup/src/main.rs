@@ -2,6 +2,7 @@
 //! `launch` do is on the way of every start of a pod, so neither touches anything of the other commands.
 
 mod commands;
+mod trial;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -55,6 +56,11 @@ enum Action {
     /// VolumeHasNoEntry, VolumeInUse, VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
     #[command(verbatim_doc_comment)]
     Launch(Launch),
+    /// Say whether the image's etcd has a version and takes flags, without starting it
+    ///
+    /// The command of a trial: a pod that ends at once, on the node of a member that is to run the image. It ends with 0 if
+    /// the binary has the version and reads all of the flags; else with 1, and says why.
+    Try(trial::Try),
     /// Take a full snapshot of etcd into a store
     ///
     /// It streams: etcd's snapshot is checked against etcd's own hash, compressed and uploaded in bounded memory,
@@ -139,6 +145,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),
+        Action::Try(trial) => trial.run(),
         Action::Snapshot(snapshot) => snapshot.run(),
         Action::Archive(archive) => archive.run().map(|()| ExitCode::SUCCESS),
         Action::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),

@@ -74,7 +74,8 @@ pub struct EtcdClusterSpec {
     /// data when it is raised again.
     #[schemars(transform = rules_at("spec.replicas"))]
     pub replicas: i32,
-    /// The version of etcd, as `X.Y.Z`, of the lines 3.5 (from 3.5.32), 3.6 (from 3.6.11) and 3.7.
+    /// The version of etcd, as `X.Y.Z`, of the lines 3.5 (from 3.5.32), 3.6 (from 3.6.11) and 3.7. Another one is gone to
+    /// member by member and one minor version a step; `status.version` shows what runs. See docs/upgrades.md.
     #[schemars(length(max = 16), transform = rules_at("spec.version"))]
     pub version: String,
     /// The container image of etcd.

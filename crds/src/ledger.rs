@@ -24,6 +24,38 @@ pub struct Ledger {
     /// The members that have been given a volume, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, LedgerMember>,
+    /// The oldest line of etcd, as `3.5`, in whose form the members' logs may hold entries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_log: Option<String>,
+    /// Whether every member has taken a snapshot behind which its older entries lie.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub logs_cut: bool,
+    /// The release that a member failed on and was taken back from. It is not tried again until `spec.version` or
+    /// `spec.image` is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedRelease>,
+}
+
+/// A version of etcd and the image that holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LedgerRelease {
+    /// The version.
+    pub version: String,
+    /// The reference of the image.
+    pub image: String,
+}
+
+/// A release that a member failed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailedRelease {
+    /// The release.
+    pub release: LedgerRelease,
+    /// What the spec asked for at that time.
+    pub wished: LedgerRelease,
+    /// The serial of the member.
+    pub serial: u32,
 }
 
 /// What is remembered of one member.
@@ -44,6 +76,12 @@ pub struct LedgerMember {
     pub id: Option<HexId>,
     /// Whether it was a voter when etcd's member list was last read; with an id and without this, a learner.
     pub voter: bool,
+    /// What it was last told to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<LedgerRelease>,
+    /// What it ran before, until it is seen well on that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub former: Option<LedgerRelease>,
 }
 
 /// One of etcd's 64-bit ids, written as etcdctl shows it: in hexadecimal without leading zeros.

@@ -22,7 +22,7 @@ mod tuning;
 
 pub use backup::{BackupPhase, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
-pub use ledger::{HexId, Ledger, LedgerMember};
+pub use ledger::{FailedRelease, HexId, Ledger, LedgerMember, LedgerRelease};
 pub use quantity::{Quantity, QuantityError};
 pub use reason::Reason;
 pub use resources::Resources;

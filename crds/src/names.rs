@@ -46,6 +46,22 @@ pub const ANNOTATION_SCHEDULING: &str = "quorate.dev/scheduling";
 /// On a pod: its kubelet was made to look at it again. Read by nobody.
 pub const ANNOTATION_URGED: &str = "quorate.dev/urged";
 
+/// On a pod: the version that it is told to run, which its image has to hold.
+pub const ANNOTATION_VERSION: &str = "quorate.dev/version";
+/// On a pod that was told to run another image: the container that ran then. While it is still there, so is the old image.
+pub const ANNOTATION_SWITCHED_FROM: &str = "quorate.dev/switched-from";
+/// On a pod: the hash of the compute resources that it was given.
+pub const ANNOTATION_RESOURCES: &str = "quorate.dev/resources";
+/// On a pod: the hash of the compute resources that Kubernetes refused to give it while it runs.
+pub const ANNOTATION_RESIZE_REFUSED: &str = "quorate.dev/resize-refused";
+/// On a pod: a hash for each field of the spec that it was made from, to tell which ones have changed.
+pub const ANNOTATION_SETTINGS: &str = "quorate.dev/settings";
+
+/// The value of [`LABEL_NAME`] on a pod in which a release is tried. Nothing else of a cluster selects it.
+pub const TRIAL_NAME: &str = "etcd-trial";
+/// On the pod of a trial: the member for which the release is tried.
+pub const ANNOTATION_TRIAL_OF: &str = "quorate.dev/trial-of";
+
 /// The longest name of an EtcdCluster. A member's name is also its pod's host name (63 bytes at most) and adds a dash
 /// and up to ten digits; the rest is left for what a member's own children may add.
 pub const CLUSTER_NAME_MAX: usize = 40;
@@ -76,6 +92,11 @@ pub fn client_authority(cluster: &str) -> String {
 /// The name that a member, its pod, its volume claim and its Secret share.
 pub fn member(cluster: &str, serial: u32) -> String {
     format!("{cluster}-{serial}")
+}
+
+/// The pod in which a release is tried for a member; `which` tells releases apart.
+pub fn trial(member: &str, which: &str) -> String {
+    format!("{member}-trial-{which}")
 }
 
 /// The serial in a member's name, if the name is one of this cluster's.
@@ -113,7 +134,7 @@ mod tests {
 
     #[test]
     fn names_of_other_clusters_have_no_serial() {
-        for name in ["db", "db-", "db-x", "db-01", "db-1-2", "other-1", "db-99999999999", "db-+1"] {
+        for name in ["db", "db-", "db-x", "db-01", "db-1-2", "other-1", "db-99999999999", "db-+1", "db-1-trial-0a"] {
             assert_eq!(serial("db", name), None, "{name}");
         }
     }

@@ -45,6 +45,38 @@ reasons! {
     Healing,
     /// Members are being restarted one by one with changed settings. Nothing to do.
     Rolling,
+    /// Compute resources are given to members while they run. Nothing to do.
+    Resizing,
+    /// A member's node has no room for the compute resources that `spec.resources` asks for. Make room on the node, or
+    /// lower them.
+    NoRoomToResize,
+    /// Members are being brought to another version of etcd, one by one, one minor a step. Nothing to do.
+    Upgrading,
+    /// A member was told to run another version or image. Nothing to do.
+    MemberSwitched,
+    /// What members run was changed because of these fields of the spec. Nothing to do.
+    SpecChanged,
+    /// etcd was allowed to lower the version that the cluster runs at: for a downgrade, or for a moment so that every
+    /// member takes a snapshot before a version that can't read its older log. Nothing to do.
+    DowngradeEnabled,
+    /// That was taken back. Nothing to do.
+    DowngradeCancelled,
+    /// The image of the new version can't be pulled on a member's node. Nothing was stopped. Correct `spec.version` or
+    /// `spec.image`, or make the image available.
+    TrialImageMissing,
+    /// On a member's node the new image turned out to hold another version, not to take the member's flags, or not to
+    /// run. Nothing was stopped. Correct `spec.version`, `spec.image` or `spec.etcd.extraFlags`.
+    TrialFailed,
+    /// A member did not run on the new version and was taken back to the one before; the others were left as they are.
+    /// Read the member's earlier log. Set `spec.version` back, or to another patch; to try the same again, set it back
+    /// first.
+    ReleaseFailed,
+    /// An alarm is raised in etcd, so the version is not changed. Mend what it tells of (`etcdctl alarm list`), and
+    /// disarm it.
+    AlarmRaised,
+    /// The way to `spec.version` leads through a version for which the spec names no image, because `spec.image.tag` is
+    /// set. Go one minor version at a time, or remove the tag.
+    NoWayThrough,
     /// `spec.paused` is set: nothing is changed or healed. Set it to false to go on.
     Paused,
     /// `spec.replicas` is 0: no pods, every volume kept. Raise it to wake the cluster.

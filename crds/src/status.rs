@@ -36,6 +36,10 @@ pub struct EtcdClusterStatus {
     /// The lowest version that a member runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The version that members are being brought to now: `spec.version`, or one on the way there. Unset when all run
+    /// what is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_version: Option<String>,
     /// etcd's cluster id, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<HexId>,
@@ -123,8 +127,10 @@ words! {
         Scaling,
         /// A member is being brought back or replaced.
         Healing,
-        /// Members are being restarted one by one with changed settings.
+        /// Members are being restarted or resized one by one with changed settings.
         Restarting,
+        /// Members are being brought to another version of etcd, one by one.
+        Upgrading,
         /// `spec.replicas` is 0: no pods, volumes kept.
         Hibernated,
         /// A majority of members is gone, or can't be reached.

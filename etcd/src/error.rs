@@ -19,6 +19,10 @@ pub enum Call {
     MoveLeader,
     /// Ask a member for its status.
     Status,
+    /// Let the cluster's version be lowered.
+    EnableDowngrade,
+    /// Take that back.
+    CancelDowngrade,
 }
 
 impl fmt::Display for Call {
@@ -30,6 +34,8 @@ impl fmt::Display for Call {
             Self::Remove => "remove a member",
             Self::MoveLeader => "move the leadership",
             Self::Status => "read a member's status",
+            Self::EnableDowngrade => "enable a downgrade",
+            Self::CancelDowngrade => "cancel the downgrade",
         })
     }
 }
@@ -63,6 +69,12 @@ pub enum Refusal {
     Forbidden,
     /// A corruption alarm is raised.
     Corrupt,
+    /// The cluster can't be taken down to that version: only to the minor below the one it runs at.
+    BadDowngradeTarget,
+    /// A downgrade is enabled already.
+    DowngradeInProgress,
+    /// No downgrade is enabled.
+    NoDowngrade,
     /// Anything else that etcd answers where it has changed nothing.
     Other,
 }
@@ -150,7 +162,7 @@ impl CallError {
 /// etcd's refusals by their text (`api/v3rpc/rpctypes/error.go`, the same in 3.5, 3.6 and 3.7). The text and not the
 /// code decides: "unhealthy cluster" has the code of a lost connection, and "not enough started members" leaves the
 /// server as `Unknown` (`etcdserver/api/v3rpc/util.go` maps it to the client's error instead of the server's).
-const BY_TEXT: [(&str, Refusal); 14] = [
+const BY_TEXT: [(&str, Refusal); 17] = [
     ("etcdserver: unhealthy cluster", Refusal::UnhealthyCluster),
     ("etcdserver: too many learner members in cluster", Refusal::TooManyLearners),
     ("etcdserver: Peer URLs already exists", Refusal::PeerUrlExists),
@@ -165,6 +177,9 @@ const BY_TEXT: [(&str, Refusal); 14] = [
     ("etcdserver: permission denied", Refusal::Forbidden),
     ("etcdserver: invalid auth token", Refusal::Forbidden),
     ("etcdserver: corrupt cluster", Refusal::Corrupt),
+    ("etcdserver: invalid downgrade target version", Refusal::BadDowngradeTarget),
+    ("etcdserver: cluster has a downgrade job in progress", Refusal::DowngradeInProgress),
+    ("etcdserver: no inflight downgrade job", Refusal::NoDowngrade),
 ];
 
 impl Refusal {

@@ -27,6 +27,8 @@ pub struct Gauges {
     pub cluster_version: Option<String>,
     /// `etcd_mvcc_db_total_size_in_bytes`: the size of the database file.
     pub db_size: Option<u64>,
+    /// The sum over `etcd_network_active_peers`: to how many other members there is a connection.
+    pub active_peers: u64,
 }
 
 /// Takes the text in pieces of any size.
@@ -97,6 +99,10 @@ impl Gauges {
             "etcd_server_version" => note(&mut self.server_version, label(labels, "server_version"), value),
             "etcd_cluster_version" => note(&mut self.cluster_version, label(labels, "cluster_version"), value),
             "etcd_mvcc_db_total_size_in_bytes" => self.db_size = whole(value),
+            // One series for each peer; a peer that is gone leaves its own at zero.
+            "etcd_network_active_peers" => {
+                self.active_peers = self.active_peers.saturating_add(u64::from(truth(value) == Some(true)));
+            }
             _ => (),
         }
     }
@@ -154,6 +160,14 @@ mod tests {
         for text in [format!("{now}{before}"), format!("{before}{now}")] {
             assert_eq!(read(&text).cluster_version.as_deref(), Some("3.6"));
         }
+    }
+
+    #[test]
+    fn connections_to_peers_are_counted() {
+        let peer =
+            |id: &str, active: u8| format!("etcd_network_active_peers{{Local=\"8e\",Remote=\"{id}\"}} {active}\n");
+        assert_eq!(read(&(peer("a", 1) + &peer("b", 0) + &peer("c", 1))).active_peers, 2);
+        assert_eq!(read("").active_peers, 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{fmt, num::ParseIntError, str::FromStr};
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u64);
 
         /// In hexadecimal, as etcd writes it in logs, metrics and headers.

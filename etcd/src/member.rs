@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::MemberAddOptions;
+use etcd_client::{DowngradeOptions, MemberAddOptions};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
@@ -47,7 +47,7 @@ pub struct Added {
 }
 
 /// What a member says of itself. It need not have a quorum; its client port has to be open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The member that answered.
     pub member: MemberId,
@@ -69,6 +69,10 @@ pub struct Status {
     pub db_size_in_use: u64,
     /// It counts itself as a learner.
     pub learner: bool,
+    /// The version of its database file, as `3.6.0`; empty from a member of 3.5.
+    pub storage_version: String,
+    /// The version that the cluster may be taken down to, if that was enabled.
+    pub downgrade: Option<String>,
     /// Its alarms and troubles, in its words.
     pub errors: Vec<String>,
 }
@@ -136,8 +140,31 @@ impl MemberClient {
             db_size: answer.db_size().try_into().unwrap_or(0),
             db_size_in_use: answer.raft_used_db_size().try_into().unwrap_or(0),
             learner: answer.is_learner(),
+            storage_version: answer.storage_version().to_owned(),
+            downgrade: answer
+                .downgrade_info()
+                .filter(|info| info.enabled())
+                .map(|info| info.target_version().to_owned()),
             errors: answer.errors().to_vec(),
         })
+    }
+
+    /// Lets the version that the cluster runs at be lowered to `target` (`3.6.0`), once etcd has found that it can. From
+    /// then on no new member is taken, until all members run that version or it is cancelled.
+    pub async fn enable_downgrade(&self, target: &str) -> Result<(), CallError> {
+        self.downgrade(Call::EnableDowngrade, DowngradeOptions::Validate(target.to_owned())).await?;
+        self.downgrade(Call::EnableDowngrade, DowngradeOptions::Enable(target.to_owned())).await
+    }
+
+    /// Takes that back.
+    pub async fn cancel_downgrade(&self) -> Result<(), CallError> {
+        self.downgrade(Call::CancelDowngrade, DowngradeOptions::Cancel).await
+    }
+
+    async fn downgrade(&self, call: Call, options: DowngradeOptions) -> Result<(), CallError> {
+        let work = async |client: etcd_client::Client| client.maintenance_client().downgrade(options).await;
+        self.client(call, CHANGE_DEADLINE, work).await?;
+        Ok(())
     }
 
     /// One call through etcd-client.

@@ -69,6 +69,8 @@ pub struct Vitals {
     pub cluster_version: Option<String>,
     /// The size of its database file, in bytes.
     pub db_size: Option<u64>,
+    /// To how many other members it has a connection.
+    pub active_peers: u64,
     /// `/livez` answers 200: it can read its own store. False also where the answer takes too long, as while it
     /// defragments.
     pub live: bool,
@@ -159,6 +161,7 @@ impl Vitals {
             server_version,
             cluster_version,
             db_size,
+            active_peers,
         } = gauges;
         let role = match (is_leader.ok_or("etcd_server_is_leader")?, is_learner.ok_or("etcd_server_is_learner")?) {
             (true, _) => Role::Leader,
@@ -177,6 +180,7 @@ impl Vitals {
             version: server_version,
             cluster_version,
             db_size,
+            active_peers,
             live,
         })
     }

@@ -28,7 +28,8 @@ use tokio::sync::watch;
 
 use super::act::{Actor, Courier};
 use super::observe::cache::{Cache, Key};
-use super::observe::facts::{self, ClaimFacts, NodeFacts, PodFacts, SecretFacts};
+use super::observe::facts::{self, ClaimFacts, NodeFacts, SecretFacts};
+use super::observe::pods::AnyPod;
 use super::observe::{Observer, Watched, key};
 use super::render::Agent;
 use super::{Driver, Error};
@@ -85,7 +86,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
     let (store, writer) = reflector::store();
     let wakes = stream::select_all([
         sources.clusters(writer, driver.clone()),
-        sources.children::<Pod, _>(watched.clone(), |watched| &watched.pods, PodFacts::of),
+        sources.children::<Pod, _>(watched.clone(), |watched| &watched.pods, AnyPod::of),
         sources.children::<PersistentVolumeClaim, _>(watched.clone(), |watched| &watched.claims, ClaimFacts::of),
         sources.children::<Service, _>(watched.clone(), |watched| &watched.services, facts::furniture),
         sources.children::<PodDisruptionBudget, _>(watched.clone(), |watched| &watched.budgets, facts::furniture),
@@ -312,7 +313,7 @@ fn take_node(watched: &Watched, relist: &mut HashMap<NodeName, NodeFacts>, event
 
 /// The clusters that have a pod on a node, or remember a member there.
 fn clusters_on(node: &NodeName, watched: &Watched, store: &Store<EtcdCluster>) -> Vec<Key> {
-    let with_pods = watched.pods.with(|pod| pod.node.as_ref() == Some(node));
+    let with_pods = watched.pods.with(|pod| pod.node() == Some(node));
     let remembering = store.state_filter(|cluster| {
         let ledger = cluster.status.as_ref().and_then(|status| status.ledger.as_ref());
         ledger.is_some_and(|ledger| ledger.members.values().any(|m| m.node.as_deref() == Some(node.as_str())))

@@ -136,6 +136,10 @@ impl State {
             }
             return (StatusCode::CREATED, self.store(&path, sent.clone()));
         }
+        // As before Kubernetes 1.33.
+        if path.ends_with("/resize") {
+            return refusal(StatusCode::NOT_FOUND, "NotFound");
+        }
         let of_status = path.ends_with("/status");
         let path = path.trim_end_matches("/status");
         let live = self.objects.get(path).cloned().unwrap_or_else(|| json!({ "metadata": {} }));

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use quorate_crds::{EtcdClusterStatus, HexId, LedgerMember, names};
-use quorate_statemachine::{ClusterId, Entry, Ledger, MemberId, Memory, NodeName, Seeding, Serial, Standing, Uid};
+use quorate_crds::{EtcdClusterStatus, FailedRelease, HexId, LedgerMember, LedgerRelease, names};
+use quorate_statemachine::{
+    ClusterId, Entry, Failed, Image, Ledger, MemberId, Memory, Minor, NodeName, Release, Seeding, Serial, Standing,
+    Uid, Version,
+};
 
 /// What the status of the cluster of this name says was remembered.
 pub fn read(cluster: &str, status: Option<&EtcdClusterStatus>) -> Memory {
@@ -14,9 +17,9 @@ pub fn read(cluster: &str, status: Option<&EtcdClusterStatus>) -> Memory {
     }
 }
 
-/// `None` where something can't be read or contradicts something else, which only an edit by hand can cause.
+/// `None` where something that is there can't be read or contradicts something else, which only an edit by hand can cause.
 fn parse(cluster: &str, written: &quorate_crds::Ledger) -> Option<Ledger> {
-    let quorate_crds::Ledger { seeded, seed, cluster_id, next_serial, members } = written;
+    let quorate_crds::Ledger { seeded, seed, cluster_id, next_serial, members, oldest_log, logs_cut, failed } = written;
     let seeding = match (*seeded, *seed, cluster_id) {
         (false, None, None) => Seeding::NotBegun,
         (true, Some(seed), None) => Seeding::Begun(Serial(seed)),
@@ -27,11 +30,28 @@ fn parse(cluster: &str, written: &quorate_crds::Ledger) -> Option<Ledger> {
         .iter()
         .map(|(name, member)| Some((Serial(names::serial(cluster, name)?), parse_member(member)?)))
         .collect::<Option<_>>()?;
-    Some(Ledger { seeding, next_serial: Serial(*next_serial), members })
+    Some(Ledger {
+        seeding,
+        next_serial: Serial(*next_serial),
+        members,
+        oldest_log: oldest_log.as_ref().map_or(Some(None), |minor| Minor::parse(minor).map(Some))?,
+        logs_cut: *logs_cut,
+        failed: failed.as_ref().map_or(Some(None), |failed| parse_failed(failed).map(Some))?,
+    })
+}
+
+fn parse_failed(failed: &FailedRelease) -> Option<Failed> {
+    let FailedRelease { release, wished, serial } = failed;
+    Some(Failed { release: parse_release(release)?, wished: parse_release(wished)?, serial: Serial(*serial) })
+}
+
+fn parse_release(release: &LedgerRelease) -> Option<Release> {
+    let LedgerRelease { version, image } = release;
+    Some(Release { version: Version::parse(version)?, image: Image::new(image) })
 }
 
 fn parse_member(member: &LedgerMember) -> Option<Entry> {
-    let LedgerMember { volume, node, create, id, voter } = member;
+    let LedgerMember { volume, node, create, id, voter, release, former } = member;
     let create = match (create, volume) {
         (false, None) => None,
         (true, Some(volume)) => Some(Uid::new(volume)),
@@ -43,12 +63,18 @@ fn parse_member(member: &LedgerMember) -> Option<Entry> {
         (Some(id), true) => Standing::Voter(MemberId(id.get()?)),
         (None, true) => return None,
     };
-    Some(Entry { create, node: node.as_deref().map(NodeName::new), standing })
+    Some(Entry {
+        create,
+        node: node.as_deref().map(NodeName::new),
+        standing,
+        release: release.as_ref().map_or(Some(None), |release| parse_release(release).map(Some))?,
+        former: former.as_ref().map_or(Some(None), |former| parse_release(former).map(Some))?,
+    })
 }
 
 /// The ledger as the status of the cluster of this name carries it.
 pub fn write(cluster: &str, ledger: &Ledger) -> quorate_crds::Ledger {
-    let Ledger { seeding, next_serial, members } = ledger;
+    let Ledger { seeding, next_serial, members, oldest_log, logs_cut, failed } = ledger;
     let (seeded, seed, cluster_id) = match seeding {
         Seeding::NotBegun => (false, None, None),
         Seeding::Begun(Serial(seed)) => (true, Some(*seed), None),
@@ -56,11 +82,29 @@ pub fn write(cluster: &str, ledger: &Ledger) -> quorate_crds::Ledger {
     };
     let members: BTreeMap<_, _> =
         members.iter().map(|(serial, entry)| (names::member(cluster, serial.0), write_member(entry))).collect();
-    quorate_crds::Ledger { seeded, seed, cluster_id, next_serial: next_serial.0, members }
+    quorate_crds::Ledger {
+        seeded,
+        seed,
+        cluster_id,
+        next_serial: next_serial.0,
+        members,
+        oldest_log: oldest_log.map(|minor| minor.to_string()),
+        logs_cut: *logs_cut,
+        failed: failed.as_ref().map(|Failed { release, wished, serial }| FailedRelease {
+            release: write_release(release),
+            wished: write_release(wished),
+            serial: serial.0,
+        }),
+    }
+}
+
+fn write_release(release: &Release) -> LedgerRelease {
+    let Release { version, image } = release;
+    LedgerRelease { version: version.to_string(), image: image.as_str().to_owned() }
 }
 
 fn write_member(entry: &Entry) -> LedgerMember {
-    let Entry { create, node, standing } = entry;
+    let Entry { create, node, standing, release, former } = entry;
     let (id, voter) = match standing {
         Standing::Spare => (None, false),
         Standing::Learner(MemberId(id)) => (Some(HexId::new(*id)), false),
@@ -72,6 +116,8 @@ fn write_member(entry: &Entry) -> LedgerMember {
         create: create.is_some(),
         id,
         voter,
+        release: release.as_ref().map(write_release),
+        former: former.as_ref().map(write_release),
     }
 }
 
@@ -97,19 +143,37 @@ mod tests {
         ]
     }
 
-    fn ledger() -> impl Strategy<Value = Ledger> {
-        let entry = (proptest::option::of("[0-9a-f-]{1,8}"), proptest::option::of("[a-z]{1,5}"), standing()).prop_map(
-            |(create, node, standing)| Entry {
+    fn release() -> impl Strategy<Value = Release> {
+        (any::<u16>(), any::<u16>(), "[a-z./:@]{0,8}").prop_map(|(minor, patch, image)| Release {
+            version: Version::new(minor, patch),
+            image: Image::new(&image),
+        })
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        use proptest::option::of;
+        (of("[0-9a-f-]{1,8}"), of("[a-z]{1,5}"), standing(), of(release()), of(release())).prop_map(
+            |(create, node, standing, release, former)| Entry {
                 create: create.map(|uid| Uid::new(&uid)),
                 node: node.map(|node| NodeName::new(&node)),
                 standing,
+                release,
+                former,
             },
-        );
-        let members = proptest::collection::btree_map(any::<u32>().prop_map(Serial), entry, 0..6);
-        (seeding(), any::<u32>(), members).prop_map(|(seeding, next, members)| Ledger {
-            seeding,
-            next_serial: Serial(next),
-            members,
+        )
+    }
+
+    fn ledger() -> impl Strategy<Value = Ledger> {
+        let members = proptest::collection::btree_map(any::<u32>().prop_map(Serial), entry(), 0..6);
+        let failed = (release(), release(), any::<u32>()).prop_map(|(release, wished, serial)| Failed {
+            release,
+            wished,
+            serial: Serial(serial),
+        });
+        let versions = (proptest::option::of(any::<u16>()), any::<bool>(), proptest::option::of(failed));
+        (seeding(), any::<u32>(), members, versions).prop_map(|(seeding, next, members, versions)| {
+            let (oldest_log, logs_cut, failed) = versions;
+            Ledger { seeding, next_serial: Serial(next), members, oldest_log: oldest_log.map(Minor), logs_cut, failed }
         })
     }
 
@@ -144,16 +208,20 @@ mod tests {
                 next_serial: Serial(1),
                 members: BTreeMap::from([(
                     Serial(0),
-                    Entry { create: Some(Uid::new("u")), node: None, standing: Standing::Voter(MemberId(1)) },
+                    Entry { create: Some(Uid::new("u")), standing: Standing::Voter(MemberId(1)), ..Entry::default() },
                 )]),
+                ..Ledger::default()
             },
         );
-        let damages: [fn(&mut quorate_crds::Ledger); 6] = [
+        let damages: [fn(&mut quorate_crds::Ledger); 9] = [
             |l| l.seeded = false,
             |l| l.seed = Some(0),
             |l| l.cluster_id = None,
             |l| l.members.values_mut().for_each(|m| m.volume = None),
             |l| l.members.values_mut().for_each(|m| m.id = None),
+            |l| l.members.values_mut().for_each(|m| m.release = Some(LedgerRelease::default())),
+            |l| l.oldest_log = Some("old".into()),
+            |l| l.failed = Some(FailedRelease::default()),
             |l| {
                 l.members.insert("other-1".into(), LedgerMember::default());
             },

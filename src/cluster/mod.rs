@@ -198,13 +198,15 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
     match stop {
         Stop::Kube(error) => error.refusal().map(|words| (Reason::ObjectRefused, format!("{error}: {words}"))),
         Stop::Render(error) => Some((Reason::SpecInvalid, error.to_string())),
-        Stop::Certificates(reason, words) => Some((*reason, words.clone())),
+        Stop::Refused(reason, words) => Some((*reason, words.clone())),
         Stop::Surprise(_) | Stop::Etcd(_) | Stop::Issue(_) | Stop::Shut(_) => None,
     }
 }
 
 #[cfg(test)]
 pub mod fake_api;
+#[cfg(test)]
+mod release_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

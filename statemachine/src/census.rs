@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    MemberId, MemberList, Membership, Role, Seeding, Serial, Sight, Standing, Step, Storage, World,
+    MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage, World,
     member::{Ground, Member, Volume},
+    version,
 };
 
 /// How far a learner may lag behind the leader to be promoted, in raft entries. etcd itself asks for 90% of the
@@ -34,6 +35,7 @@ pub enum Heard<'w> {
 
 /// The members of this cluster.
 pub struct Census<'w> {
+    world: &'w World,
     pub list: &'w MemberList,
     /// By serial.
     pub voters: Vec<Peer<'w>>,
@@ -93,6 +95,7 @@ impl<'w> Census<'w> {
             peers
         };
         let mut census = Self {
+            world,
             list,
             voters: peers(Role::Voter),
             learners: peers(Role::Learner),
@@ -197,6 +200,61 @@ impl<'w> Census<'w> {
     /// How many of them are still to be added.
     pub fn missing_learners(&self) -> usize {
         self.wanted_learners().saturating_sub(self.hopeful_learners().count())
+    }
+
+    /// The minor that the cluster runs at, as the leader knows it.
+    pub fn cluster_version(&self) -> Option<Minor> {
+        self.leader()?.member.alive()?.cluster_version
+    }
+
+    /// What newcomers run: what the leader is known to run. It is never below what the cluster runs at, as etcd demands of
+    /// a newcomer, and it can read the log that the leader sends.
+    pub fn release_for_newcomers(&self) -> Option<&'w Release> {
+        self.leader().filter(|leader| leader.member.runs_as_told())?.member.told()
+    }
+
+    /// How many learners there may be at a time: as many as the member with the lowest minor admits.
+    pub fn max_learners(&self) -> usize {
+        let minors = self.peers().map(|peer| peer.member.assigned().map_or(Minor(0), |release| release.version.minor));
+        minors.map(version::max_learners).min().unwrap_or(1)
+    }
+
+    /// Whether nobody that can come up has been told to run a lower minor and has not come up on it: it could not, once
+    /// the cluster's version has moved.
+    pub fn nobody_is_between_minors(&self) -> bool {
+        let told = |voter: &Peer<'_>| voter.member.assigned().map(|release| release.version.minor);
+        let highest = self.voters.iter().filter_map(told).max();
+        let there =
+            |voter: &Peer<'_>| told(voter) == highest || voter.member.runs_as_told() || voter.member.stays_down();
+        self.voters.iter().all(there)
+    }
+
+    /// Whether its pod is on a node that takes no new pods.
+    pub fn is_cordoned(&self, peer: &Peer<'_>) -> bool {
+        peer.member.pod.and_then(|pod| pod.node.as_ref()).is_some_and(|node| self.world.cordoned.contains(node))
+    }
+
+    /// Who can take the leadership over from another: the well voters that stay, those on nodes that stay first, then the
+    /// lowest serial, which is the last one ever to be removed.
+    pub fn heirs(&self, from: &Peer<'_>) -> impl Iterator<Item = &Peer<'w>> {
+        let from = from.id;
+        let fit = move |cordoned: bool| {
+            self.staying_voters()
+                .filter(move |voter| voter.id != from && voter.member.well() && self.is_cordoned(voter) == cordoned)
+        };
+        fit(false).chain(fit(true))
+    }
+
+    /// Whether a member can be spared for the moment: all voters are there, ready, caught up, connected to each other, and
+    /// run what they are told to; and nobody comes or goes. None of it is a matter of time.
+    pub fn is_calm(&self) -> bool {
+        let others = self.voters.len().saturating_sub(1);
+        let all_there = self.voters.iter().all(|voter| {
+            let ready = voter.member.pod.is_some_and(|pod| pod.ready && !pod.terminating);
+            let connected = voter.member.alive().is_some_and(|alive| alive.peers >= others);
+            ready && connected && !voter.leaving && voter.member.runs_as_told() && self.has_caught_up(voter)
+        });
+        all_there && self.learners.is_empty() && self.voters.len() == self.wished
     }
 
     /// Whether a member has applied nearly all that the leader has committed. Never, if either doesn't answer.

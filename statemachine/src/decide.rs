@@ -1,11 +1,11 @@
 //! The driver: which job is due, in which order. Each job is told in a file of its own.
 
 use crate::{
-    Finding, Life, LookAgain, Memory, Phase, Plan, Seeding, Step, World,
+    Finding, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seeding, Step, World,
     census::{Census, Heard},
-    delete,
+    course, cure, delete,
     draft::Draft,
-    endure, found, grow, keep, leave, mirror, report, restart, shrink, sleep, spares,
+    endure, evade, found, grow, keep, leave, mirror, report, resize, roll, shrink, sleep, spares,
 };
 
 /// Decides what to do now. Total: whatever was observed, there is a plan, if only to say what is wrong.
@@ -44,6 +44,7 @@ fn lead(mut draft: Draft<'_>) -> Plan {
     if let Heard::Ours(census) = &heard {
         mirror::record(&mut draft, census);
     }
+    cure::recall(&mut draft);
     let phase = match (heard, draft.ledger.seeding) {
         (Heard::Another, _) => return fail(draft, Finding::MembersOfAnother),
         _ if world.wish.replicas == 0 => sleep::hibernate(&mut draft),
@@ -61,11 +62,19 @@ fn lead(mut draft: Draft<'_>) -> Plan {
 
 /// Tends a cluster that serves: keeps its pods, changes its member list by at most one member, starts its learners,
 /// clears away what left, makes spares for what is to come; and only when nothing of that is due, restarts.
-fn tend(draft: &mut Draft<'_>, census: &Census<'_>) -> Phase {
+fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
+    let leg = set_course(draft, census);
+    let barred = bars_newcomers(draft, census);
+    let before_newcomers = match barred {
+        true if census.nobody_is_between_minors() => Some(Step::CancelDowngrade),
+        true => None,
+        false => grow::lead_from_clean_log(draft, census),
+    };
+    let may_join = !barred && before_newcomers.is_none();
     let change = grow::give_up(draft, census)
         .or_else(|| shrink::bury(draft, census))
         .or_else(|| grow::promote(draft, census))
-        .or_else(|| grow::add(draft, census))
+        .or_else(|| if may_join { grow::add(draft, census) } else { None })
         .or_else(|| shrink::shed(draft, census));
     for peer in census.peers() {
         if peer.leaving || change == Some(census.removal_of(peer)) {
@@ -76,20 +85,60 @@ fn tend(draft: &mut Draft<'_>, census: &Census<'_>) -> Phase {
     }
     match change {
         Some(change) => draft.step(change),
-        None => grow::start(draft, census),
+        None if may_join => grow::start(draft, census),
+        None => {
+            draft.look(LookAgain::Soon);
+            if let Some(step) = before_newcomers {
+                draft.step(step);
+            }
+        }
     }
     leave::clear_away(draft, census);
     spares::dismiss(draft, census.missing_learners());
     spares::furnish(draft, census.missing_learners());
     settle(draft, census);
-    restart::roll(draft, census);
-    match report::phase(draft, census) {
+    let phase = report::phase(draft, census, &leg);
+    evade::evade(draft, census);
+    roll::roll(draft, census, leg);
+    resize::resize(draft, census);
+    match phase {
         Phase::Running => Phase::Running,
         in_between => {
             draft.look(LookAgain::Later);
             in_between
         }
     }
+}
+
+/// Finds out where the members' versions go next, and what that means for members that are down or new.
+fn set_course<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Leg<'w> {
+    let leg = course::next(draft.world, &draft.ledger, census);
+    let goal = &draft.world.wish.release;
+    draft.heading = match leg {
+        Leg::Arrived => None,
+        Leg::Switch(release) | Leg::Lower(_, release) | Leg::CutLogs(_, release) => Some(release.clone()),
+        Leg::LogsCut | Leg::TakeBack | Leg::Waits(_) | Leg::Stuck(_) => Some(goal.clone()),
+    };
+    draft.newcomers = census.release_for_newcomers().cloned();
+    draft.cure = match leg {
+        Leg::Arrived => Some(goal),
+        Leg::Switch(release) => Some(release),
+        Leg::Lower(..) | Leg::CutLogs(..) | Leg::LogsCut | Leg::TakeBack | Leg::Waits(_) | Leg::Stuck(_) => None,
+    }
+    .filter(|release| !cure::has_failed(draft, release))
+    .cloned();
+    leg
+}
+
+/// While a downgrade is enabled, etcd refuses a newcomer, whatever it runs (`allowedVersionRange` in
+/// `server/etcdserver/cluster_util.go`): it is taken back first, and enabled again when all are there.
+fn bars_newcomers(draft: &Draft<'_>, census: &Census<'_>) -> bool {
+    let enabled = match draft.world.overall {
+        Overall::Known { downgrade, alarm: _ } => downgrade.is_some(),
+        Overall::Unknown => false,
+    };
+    let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
+    enabled && (census.missing_learners() > 0 || unstarted)
 }
 
 /// What follows from the member list: the ticket a member carries, the label of a voter, and the disruption budget,

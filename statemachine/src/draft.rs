@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Bind, Finding, Ledger, LookAgain, Memory, Phase, Plan, Serial, Start, Step, Storage, Ticket, Uid, World,
+    Bind, Finding, Ledger, LookAgain, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid, World,
     member::{Ground, Member},
+    version::FIRST_WITH_NEW_LOG,
 };
 
 /// A plan while it is being made.
@@ -12,6 +13,12 @@ pub struct Draft<'w> {
     pub world: &'w World,
     /// The ledger as it will stand before the first step.
     pub ledger: Ledger,
+    /// What the members are being brought to run now.
+    pub heading: Option<Release>,
+    /// What a member that is down because of what it is told to run may be told instead.
+    pub cure: Option<Release>,
+    /// What newcomers run.
+    pub newcomers: Option<Release>,
     steps: Vec<Step>,
     budget: Option<u8>,
     findings: BTreeMap<Option<Serial>, BTreeSet<Finding>>,
@@ -27,6 +34,9 @@ impl<'w> Draft<'w> {
         Self {
             world,
             ledger,
+            heading: None,
+            cure: None,
+            newcomers: None,
             steps: Vec::new(),
             budget: None,
             findings: BTreeMap::new(),
@@ -46,6 +56,7 @@ impl<'w> Draft<'w> {
             ledger: (!unchanged).then_some(self.ledger),
             steps: self.steps,
             budget: self.budget,
+            heading: self.heading,
             findings: self.findings,
             look_again: self.look_again,
         }
@@ -53,7 +64,7 @@ impl<'w> Draft<'w> {
 
     /// Adds a step, and looks again as soon as it can have had an effect.
     pub fn step(&mut self, step: Step) {
-        let at_once = step.changes_members() || matches!(step, Step::MoveLeader { .. });
+        let at_once = step.changes_members() || matches!(step, Step::MoveLeader { .. } | Step::CancelDowngrade);
         self.look(if at_once { LookAgain::AtOnce } else { LookAgain::Soon });
         self.steps.push(step);
     }
@@ -111,7 +122,51 @@ impl<'w> Draft<'w> {
             }
             Storage::Ephemeral => Bind::Ephemeral,
         };
-        self.step(Step::CreatePod { serial, bind, resume: false });
+        self.create_pod(serial, bind, false);
+    }
+
+    /// Creates a pod, told to run what its member was last told to run, or what newcomers run.
+    pub fn create_pod(&mut self, serial: Serial, bind: Bind, resume: bool) {
+        let remembered = self.ledger.members.get(&serial).and_then(|entry| entry.release.clone());
+        let release = remembered.or_else(|| self.newcomers.clone()).unwrap_or_else(|| self.world.wish.release.clone());
+        self.step(Step::CreatePod { serial, bind, resume, release });
+    }
+
+    /// Tells a pod to run another release, under the same ticket otherwise. Of a member the ledger knows first.
+    pub fn switch_release(&mut self, member: &Member<'_>, release: &Release) {
+        let Some(pod) = member.pod else { return };
+        self.remember_release(member, release);
+        let ticket = pod.ticket.clone().map(|mut ticket| {
+            if member.started {
+                ticket.start = Start::Resume;
+            }
+            ticket.version = Some(release.version);
+            ticket
+        });
+        let (serial, pod) = (member.serial, pod.uid.clone());
+        self.step(Step::SwitchRelease { serial, pod, release: release.clone(), ticket });
+    }
+
+    /// Writes down what a member is told to run from now on, and what it ran till then. Of a spare nothing is written:
+    /// it has no data.
+    pub fn remember_release(&mut self, member: &Member<'_>, release: &Release) {
+        self.remember_log(release);
+        let told = member.told().cloned();
+        let Some(entry) = self.ledger.members.get_mut(&member.serial).filter(|entry| entry.create.is_some()) else {
+            return;
+        };
+        if entry.release.as_ref() != Some(release) {
+            entry.former = told;
+            entry.release = Some(release.clone());
+        }
+    }
+
+    /// A release that writes its log in the old form leaves entries in it.
+    pub fn remember_log(&mut self, release: &Release) {
+        if release.version.minor < FIRST_WITH_NEW_LOG {
+            self.ledger.oldest_log = Some(release.version.minor);
+            self.ledger.logs_cut = false;
+        }
     }
 
     /// Asks a pod to go. Never one on a node that may be running it unseen: the object could be forced away while the
@@ -133,10 +188,17 @@ impl<'w> Draft<'w> {
                 let entry = self.ledger.members.entry(member.serial).or_default();
                 entry.create = Some(volume.clone());
                 entry.node.clone_from(&pod.node);
+                entry.release.clone_from(&pod.release);
+                match (&start, &pod.release) {
+                    (Start::Seed, Some(release)) => self.ledger.oldest_log = Some(release.version.minor),
+                    // It is sent what the leader has in memory, cut or not.
+                    (Start::Join(_), _) => self.ledger.logs_cut = false,
+                    (Start::Seed | Start::Resume, _) => {}
+                }
             }
             Start::Resume => {}
         }
-        let ticket = Ticket { start, volume: volume.clone() };
+        let ticket = member.ticket(start, volume);
         self.step(Step::IssueTicket { serial: member.serial, pod: pod.uid.clone(), ticket });
     }
 
@@ -149,6 +211,11 @@ impl<'w> Draft<'w> {
         }
         if let (true, Some(node)) = (entry.create.is_some(), member.pod.and_then(|pod| pod.node.as_ref())) {
             entry.node = Some(node.clone());
+        }
+        // It runs what its pod says: whatever was written down and not done, is as if it had never been.
+        if let (true, true, Some(told)) = (entry.create.is_some(), member.runs_as_told(), member.told()) {
+            entry.release = Some(told.clone());
+            entry.former = None;
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::{
     Finding, LookAgain, Phase, Standing,
     census::quorum,
+    cure,
     draft::Draft,
     keep::keep,
     member::{Member, Volume},
@@ -20,7 +21,10 @@ pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
     }
     for (member, _) in &members {
         match member.volume() {
-            Volume::Intact(_) | Volume::Going(_) => keep(draft, member),
+            Volume::Intact(_) | Volume::Going(_) => {
+                draft.cure = cure::without_etcd(draft, member);
+                keep(draft, member);
+            }
             Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Lost(_) => report::troubles(draft, member),
         }
     }

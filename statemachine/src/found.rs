@@ -1,7 +1,7 @@
 //! Founds a cluster: chooses the seed and starts it. A cluster is seeded at most once in its life.
 
 use crate::{
-    Finding, Phase, Seeding, Serial, Start, Ticket,
+    Finding, Phase, Seeding, Serial, Start,
     draft::Draft,
     keep::keep,
     member::{Ground, Member, Volume},
@@ -11,6 +11,7 @@ use crate::{
 /// No seed yet: spares for the whole cluster are made, and the first one whose launcher waits becomes the seed, so that
 /// a pod no node takes holds up nobody.
 pub fn choose_seed(draft: &mut Draft<'_>) -> Phase {
+    run_what_is_wished(draft);
     spares::strike_out_unfit(draft);
     let wished = usize::from(draft.world.wish.replicas);
     let Some((seed, volume)) = spares::readiest(draft).and_then(|seed| Some((seed, seed.volume_to_create_on()?)))
@@ -27,6 +28,7 @@ pub fn choose_seed(draft: &mut Draft<'_>) -> Phase {
 /// The seed is chosen and does not serve yet. It is brought to serve on the volume it was given, and on no other: it
 /// may have served, and acknowledged writes, unseen.
 pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
+    run_what_is_wished(draft);
     let seed = Member::of(draft.world, serial);
     match seed.volume() {
         Volume::Intact(_) | Volume::Going(_) => {}
@@ -43,9 +45,15 @@ pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
     Phase::Seeding
 }
 
+/// Nothing has run yet, as far as is known: what is wished now is what everybody may be told to run.
+fn run_what_is_wished(draft: &mut Draft<'_>) {
+    draft.newcomers = Some(draft.world.wish.release.clone());
+    draft.cure = draft.newcomers.clone();
+}
+
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {
     let (Some(pod), Some(volume)) = (seed.pod, seed.volume_to_create_on()) else { return };
-    let ticket = Ticket { start: Start::Seed, volume: volume.clone() };
+    let ticket = seed.ticket(Start::Seed, volume);
     let is_due =
         pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && seed.alive().is_none() && !seed.wants_new_pod();
     if is_due && pod.node.is_some() && seed.ground() == Ground::Sound {

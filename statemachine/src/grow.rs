@@ -1,9 +1,11 @@
 //! Grows a cluster by learners: adds them, starts them in turn, promotes them. Never adds a voter, never removes one.
 
 use crate::{
-    Finding, LookAgain, Start, Step, Ticket,
+    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Start, Step,
     census::{Census, Peer, quorum},
+    course,
     draft::Draft,
+    keep,
     member::{Ground, Volume},
     spares,
 };
@@ -56,7 +58,7 @@ fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -
 /// Adds the readiest spare as a learner. Not while one that was told to join has not come up: it compares the member
 /// list with the one on its ticket when it starts.
 pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    if !may_add(draft, census) || joining(census).is_some() {
+    if !may_add(census) || joining(census).is_some() {
         return None;
     }
     let spare = spares::readiest(draft)?;
@@ -69,19 +71,35 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     Some(Step::AddLearner { serial: spare.serial, expect: census.ids() })
 }
 
-fn may_add(draft: &Draft<'_>, census: &Census<'_>) -> bool {
-    census.missing_learners() > 0 && census.learners.len() < usize::from(draft.world.wish.max_learners)
+/// Before a newcomer joins a cluster that wrote its log in the old form: moves the leadership to a member of a minor that
+/// can't read that form, if one is well. Such a member has been started on a cut log, while one that was not started since
+/// holds the old entries in memory, and would send them to the newcomer.
+pub fn lead_from_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> Option<Step> {
+    let clean = |peer: &Peer<'_>| {
+        peer.member.told().is_some_and(|told| told.version.minor >= FIRST_WITHOUT_OLD_LOG) && peer.member.runs_as_told()
+    };
+    let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
+    let leader = census.leader().filter(|leader| !clean(leader))?;
+    if !course::wrote_old_log(&draft.ledger) || !(unstarted || census.missing_learners() > 0) {
+        return None;
+    }
+    let heir = census.heirs(leader).find(|heir| clean(heir))?;
+    Some(Step::MoveLeader { from: leader.id, to: heir.id })
+}
+
+fn may_add(census: &Census<'_>) -> bool {
+    census.missing_learners() > 0 && census.learners.len() < census.max_learners()
 }
 
 /// Starts the learners that were added, one at a time, in the order in which their pods wait.
 pub fn start(draft: &mut Draft<'_>, census: &Census<'_>) {
     match joining(census) {
         Some(learner) => tell_to_join(draft, census, learner),
-        None if may_add(draft, census) && spares::one_comes_soon(draft, JOIN_PATIENCE_MS) => {
+        None if may_add(census) && spares::one_comes_soon(draft, JOIN_PATIENCE_MS) => {
             draft.look(LookAgain::Soon);
         }
         None => {
-            if let Some(learner) = census.hopeful_learners().find(|learner| is_startable(learner)) {
+            if let Some(learner) = census.hopeful_learners().find(|learner| is_startable(draft, learner)) {
                 tell_to_join(draft, census, learner);
             }
         }
@@ -96,8 +114,9 @@ fn joining<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
     })
 }
 
-fn is_startable(learner: &Peer<'_>) -> bool {
-    !learner.member.started && learner.member.waits() && !learner.member.wants_new_pod()
+fn is_startable(draft: &Draft<'_>, learner: &Peer<'_>) -> bool {
+    let member = &learner.member;
+    !member.started && member.waits() && !member.wants_new_pod() && keep::may_join(draft, member)
 }
 
 /// Puts a ticket on it to join exactly the members there are now, on its own volume.
@@ -107,7 +126,7 @@ fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) 
     let (Some(pod), Some(volume)) = (member.pod, member.volume_to_create_on()) else { return };
     let on_sound_node = pod.node.is_some() && member.ground() == Ground::Sound;
     let may_have_it = on_sound_node && !pod.terminating && !member.wants_new_pod();
-    let ticket = Ticket { start: Start::Join(census.ids()), volume: volume.clone() };
+    let ticket = member.ticket(Start::Join(census.ids()), volume);
     match member.volume() {
         Volume::Blank(_) | Volume::Intact(_) if may_have_it && pod.ticket.as_ref() != Some(&ticket) => {
             draft.issue_ticket(member, ticket.start, volume);

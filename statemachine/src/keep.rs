@@ -1,7 +1,7 @@
 //! Keeps the pod of a serial there and fit for what it has to do. Never touches the member list, never another volume.
 
 use crate::{
-    Bind, LookAgain, Start, Step, Ticket,
+    Bind, LookAgain, Start, cure,
     draft::Draft,
     member::{Ground, Member, Volume},
     report,
@@ -27,6 +27,8 @@ pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
         }
         Volume::Unfit => draft.delete_pod(member),
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if member.wants_new_pod() => draft.delete_pod(member),
+        Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if cure::cure(draft, member) => {}
+        Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if prepare_newcomer(draft, member) => {}
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) => let_resume(draft, member),
     }
 }
@@ -40,9 +42,28 @@ fn revive(draft: &mut Draft<'_>, member: &Member<'_>) {
         Volume::Going(_) | Volume::Lost(_) => return,
     };
     match member.ground_for_new_pod() {
-        Ground::Sound => draft.step(Step::CreatePod { serial: member.serial, bind, resume: member.started }),
+        Ground::Sound => draft.create_pod(member.serial, bind, member.started),
         Ground::Unreachable | Ground::Gone => draft.look(LookAgain::Later),
     }
+}
+
+/// A pod that was never told to start is told to run what newcomers run now; false if it does. One that was made for what
+/// is wished may stay so, if that is of the same minor: the leader's own image may not be had any more.
+fn prepare_newcomer(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
+    let unspent = !member.started && member.create.is_none() && member.pod.is_some_and(|pod| pod.ticket.is_none());
+    if !unspent || may_join(draft, member) {
+        return false;
+    }
+    let Some(release) = draft.newcomers.clone() else { return false };
+    draft.switch_release(member, &release);
+    true
+}
+
+/// Whether a newcomer's pod is told to run what newcomers run, or what is wished and of the same minor.
+pub fn may_join(draft: &Draft<'_>, member: &Member<'_>) -> bool {
+    let (Some(told), Some(newcomers)) = (member.told(), &draft.newcomers) else { return false };
+    let wished = &draft.world.wish.release;
+    told == newcomers || (told == wished && told.version.minor == newcomers.version.minor)
 }
 
 /// A member that has run and whose etcd does not gets a ticket to resume.
@@ -62,7 +83,7 @@ pub fn take_back_create(draft: &mut Draft<'_>, member: &Member<'_>) {
 
 fn issue_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
     if let (true, Volume::Intact(volume), Some(pod)) = (member.started, member.volume(), member.pod) {
-        let ticket = Ticket { start: Start::Resume, volume: volume.clone() };
+        let ticket = member.ticket(Start::Resume, volume);
         if pod.ticket.as_ref() != Some(&ticket) {
             draft.issue_ticket(member, Start::Resume, volume);
         }

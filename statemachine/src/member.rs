@@ -1,13 +1,17 @@
 //! One serial as observed: its pod, its volume, what the ledger remembers of it. Answers questions, decides nothing.
 
 use crate::{
-    Alive, Claim, Entry, Finding, Home, Memory, NodeName, NodeSight, Pod, PodStage, Refusal, Serial, Sight, Start,
-    Storage, Uid, World,
+    Alive, Claim, Entry, Finding, Home, Memory, NodeName, NodeSight, Pod, PodStage, Refusal, Release, Resize, Serial,
+    Sight, Start, Storage, Ticket, Trouble, Uid, World,
 };
 
 /// How long something new may take to come up before it is only looked at every few seconds: an image is pulled, a
 /// volume attached. What changes in Kubernetes wakes us anyway.
 const SETTLING_MS: u64 = 60_000;
+
+/// How long a new image may be under way without its ticket, which the launcher reads from a file that the kubelet brings up
+/// to date in 0.1 to 0.5 s, at the latest when it next looks at the pod: until then it refuses the old one.
+const TICKET_PATIENCE_MS: u64 = 10_000;
 
 /// One serial as observed.
 #[derive(Clone, Copy)]
@@ -205,9 +209,46 @@ impl<'w> Member<'w> {
         newest.is_some_and(|newest| self.world.now.since(newest) < SETTLING_MS)
     }
 
-    /// Its pod was made from another template than the one wished for now.
+    /// Its pod was made from another template than the one wished for now, or can't be given other resources in place.
     pub fn outdated(&self) -> bool {
-        self.pod.is_some_and(|pod| pod.template != self.world.wish.template)
+        let template = |pod: &Pod| pod.template != self.world.wish.template;
+        self.pod.is_some_and(|pod| template(pod) || (pod.resize == Resize::Refused && self.wants_resources()))
+    }
+
+    /// Its pod has other compute resources than wished.
+    pub fn wants_resources(&self) -> bool {
+        self.pod.is_some_and(|pod| pod.resources != self.world.wish.resources)
+    }
+
+    /// What its pod is told to run.
+    pub fn told(&self) -> Option<&'w Release> {
+        self.pod.and_then(|pod| pod.release.as_ref())
+    }
+
+    /// What it is told to run; without a pod that stays, what its next one will be told to.
+    pub fn assigned(&self) -> Option<&'w Release> {
+        let told = self.pod.filter(|pod| !pod.terminating).and_then(|pod| pod.release.as_ref());
+        told.or_else(|| self.entry.and_then(|entry| entry.release.as_ref())).or_else(|| self.told())
+    }
+
+    /// It is well, and runs what its pod is told to run.
+    pub fn runs_as_told(&self) -> bool {
+        let told = self.told().map(|release| release.version);
+        let runs = self.alive().and_then(|alive| alive.version);
+        self.well() && told.is_some() && told == runs && self.pod.is_some_and(|pod| !pod.switching)
+    }
+
+    /// A ticket for the version that its pod is told to run.
+    pub fn ticket(&self, start: Start, volume: &Uid) -> Ticket {
+        Ticket { start, volume: volume.clone(), version: self.told().map(|release| release.version) }
+    }
+
+    /// Its pod can't run what it is told to.
+    pub fn fails_on_release(&self) -> bool {
+        let Some(pod) = self.pod.filter(|pod| !pod.terminating && self.alive().is_none()) else { return false };
+        let trouble = matches!(pod.trouble, Some(Trouble::ImageMissing | Trouble::ContainerFailing));
+        let refuses = self.refusal() == Some(Refusal::Other);
+        trouble || (refuses && self.world.now.since(pod.ticket_since) > TICKET_PATIENCE_MS)
     }
 
     /// Its pod can't become what is needed, and runs no etcd: a new one in its place loses nothing.
@@ -219,7 +260,7 @@ impl<'w> Member<'w> {
         };
         let hopeless = pod.stage == PodStage::Finished || self.ground() == Ground::Gone || !on_its_volume;
         let idle = self.surely_down() || pod.trouble.is_some();
-        outlived_by_volume && (hopeless || (idle && self.outdated()))
+        outlived_by_volume && (hopeless || (idle && (self.outdated() || self.wants_resources())))
     }
 
     /// The ground its pod is on.

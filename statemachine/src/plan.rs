@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Ledger, MemberId, Serial, Ticket, Uid};
+use crate::{Ledger, MemberId, Minor, NodeName, Release, Serial, Ticket, Uid};
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +16,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The `minAvailable` of the disruption budget, to be in force before the steps. `None`: as it is.
     pub budget: Option<u8>,
+    /// What the members are being brought to run now: what is wished, or a release on the way there. `None` where all run
+    /// what is wished, or nothing is known of it.
+    pub heading: Option<Release>,
     /// What to tell, by whom it is about (`None`: the cluster).
     pub findings: BTreeMap<Option<Serial>, BTreeSet<Finding>>,
     /// When to observe again if nothing happens.
@@ -39,6 +42,8 @@ pub enum Phase {
     Healing,
     /// Pods are being brought up to date one at a time.
     Restarting,
+    /// The members are being brought to another version, one at a time.
+    Upgrading,
     /// No pods, by wish; volumes kept.
     Hibernated,
     /// The volumes of a majority are lost, or the seed's.
@@ -64,6 +69,8 @@ pub enum Step {
         bind: Bind,
         /// With a ticket from birth: only ever one to resume.
         resume: bool,
+        /// Told to run this.
+        release: Release,
     },
     /// Put a ticket on a pod. Guard: the pod's UID, and that the pod was not changed since it was observed.
     IssueTicket {
@@ -74,6 +81,47 @@ pub enum Step {
         /// The ticket.
         ticket: Ticket,
     },
+    /// Tell a pod to run another release: its image, and its ticket if it has one, in one write. The pod and its volumes
+    /// stay. Guard: the pod's UID, and that the pod was not changed since it was observed.
+    SwitchRelease {
+        /// Of this serial.
+        serial: Serial,
+        /// With this UID.
+        pod: Uid,
+        /// From now on this.
+        release: Release,
+        /// The ticket that it carries from now on, if it carries one.
+        ticket: Option<Ticket>,
+    },
+    /// Give a pod the wished compute resources while it runs. If Kubernetes does not do that, the pod is marked, so that
+    /// the next plan knows. Guard: the pod's UID.
+    ResizePod {
+        /// Of this serial.
+        serial: Serial,
+        /// With this UID.
+        pod: Uid,
+    },
+    /// Make a short-lived pod in which a release says its version and takes its flags. It stops nothing. Guard: the name
+    /// is free.
+    TryRelease {
+        /// For this serial.
+        serial: Serial,
+        /// On its node.
+        node: NodeName,
+        /// This release.
+        release: Release,
+    },
+    /// Delete the pod of a trial. Guard: its UID.
+    EndTrial {
+        /// Of this serial.
+        serial: Serial,
+        /// With this UID.
+        trial: Uid,
+    },
+    /// Let etcd lower the version that the cluster runs at. Guard: etcd's own, which refuses all but the minor below.
+    EnableDowngrade(Minor),
+    /// Take that back. Guard: etcd's own.
+    CancelDowngrade,
     /// Delete a pod, with grace. Guard: its UID, and that it was not changed since it was observed.
     DeletePod {
         /// Of this serial.
@@ -190,6 +238,36 @@ pub enum Finding {
     LearnerGivenUp,
     /// A pod is out of date and will be replaced when its turn comes.
     PodOutdated,
+    /// A pod has other compute resources than wished and will be resized when its turn comes.
+    ResourcesOutdated,
+    /// A pod's node has no room for the wished compute resources.
+    NoRoomToResize,
+    /// A member is told to run something else than wished, or runs something else than told: its turn comes.
+    ReleaseOutdated,
+    /// The next member has to wait until all are ready, caught up and connected to each other.
+    RollWaits,
+    /// What the members run, or the cluster runs at, could not be learned: the next step waits.
+    VersionsUnknown,
+    /// All members run the new minor. etcd is about to move the version of the cluster, which takes it some seconds.
+    ClusterVersionLags,
+    /// A downgrade is enabled. etcd is about to lower the version of the cluster, and of each database.
+    DowngradeUnderWay,
+    /// The members take raft snapshots, so that no log entry is left that the next minor can't read.
+    LogsAreCut,
+    /// An alarm is raised: versions are not changed before it is mended.
+    AlarmRaised,
+    /// The way leads through a minor for which the spec names no image.
+    NoWayThrough,
+    /// A member runs a patch from which the next minor must not be gone to, and no later patch is known.
+    BelowFloor,
+    /// The new image is being tried on the member's node.
+    TrialOpen,
+    /// The new image can't be pulled on the member's node. Nothing was stopped.
+    TrialImageMissing,
+    /// The new image has another version, does not take the flags, or does not run. Nothing was stopped.
+    TrialFailed,
+    /// A member failed on the new release and was taken back to the old one. The others stay as they are.
+    ReleaseFailed,
 }
 
 /// When to observe again if nothing happens before.
@@ -218,6 +296,7 @@ impl Plan {
             | Phase::Scaling
             | Phase::Healing
             | Phase::Restarting
+            | Phase::Upgrading
             | Phase::Hibernated
             | Phase::Paused
             | Phase::Deleting => false,
@@ -237,6 +316,12 @@ impl Step {
             | Self::DeletePod { .. }
             | Self::DeleteClaim { .. }
             | Self::LabelPod { .. }
+            | Self::SwitchRelease { .. }
+            | Self::ResizePod { .. }
+            | Self::TryRelease { .. }
+            | Self::EndTrial { .. }
+            | Self::EnableDowngrade(_)
+            | Self::CancelDowngrade
             | Self::MoveLeader { .. }
             | Self::ReleaseFinalizer => false,
         }
@@ -246,8 +331,15 @@ impl Step {
     /// exists already can't be created again.
     fn is_weighty(&self) -> bool {
         match self {
-            Self::LabelPod { .. } | Self::MoveLeader { .. } => false,
-            Self::CreateClaim(_)
+            Self::LabelPod { .. }
+            | Self::MoveLeader { .. }
+            | Self::ResizePod { .. }
+            | Self::TryRelease { .. }
+            | Self::EndTrial { .. } => false,
+            Self::SwitchRelease { .. }
+            | Self::EnableDowngrade(_)
+            | Self::CancelDowngrade
+            | Self::CreateClaim(_)
             | Self::CreatePod { .. }
             | Self::IssueTicket { .. }
             | Self::DeletePod { .. }

@@ -1,7 +1,7 @@
 //! What there is to tell: the troubles of a serial, and the phase, both derived from what is there. Plans no step.
 
 use crate::{
-    Finding, Phase, PodStage, Refusal, Trouble,
+    Finding, Leg, Phase, PodStage, Refusal, Release, Trouble,
     census::{Census, Peer},
     draft::Draft,
     member::{Ground, Member, Volume},
@@ -47,19 +47,43 @@ fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
     }
 }
 
+/// Whether the members are on their way to another version: one is told to run another or does so, or has not been seen
+/// well yet on the wished one; or the cluster's version lags.
+fn upgrades(draft: &Draft<'_>, census: &Census<'_>) -> bool {
+    let wished = draft.world.wish.release.version;
+    let elsewhere = |voter: &Peer<'_>| {
+        let told = voter.member.assigned().map(|told| told.version);
+        let runs = voter.member.alive().and_then(|alive| alive.version);
+        let ran = former(draft, voter).map(|former| former.version);
+        [told, runs, ran].into_iter().flatten().any(|version| version != wished)
+    };
+    let of_cluster = census.cluster_version().is_some_and(|cluster| cluster != wished.minor);
+    of_cluster || census.voters.iter().any(elsewhere)
+}
+
+/// What a member ran before, until it is seen well on what it was last told to run.
+fn former<'d>(draft: &'d Draft<'_>, voter: &Peer<'_>) -> Option<&'d Release> {
+    draft.ledger.members.get(&voter.member.serial)?.former.as_ref()
+}
+
 /// What a cluster that serves is going through.
-pub fn phase(draft: &Draft<'_>, census: &Census<'_>) -> Phase {
+pub fn phase(draft: &Draft<'_>, census: &Census<'_>, leg: &Leg<'_>) -> Phase {
     let voters = census.voters.len();
     let losing = census.voters.iter().any(Peer::has_no_future);
-    let outdated = census.voters.iter().any(|voter| voter.member.outdated());
+    let upgrading = upgrades(draft, census);
+    let behind =
+        |voter: &Peer<'_>| voter.member.outdated() || voter.member.wants_resources() || former(draft, voter).is_some();
+    let outdated = *leg != Leg::Arrived || census.voters.iter().any(behind);
     // Only odd sizes are ever wished for. An even one below the wish, with more serials handed out than the first
     // growth takes, was left behind by the removal of a lost member.
     let handed_out = usize::try_from(draft.ledger.next_serial.0).unwrap_or(usize::MAX);
     let replacing = voters.is_multiple_of(2) && handed_out > census.wished;
-    if losing || (!census.all_voters_well() && !outdated) || (voters < census.wished && replacing) {
+    if losing || (!census.all_voters_well() && !outdated && !upgrading) || (voters < census.wished && replacing) {
         Phase::Healing
     } else if voters < census.wished {
         Phase::Growing
+    } else if upgrading {
+        Phase::Upgrading
     } else if outdated {
         Phase::Restarting
     } else if voters > census.wished || !census.learners.is_empty() {

@@ -44,9 +44,9 @@ fn victim<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
     candidates.max_by_key(|voter| (voter.leaving, !voter.member.well(), voter.member.serial))
 }
 
-/// Moves the leadership to the well voter with the lowest serial that stays: the last one ever to be removed.
+/// Moves the leadership to the first of those who can take it over.
 pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) -> Option<Step> {
-    let heir = census.staying_voters().find(|voter| voter.id != from.id && voter.member.well());
+    let heir = census.heirs(from).next();
     if heir.is_none() {
         draft.tell(Finding::QuorumTooThin);
     }

@@ -3,7 +3,7 @@
 use crate::{
     Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
     draft::Draft,
-    keep::keep,
+    keep::{keep, may_join},
     member::{Ground, Member, Volume},
 };
 
@@ -17,7 +17,7 @@ pub fn muster<'w>(draft: &Draft<'w>) -> Vec<Member<'w>> {
         .filter(|(serial, entry)| entry.create.is_none() && entry.standing == Standing::Spare && !is_seed(**serial))
         .map(|(serial, _)| Member::of(draft.world, *serial))
         .collect();
-    spares.sort_by_key(|spare| (!is_ready(spare), spare.serial));
+    spares.sort_by_key(|spare| (!is_ready(draft, spare), spare.serial));
     spares
 }
 
@@ -79,12 +79,16 @@ pub fn delete_claim(draft: &mut Draft<'_>, serial: Serial, claim: &Claim) {
 
 /// The first spare that can be started now.
 pub fn readiest<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
-    muster(draft).into_iter().find(is_ready)
+    muster(draft).into_iter().find(|spare| is_ready(draft, spare))
 }
 
 /// Whether it can be started now.
-fn is_ready(spare: &Member<'_>) -> bool {
-    spare.waits() && is_fit(spare) && !spare.wants_new_pod() && spare.volume_to_create_on().is_some()
+fn is_ready(draft: &Draft<'_>, spare: &Member<'_>) -> bool {
+    spare.waits()
+        && is_fit(spare)
+        && may_join(draft, spare)
+        && !spare.wants_new_pod()
+        && spare.volume_to_create_on().is_some()
 }
 
 /// Whether it is where it can be started, or will be.

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
+use crate::{
+    ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid,
+    version::{Minor, Release, Version},
+};
 
 /// Everything a decision is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,8 +22,14 @@ pub struct World {
     pub seats: BTreeMap<Serial, Seat>,
     /// The nodes that pods, volumes or the ledger name.
     pub nodes: BTreeMap<NodeName, NodeSight>,
+    /// Those of them that take no new pods: they are about to be drained.
+    pub cordoned: BTreeSet<NodeName>,
     /// What etcd says of its members.
     pub membership: Membership,
+    /// What etcd says of itself as a whole, which is asked only while versions differ.
+    pub overall: Overall,
+    /// The trials of releases.
+    pub trials: Vec<Trial>,
 }
 
 /// Whether Kubernetes objects came from watch caches or from the API server itself.
@@ -39,10 +48,14 @@ pub struct Wish {
     pub life: Life,
     /// How many voters: 0 (hibernate), 1, 3, 5 or 7.
     pub replicas: u8,
-    /// The hash that an up-to-date pod carries.
+    /// The hash that an up-to-date pod carries: over all in it that only a new pod can have.
     pub template: TemplateHash,
-    /// How many learners etcd admits at a time: 1 on etcd 3.5, 2 from 3.6 on.
-    pub max_learners: u8,
+    /// The hash of the compute resources, which a pod can be given while it runs.
+    pub resources: TemplateHash,
+    /// What the members are to run in the end.
+    pub release: Release,
+    /// The release at which each minor is passed through on the way there. A minor that has none can't be passed.
+    pub stops: BTreeMap<Minor, Release>,
     /// Where members keep their data.
     pub storage: Storage,
 }
@@ -101,6 +114,23 @@ pub struct Ledger {
     pub next_serial: Serial,
     /// The members and spares that exist or are about to.
     pub members: BTreeMap<Serial, Entry>,
+    /// The oldest minor in whose form members may still have log entries, on disk or in memory. `None` if nobody knows.
+    pub oldest_log: Option<Minor>,
+    /// On every member's disk the entries in an older form lie behind a raft snapshot, so that nobody reads them again.
+    pub logs_cut: bool,
+    /// The release that a member failed on and was taken back from: not tried again until another one is wished.
+    pub failed: Option<Failed>,
+}
+
+/// A release that a member failed on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Failed {
+    /// The release.
+    pub release: Release,
+    /// What was wished when it failed: the release itself, or one further on.
+    pub wished: Release,
+    /// The member.
+    pub serial: Serial,
 }
 
 /// How far the one seed of a cluster's life has come.
@@ -124,6 +154,10 @@ pub struct Entry {
     pub node: Option<NodeName>,
     /// What it was in etcd's member list when that was last read.
     pub standing: Standing,
+    /// What it was last told to run. `None`: no `create` was issued.
+    pub release: Option<Release>,
+    /// What it ran before that, until it is seen well on what it was last told to run.
+    pub former: Option<Release>,
 }
 
 /// What a serial was in etcd's member list when that was last read.
@@ -170,6 +204,7 @@ pub enum Home {
 }
 
 /// A pod.
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that Kubernetes shows of it")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pod {
     /// Its UID.
@@ -192,6 +227,14 @@ pub struct Pod {
     pub ticket_since: Millis,
     /// The hash of the template it was made from.
     pub template: TemplateHash,
+    /// The hash of the compute resources it was given.
+    pub resources: TemplateHash,
+    /// What Kubernetes makes of other resources than it was made with.
+    pub resize: Resize,
+    /// What it is told to run. `None` if that can't be read.
+    pub release: Option<Release>,
+    /// It was told to run another image, and the container of the old one is not gone yet.
+    pub switching: bool,
     /// It carries the voter's label.
     pub labelled_voter: bool,
     /// The kubelet says it is ready.
@@ -201,6 +244,18 @@ pub struct Pod {
     /// When something last answered there; as far as this operator knows, which may have looked for the first time only
     /// now. Zero if it has no address.
     pub heard: Millis,
+}
+
+/// What Kubernetes makes of a change of a pod's resources while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resize {
+    /// Nothing is under way, or the kubelet is at it.
+    #[default]
+    Settled,
+    /// The node has no room for it now, or never will.
+    NoRoom,
+    /// This cluster does not do it with this pod: it takes a new one.
+    Refused,
 }
 
 /// How far a pod has come.
@@ -232,6 +287,8 @@ pub struct Ticket {
     pub start: Start,
     /// The volume it is for.
     pub volume: Uid,
+    /// The version that the binary must have. `None` if that can't be read.
+    pub version: Option<Version>,
 }
 
 /// How a ticket lets etcd start.
@@ -290,6 +347,14 @@ pub struct Alive {
     pub applied: u64,
     /// `/livez` answers 200.
     pub live: bool,
+    /// The version it runs. `None` if that can't be read.
+    pub version: Option<Version>,
+    /// The version that it knows the cluster to run at. `None` until it is decided.
+    pub cluster_version: Option<Minor>,
+    /// The version of its database file, where it was asked for.
+    pub storage: Option<Minor>,
+    /// How many other members it has a connection to.
+    pub peers: usize,
 }
 
 /// What is known of a node.
@@ -301,6 +366,54 @@ pub enum NodeSight {
     NotReady(Millis),
     /// Its object is deleted, or tainted out-of-service: nothing runs there, by declaration.
     Gone,
+}
+
+/// What etcd says of itself as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Overall {
+    /// It was not asked, or nobody answered.
+    Unknown,
+    /// What the leader said.
+    Known {
+        /// The minor that the cluster may be taken down to, if that was enabled.
+        downgrade: Option<Minor>,
+        /// An alarm is raised.
+        alarm: bool,
+    },
+}
+
+/// A short-lived pod on a member's node, in which the image of a release says its version.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Trial {
+    /// For this member.
+    pub serial: Serial,
+    /// Its UID.
+    pub uid: Uid,
+    /// Of this release.
+    pub release: Release,
+    /// With the flags of this template.
+    pub template: TemplateHash,
+    /// On this node.
+    pub node: NodeName,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// What has come of it.
+    pub outcome: Outcome,
+}
+
+/// What has come of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// Nothing yet.
+    Open,
+    /// The image is there, has the version, and takes the flags.
+    Passed,
+    /// The image can't be pulled. It may come yet.
+    ImageMissing,
+    /// The image has another version, does not take the flags, or does not run.
+    Failed,
+    /// Nothing was found out: the pod was evicted, or not admitted.
+    Undecided,
 }
 
 /// What etcd says of its members.

@@ -6,10 +6,10 @@ mod scene;
 use any::{any_world, plausible_world, rules};
 use proptest::prelude::*;
 use quorate_statemachine::{
-    Bind, ClusterId, Ledger, Life, LookAgain, Membership, Phase, Plan, Seeding, Serial, Sight, Start, Step, Ticket,
-    World, plan,
+    Bind, ClusterId, Ledger, Life, LookAgain, Membership, Minor, Phase, Plan, Seeding, Serial, Sight, Start, Step,
+    Ticket, Version, World, plan,
 };
-use scene::{Scene, claim_uid, cluster, founding, id, ids, pod_uid, seeding};
+use scene::{Scene, USUAL, claim_uid, cluster, founding, id, ids, pod_uid, release, seeding};
 
 /// Worlds of each kind; half a minute on one core.
 const CASES: u32 = 20_000;
@@ -76,12 +76,17 @@ fn delete_claim(serial: u32) -> Step {
 }
 
 fn issue(serial: u32, start: Start, volume: u32) -> Step {
-    let ticket = Ticket { start, volume: claim_uid(volume) };
+    let ticket = Ticket { start, volume: claim_uid(volume), version: Some(USUAL) };
     Step::IssueTicket { serial: Serial(serial), pod: pod_uid(serial), ticket }
 }
 
 fn create_pod(serial: u32, volume: u32) -> Step {
-    Step::CreatePod { serial: Serial(serial), bind: Bind::Claim(claim_uid(volume)), resume: true }
+    Step::CreatePod {
+        serial: Serial(serial),
+        bind: Bind::Claim(claim_uid(volume)),
+        resume: true,
+        release: release(USUAL),
+    }
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn resuming_on_another_volume_is_caught() {
     caught(rule, &cluster(3).pod_gone(1), vec![create_pod(1, 2)]);
     let swapped = cluster(3).pod_gone(1).claim(1, |claim| claim.uid = claim_uid(9));
     caught(rule, &swapped, vec![create_pod(1, 9)]);
-    let anew = Step::CreatePod { serial: Serial(1), bind: Bind::NewClaim, resume: false };
+    let anew = Step::CreatePod { serial: Serial(1), bind: Bind::NewClaim, resume: false, release: release(USUAL) };
     caught(rule, &cluster(3).seat_gone(1), vec![Step::CreateClaim(Serial(1)), anew]);
 }
 
@@ -233,6 +238,65 @@ fn creating_what_is_there_is_caught() {
     caught(rule, &founding(1).pod_gone(0), vec![Step::CreateClaim(Serial(0))]);
 }
 
+fn switch(serial: u32, to: Version) -> Step {
+    Step::SwitchRelease { serial: Serial(serial), pod: pod_uid(serial), release: release(to), ticket: None }
+}
+
+/// A plan with a switch in it that is written down as it should be.
+fn switching(scene: &Scene, switched: &[(u32, Version)]) -> Plan {
+    let steps = switched.iter().map(|(serial, to)| switch(*serial, *to)).collect();
+    let mut plan = wrong(&scene.world, steps);
+    let remembered = match &scene.world.memory {
+        quorate_statemachine::Memory::Ledger(ledger) => ledger.clone(),
+        quorate_statemachine::Memory::Blank | quorate_statemachine::Memory::Unreadable => Ledger::default(),
+    };
+    let mut ledger = plan.ledger.take().unwrap_or(remembered);
+    for (serial, to) in switched {
+        ledger.members.entry(Serial(*serial)).or_default().release = Some(release(*to));
+    }
+    plan.ledger = Some(ledger);
+    plan
+}
+
+const V5: Version = Version::new(5, 35);
+const V7: Version = Version::new(7, 3);
+
+#[test]
+fn wrong_switches_are_caught() {
+    let upgrade = || cluster(3).wish_version(V7).asked().all_tried(V7);
+    let caught = |rule: &str, scene: Scene, switched: &[(u32, Version)]| {
+        caught_in(rule, &scene.world, &switching(&scene, switched));
+    };
+    caught("a leader hands over", upgrade(), &[(0, V7)]);
+    let next = "the next only when the last is back";
+    caught(next, upgrade(), &[(1, V7), (2, V7)]);
+    caught(next, upgrade().told(2, V7), &[(1, V7)]);
+    caught(next, upgrade().runs(2, V7).switching(2), &[(1, V7)]);
+    caught(next, upgrade().runs(2, V7).etcd(2, |alive| alive.applied = 0), &[(1, V7)]);
+    caught(next, upgrade().runs(2, V7).etcd(2, |alive| alive.peers = 1), &[(1, V7)]);
+    caught("versions go one minor a step", cluster(3).all_run(V5).wish_version(V7).asked(), &[(2, V7)]);
+    caught("versions go one minor a step", upgrade().downgrade_to(Minor(5)), &[(2, V7)]);
+    let all_on_7 = (0..3).fold(cluster(3), |scene, serial| scene.runs(serial, V7)).asked().all_tried(USUAL);
+    caught("going down is left to etcd", all_on_7.clone(), &[(2, USUAL)]);
+    caught("going down is left to etcd", all_on_7.runs_at(Minor(7)), &[(2, USUAL)]);
+    let cut_off = cluster(3).wish_version(V7).asked();
+    caught("a release is tried first", cut_off, &[(2, V7)]);
+    caught("logs are cut", upgrade().ledger(|ledger| ledger.oldest_log = Some(Minor(5))), &[(2, V7)]);
+    let scene = upgrade();
+    caught_in("what a member runs is written down", &scene.world, &wrong(&scene.world, vec![switch(1, V7)]));
+}
+
+#[test]
+fn newcomers_at_the_wrong_time_are_caught() {
+    let lost = |scene: Scene| scene.seat_gone(2).not_listed(2).not_in_ledger(2).spare(3);
+    let going_down = cluster(3).all_run(V7).wish_version(USUAL).asked().downgrade_to(Minor(6));
+    let add = Step::AddLearner { serial: Serial(3), expect: ids(0..2) };
+    caught("no newcomer while a downgrade", &lost(going_down).told(3, V7), vec![add]);
+    let join = issue(3, Start::Join(ids([0, 1, 3])), 3);
+    let at_7 = cluster(2).wish(3).all_run(V7).added(3);
+    caught("a newcomer runs the leader's minor", &at_7, vec![join]);
+}
+
 /// The generator makes what the rules speak of: else they would hold for want of cases.
 #[test]
 fn plausible_worlds_lead_to_every_kind_of_step() {
@@ -267,6 +331,13 @@ fn plausible_worlds_lead_to_every_kind_of_step() {
         "Promote",
         "Remove",
         "MoveLeader",
+        "SwitchRelease",
+        "ResizePod",
+        "TryRelease",
+        "EndTrial",
+        "EnableDowngrade",
+        "CancelDowngrade",
+        "Upgrading",
         "ReleaseFinalizer",
         "Pending",
         "Seeding",

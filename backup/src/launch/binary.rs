@@ -40,21 +40,14 @@ struct Known {
 impl Binary {
     /// Begins to ask for the version, while the ticket is still under way.
     pub fn ask(wanted: PathBuf) -> Self {
-        let asking = Some(tokio::spawn(ask(wanted.clone())));
+        let asking = Some(tokio::spawn(ask(wanted.clone(), Vec::new())));
         Self { wanted, asking, known: None }
     }
 
     /// The binary's path, if it has this version.
     pub async fn demand(&mut self, version: &EtcdVersion) -> Result<PathBuf, Refusal> {
         let known = self.known().await?;
-        if known.version != *version {
-            let message = format!(
-                "the ticket is for etcd {version}, {} is {}: the image has another version than the spec",
-                known.path.display(),
-                known.version
-            );
-            return Err(Refusal::new(Reason::WrongVersion, message));
-        }
+        known.demand(version)?;
         Ok(known.path)
     }
 
@@ -66,12 +59,34 @@ impl Binary {
             Some(asking) => asking.await.unwrap_or_else(|fault| {
                 Err(Refusal::new(Reason::BinaryMissing, format!("failed to ask etcd: {fault}")))
             }),
-            None => ask(self.wanted.clone()).await,
+            None => ask(self.wanted.clone(), Vec::new()).await,
         };
         let known = asked?;
         self.known = Some(known.clone());
         Ok(known)
     }
+}
+
+impl Known {
+    fn demand(&self, version: &EtcdVersion) -> Result<(), Refusal> {
+        if self.version == *version {
+            return Ok(());
+        }
+        let message = format!(
+            "the ticket is for etcd {version}, {} is {}: the image has another version than the spec",
+            self.path.display(),
+            self.version
+        );
+        Err(Refusal::new(Reason::WrongVersion, message))
+    }
+}
+
+/// Whether the binary has this version and takes these flags: etcd reads all of them before it says its version
+/// (`server/etcdmain/config.go`, `parse`).
+pub async fn takes(wanted: PathBuf, version: &EtcdVersion, flags: Vec<String>) -> Result<(), Refusal> {
+    // Without the flags first: else a binary of another version is told from a wrong flag only by its words.
+    ask(wanted.clone(), Vec::new()).await?.demand(version)?;
+    ask(wanted, flags).await.map(drop)
 }
 
 /// Becomes etcd; returns only if that fails.
@@ -82,13 +97,13 @@ pub fn become_etcd(path: &Path, flags: &[String]) -> Refusal {
     Refusal::new(Reason::BinaryMissing, format!("failed to become {}: {fault}", path.display()))
 }
 
-async fn ask(wanted: PathBuf) -> Result<Known, Refusal> {
+async fn ask(wanted: PathBuf, flags: Vec<String>) -> Result<Known, Refusal> {
     let path = find(&wanted, std::env::var_os("PATH").as_deref()).ok_or_else(|| {
         let message = format!("no executable {} on PATH, nor {USUAL_PLACE}", wanted.display());
         Refusal::new(Reason::BinaryMissing, message)
     })?;
     let mut command = Command::new(&path);
-    without_private_variables(&mut command).arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
+    without_private_variables(&mut command).args(flags).arg("--version").stdin(Stdio::null());
     let mut command = tokio::process::Command::from(command);
     let output = match timeout(VERSION_DEADLINE, command.kill_on_drop(true).output()).await {
         Ok(Ok(output)) => output,
@@ -99,7 +114,9 @@ async fn ask(wanted: PathBuf) -> Result<Known, Refusal> {
         }
     };
     let version = version_in(&output).ok_or_else(|| {
-        let message = format!("{} --version ended with {} and named no version", path.display(), output.status);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
+        let message = format!("{} named no version, ended with {}, and said: {said}", path.display(), output.status);
         Refusal::new(Reason::WrongVersion, message)
     })?;
     Ok(Known { path, version })

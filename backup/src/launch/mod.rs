@@ -17,11 +17,18 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::ticket::{MemberName, VolumeUid};
+use crate::ticket::{EtcdVersion, MemberName, VolumeUid};
 use board::Board;
 use inbox::Inbox;
 pub use inbox::PushSettings;
 pub use report::{PATH, PORT, Reason, Report, State};
+
+/// Whether an etcd binary has this version and takes these flags; if not, why. It starts nothing and touches no volume.
+pub fn try_binary(etcd: PathBuf, version: &EtcdVersion, flags: Vec<String>) -> Result<Result<(), String>, LaunchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LaunchError::Runtime)?;
+    let tried = runtime.block_on(binary::takes(etcd, version, flags));
+    Ok(tried.map_err(|Refusal { reason, message }| format!("{reason}: {message}")))
+}
 
 /// Who this pod is and where its things are.
 #[derive(Debug, Clone)]

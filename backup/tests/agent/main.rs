@@ -7,3 +7,4 @@ mod logs;
 mod process;
 mod push;
 mod real_etcd;
+mod trial;

@@ -6,6 +6,9 @@ use super::Rule;
 /// down (etcd #21667), so nothing heals; 3.5.32 is the floor of the way from 3.5 to 3.6 (etcd's upgrade_3_6 guide).
 const OLDEST: [(&str, u32); 2] = [("3.5", 32), ("3.6", 11)];
 
+/// The line that must not be left downwards from an earlier patch.
+const DOWN_FROM: (&str, u32) = ("3.7", 2);
+
 pub(super) fn replicas() -> Vec<Rule> {
     vec![
         Rule::new(
@@ -28,19 +31,42 @@ pub(super) fn replicas() -> Vec<Rule> {
 /// A full version of a line that Quorate runs.
 const FORM: &str = r"self.matches('^3[.][5-7][.](0|[1-9][0-9]{0,2})$')";
 
-/// etcd is upgraded one minor at a time: a member can't join or read what is two away (etcd's upgrade guides).
+/// What keeps a version from being gone to: etcd takes a cluster down by one minor at a time, with members that all run
+/// the higher one. Upwards Quorate walks from minor to minor by itself, as far as it knows the images on the way.
 pub(super) fn steps() -> Vec<Rule> {
     let form = |of: &str| FORM.replace("self", &format!("{of}.version"));
     let minor = |of: &str| format!("int({of}.version.substring(2, 3))");
     let (new, old) = (minor("self"), minor("oldSelf"));
-    let condition = format!("!{} || !{} || ({new} - {old} <= 1 && {old} - {new} <= 1)", form("self"), form("oldSelf"));
-    vec![Rule::new(
-        "spec",
-        Some(".version"),
-        condition,
-        "spec.version can't skip a minor version of etcd; set the one between first, and go on when status.version \
-         shows it",
-    )]
+    let formed = format!("!{} || !{}", form("self"), form("oldSelf"));
+    let (line, patch) = DOWN_FROM;
+    vec![
+        Rule::new(
+            "spec",
+            Some(".version"),
+            format!("{formed} || {old} - {new} <= 1"),
+            "spec.version can't go down by more than one minor version of etcd; set the one between first, and go on when \
+             status.version shows it",
+        ),
+        Rule::new(
+            "spec",
+            Some(".version"),
+            format!("{formed} || {new} - {old} <= 1 || !has(self.image.tag)"),
+            "spec.version can't skip a minor version of etcd while spec.image.tag names one image; go one minor version at \
+             a time with its own tag, or remove the tag",
+        ),
+        Rule::new(
+            "spec",
+            Some(".version"),
+            format!(
+                "{formed} || {new} >= {old} || !oldSelf.version.startsWith('{line}.') || \
+                 int(oldSelf.version.substring(4)) >= {patch}"
+            ),
+            format!(
+                "spec.version can't go down from an etcd {line} before {line}.{patch}, which misreads its log on the way \
+                 (etcd #22201); set {line}.{patch} or later first, and go on when status.version shows it"
+            ),
+        ),
+    ]
 }
 
 pub(super) fn version() -> Vec<Rule> {

@@ -23,10 +23,16 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:1.36";
 pub const OPERATOR: &str = "quorate.dev/operator:dev";
 /// The agent.
 pub const AGENT: &str = "quorate.dev/agent:dev";
+/// An etcd that says its version and then does not run: what a release may be like that nobody has tried.
+pub const CRASHING: &str = "quorate.dev/etcd-that-crashes";
+/// The version that it says.
+pub const CRASHING_VERSION: &str = "3.6.17";
 /// A folder with the programs `quorate` and `quorate-agent`, statically linked, to be used instead of building them.
 pub const BINARIES: &str = "QUORATE_BINARIES";
 
 const STATIC_BUSYBOX: &str = "/bin/busybox";
+const CRASHING_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in *--version) echo 'etcd Version: 3.6.17'; exit 0 ;; esac\n\
+                               echo 'it ends, as it was made to' >&2\nexit 1\n";
 const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 const SEARCH_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -66,7 +72,7 @@ pub struct Archive {
 
 /// The images that are not ours: etcd, the pause image and a shell.
 pub async fn foreign(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
-    let mut images = vec![pause(), busybox().await?];
+    let mut images = vec![pause(), busybox().await?, crashing()];
     for etcd in Etcd::ALL {
         let built = tools::build(Tool::Etcd(etcd), progress).await?;
         images.push(etcd_image(etcd, &built.bin()));
@@ -149,6 +155,16 @@ fn etcd_image(etcd: Etcd, bin: &Path) -> Image {
     Image { name: format!("quay.io/coreos/etcd:v{}", etcd.version()), entries, config }
 }
 
+/// A shell script in etcd's place.
+fn crashing() -> Image {
+    let mut entries = ground();
+    entries.push(file("bin/busybox", Content::File(STATIC_BUSYBOX.into())));
+    entries.push(file("bin/sh", Content::Link("/bin/busybox")));
+    entries.push(Entry { mode: 0o755, ..file("usr/local/bin/etcd", Content::Text(CRASHING_SCRIPT)) });
+    let config = json!({ "Env": [SEARCH_PATH], "Cmd": ["/usr/local/bin/etcd"] });
+    Image { name: format!("{CRASHING}:v{CRASHING_VERSION}"), entries, config }
+}
+
 fn pause() -> Image {
     let entries = vec![file("busybox", Content::File(STATIC_BUSYBOX.into()))];
     let config = json!({ "Entrypoint": ["/busybox", "sleep", "2147483647"], "User": "65535:65535" });
@@ -224,6 +240,12 @@ mod tests {
             assert!(image.entries.iter().any(|entry| entry.path == path), "{path}");
         }
         assert_eq!(image.config["Cmd"], json!(["/usr/local/bin/etcd"]));
+    }
+
+    #[test]
+    fn the_one_that_crashes_says_the_version_that_it_is_tagged_with() {
+        assert!(CRASHING_SCRIPT.contains(&format!("etcd Version: {CRASHING_VERSION}'")));
+        assert_eq!(crashing().name, "quorate.dev/etcd-that-crashes:v3.6.17");
     }
 
     #[test]

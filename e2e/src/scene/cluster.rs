@@ -64,7 +64,8 @@ impl Cluster {
     }
 
     fn selector(&self) -> ListParams {
-        ListParams::default().labels(&format!("{}={}", names::LABEL_CLUSTER, self.name))
+        let member = format!("{}={}", names::LABEL_NAME, names::APP_NAME);
+        ListParams::default().labels(&format!("{}={},{member}", names::LABEL_CLUSTER, self.name))
     }
 
     /// One look at everything that the API server holds of it.

@@ -17,6 +17,9 @@ use super::{Cluster, PATIENCE};
 /// How long one put may take before the next member is asked: a leader change takes one to two seconds, and a member
 /// that was cut off never answers.
 const PUT_DEADLINE: Duration = Duration::from_secs(1);
+/// The same for a client that measures how long writes fail: a put that a follower has sent on when the leadership moves is
+/// dropped by raft without a word, and the client finds that out by its own deadline only.
+const HASTY_DEADLINE: Duration = Duration::from_millis(400);
 /// The pause between puts: some hundred a second, and the machine has other things to do.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How often the list of members is read anew.
@@ -61,9 +64,18 @@ fn value(number: u64) -> String {
 impl Writer {
     /// Begins to write below `prefix`, once the cluster serves.
     pub async fn start(cluster: &Cluster, prefix: &str) -> Result<Self> {
+        Self::start_with(cluster, prefix, PUT_DEADLINE).await
+    }
+
+    /// The same with a client that soon asks the next member.
+    pub async fn start_hasty(cluster: &Cluster, prefix: &str) -> Result<Self> {
+        Self::start_with(cluster, prefix, HASTY_DEADLINE).await
+    }
+
+    async fn start_with(cluster: &Cluster, prefix: &str, deadline: Duration) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicU64::new(0));
-        let writing = write(cluster.clone(), prefix.to_owned(), stop.clone(), done.clone());
+        let writing = write(Members::new(cluster.clone(), deadline), prefix.to_owned(), stop.clone(), done.clone());
         let writer = Self { stop, done, task: tokio::spawn(writing), prefix: prefix.to_owned() };
         writer.writes(1).await?;
         Ok(writer)
@@ -88,8 +100,7 @@ impl Writer {
     }
 }
 
-async fn write(cluster: Cluster, prefix: String, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> Result<Written> {
-    let mut members = Members::new(cluster);
+async fn write(mut members: Members, prefix: String, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> Result<Written> {
     let mut written = Written { prefix, acknowledged: 0, failed: 0, longest_gap: Duration::ZERO };
     let mut last = None;
     while !stop.load(Ordering::Relaxed) {
@@ -112,6 +123,8 @@ async fn write(cluster: Cluster, prefix: String, stop: Arc<AtomicBool>, done: Ar
 /// The members to write to, in turn.
 struct Members {
     cluster: Cluster,
+    /// How long one put may take.
+    deadline: Duration,
     doors: BTreeMap<String, Door>,
     read: Option<Instant>,
     clients: HashMap<String, Client>,
@@ -119,8 +132,8 @@ struct Members {
 }
 
 impl Members {
-    fn new(cluster: Cluster) -> Self {
-        Self { cluster, doors: BTreeMap::new(), read: None, clients: HashMap::new(), turn: 0 }
+    fn new(cluster: Cluster, deadline: Duration) -> Self {
+        Self { cluster, deadline, doors: BTreeMap::new(), read: None, clients: HashMap::new(), turn: 0 }
     }
 
     /// Puts one key through the member whose turn it is; whether that was acknowledged. A member that failed is dialled
@@ -145,7 +158,7 @@ impl Members {
             client.put(key, value, None).await.map_err(told)?;
             anyhow::Ok(client)
         };
-        match tokio::time::timeout(PUT_DEADLINE, put).await {
+        match tokio::time::timeout(self.deadline, put).await {
             Ok(Ok(client)) => {
                 self.clients.insert(door.address, client);
                 true

@@ -16,6 +16,8 @@ mod lose;
 mod node;
 mod operator;
 mod rest;
+mod roll;
 mod spec;
 mod tls;
+mod upgrade;
 mod write;

@@ -65,7 +65,7 @@ impl Acting<'_> {
         match &self.observed.tls.certificates {
             Certificates::Faulty(_) if seeds && !begun => {
                 let told = report::sentences::of_certificates(&self.observed.tls.certificates);
-                Err(Stop::Certificates(told.reason, told.sentence))
+                Err(Stop::Refused(told.reason, told.sentence))
             }
             Certificates::Faulty(_)
             | Certificates::Off
@@ -150,7 +150,7 @@ impl Acting<'_> {
         match self.wallet.lost() {
             Some((secret, fault)) => {
                 let told = report::sentences::of_certificates(&Certificates::Lost { secret, fault });
-                Stop::Certificates(told.reason, told.sentence)
+                Stop::Refused(told.reason, told.sentence)
             }
             None => Stop::Surprise("the authorities are not at hand".into()),
         }
@@ -198,7 +198,7 @@ impl Acting<'_> {
         let found = self.actor.kube.get::<Secret>(self.cluster.namespace, name).await?;
         let of_a_cluster = |secret: &Secret| secret.owner_references().iter().any(|owner| owner.kind == "EtcdCluster");
         Ok(match found {
-            Some(secret) if !of_a_cluster(&secret) => Stop::Certificates(
+            Some(secret) if !of_a_cluster(&secret) => Stop::Refused(
                 Reason::ObjectRefused,
                 format!("Secret {name} is there and does not belong to this cluster. Rename or delete it."),
             ),
@@ -239,6 +239,12 @@ fn made_by(plan: &Plan) -> impl Iterator<Item = Serial> {
         | Step::Promote { .. }
         | Step::Remove { .. }
         | Step::MoveLeader { .. }
+        | Step::SwitchRelease { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::ReleaseFinalizer => None,
     })
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CallError, MemberClient};
-use quorate_statemachine::{Alive, MemberId, PROMOTION_LAG, Serial, Sight};
+use quorate_statemachine::{Alive, MemberId, Minor, PROMOTION_LAG, Serial, Sight};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
@@ -45,6 +45,22 @@ impl Acting<'_> {
             return Err(Stop::Surprise(format!("{from} does not lead any more")));
         }
         self.change("move-leader", member.move_leader(quorate_etcd::MemberId(to.0))).await
+    }
+
+    /// Lets etcd lower the version that the cluster runs at. It refuses all but the minor below, and asks all members.
+    pub(super) async fn enable_downgrade(&self, to: Minor) -> Result<(), Stop> {
+        let member = self.leader_client()?;
+        self.change("enable-downgrade", member.enable_downgrade(&format!("{to}.0"))).await
+    }
+
+    pub(super) async fn cancel_downgrade(&self) -> Result<(), Stop> {
+        let member = self.leader_client()?;
+        self.change("cancel-downgrade", member.cancel_downgrade()).await
+    }
+
+    fn leader_client(&self) -> Result<MemberClient, Stop> {
+        let leader = self.observed.said.leader().map(|(serial, _)| serial);
+        self.client(leader.ok_or_else(|| Stop::Surprise("nobody leads".into()))?)
     }
 
     /// Demands that nobody wrote the object since it was read: another operator may have added a learner and removed it

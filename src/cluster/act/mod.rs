@@ -6,6 +6,7 @@ mod courier;
 mod etcd;
 mod furnish;
 mod objects;
+mod release;
 mod urge;
 
 use std::collections::BTreeMap;
@@ -43,9 +44,9 @@ pub enum Stop {
     /// What is asked for can't be rendered.
     #[error(transparent)]
     Render(#[from] render::RenderError),
-    /// Certificates are missing, or can't be used, that something needs.
+    /// What is asked for can't be done before the user corrects something.
     #[error("{1}")]
-    Certificates(Reason, String),
+    Refused(Reason, String),
     /// A certificate could not be made.
     #[error(transparent)]
     Issue(#[from] IssueError),
@@ -62,7 +63,7 @@ impl Stop {
             // shows its effect in the next list.
             Self::Surprise(_) | Self::Etcd(_) => true,
             Self::Kube(error) => error.is_surprise(),
-            Self::Render(_) | Self::Certificates(..) | Self::Issue(_) | Self::Shut(_) => false,
+            Self::Render(_) | Self::Refused(..) | Self::Issue(_) | Self::Shut(_) => false,
         }
     }
 }
@@ -261,7 +262,7 @@ impl Acting<'_> {
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
-                Step::CreatePod { serial, bind, resume } => {
+                Step::CreatePod { serial, bind, resume, release } => {
                     let volume = match (bind, &new_claim) {
                         (Bind::Claim(uid), _) => self.still_claimed(*serial, uid).await.map(Some),
                         (Bind::NewClaim, Some(uid)) => Ok(Some(uid.clone())),
@@ -269,7 +270,7 @@ impl Acting<'_> {
                         (Bind::Ephemeral, _) => Ok(None),
                     };
                     match (volume, self.certify_member(*serial).await) {
-                        (Ok(volume), Ok(_)) => self.create_pod(*serial, volume.as_ref(), *resume).await,
+                        (Ok(volume), Ok(_)) => self.create_pod(*serial, volume.as_ref(), *resume, release).await,
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
@@ -293,6 +294,14 @@ impl Acting<'_> {
             Step::Promote { serial, id, expect } => self.promote(*serial, *id, expect).await,
             Step::Remove { serial: _, id, expect } => self.remove(*id, expect).await,
             Step::MoveLeader { from, to } => self.move_leader(*from, *to).await,
+            Step::SwitchRelease { serial, pod, release, ticket } => {
+                self.switch_release(*serial, pod, release, ticket.as_ref()).await
+            }
+            Step::ResizePod { serial, pod } => self.resize_pod(*serial, pod).await,
+            Step::TryRelease { serial, node, release } => self.try_release(*serial, node, release).await,
+            Step::EndTrial { serial, trial } => self.end_trial(*serial, trial).await,
+            Step::EnableDowngrade(to) => self.enable_downgrade(*to).await,
+            Step::CancelDowngrade => self.cancel_downgrade().await,
             Step::ReleaseFinalizer => self.release_finalizer().await,
             // Made by `make_all`.
             Step::CreateClaim(_) | Step::CreatePod { .. } => Ok(()),
@@ -312,6 +321,12 @@ fn makes_for(step: &Step) -> Option<Serial> {
         | Step::Promote { .. }
         | Step::Remove { .. }
         | Step::MoveLeader { .. }
+        | Step::SwitchRelease { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::ReleaseFinalizer => None,
     }
 }
@@ -329,6 +344,12 @@ fn name_of(step: &Step) -> &'static str {
         Step::Promote { .. } => "Promote",
         Step::Remove { .. } => "Remove",
         Step::MoveLeader { .. } => "MoveLeader",
+        Step::SwitchRelease { .. } => "SwitchRelease",
+        Step::ResizePod { .. } => "ResizePod",
+        Step::TryRelease { .. } => "TryRelease",
+        Step::EndTrial { .. } => "EndTrial",
+        Step::EnableDowngrade(_) => "EnableDowngrade",
+        Step::CancelDowngrade => "CancelDowngrade",
         Step::ReleaseFinalizer => "ReleaseFinalizer",
     }
 }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
-use quorate_statemachine::{Life, Membership, Serial, Sight, Start, Ticket, Uid};
+use quorate_statemachine::{Life, Membership, Release, Serial, Sight, Start, Ticket, Uid, Version};
 use serde_json::json;
 
 use super::{Acting, Stop};
-use crate::cluster::observe::facts::PodFacts;
+use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::{self, members};
 use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
 
@@ -32,26 +32,27 @@ impl Acting<'_> {
     }
 
     /// Makes a pod on this claim, or on an emptyDir. It has a ticket from birth only to resume.
-    pub(super) async fn create_pod(&self, serial: Serial, claim: Option<&Uid>, resume: bool) -> Result<(), Stop> {
+    pub(super) async fn create_pod(
+        &self,
+        serial: Serial,
+        claim: Option<&Uid>,
+        resume: bool,
+        release: &Release,
+    ) -> Result<(), Stop> {
         let sealed = match (resume, claim) {
-            (true, Some(claim)) => Some(self.seal(serial, claim, &Begin::Resume)?),
+            (true, Some(claim)) => Some(self.seal(serial, claim, release.version, &Begin::Resume)?),
             (true, None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
             (false, _) => None,
         };
         let volume = claim.map_or(Volume::Ephemeral, Volume::Claim);
         let agent = (&self.actor.agent, self.observed.delivery);
-        let pod = render::pod(&self.cluster, serial, agent, volume, sealed.as_ref());
+        let pod = render::pod(&self.cluster, serial, release, agent, volume, sealed.as_ref());
         self.actor.kube.create(self.cluster.namespace, &pod).await?;
         Ok(())
     }
 
     pub(super) async fn issue_ticket(&self, serial: Serial, pod: &Uid, ticket: &Ticket) -> Result<(), Stop> {
-        let begin = match &ticket.start {
-            Start::Seed => Begin::Seed,
-            Start::Resume => Begin::Resume,
-            Start::Join(ids) => Begin::Join(ids.iter().map(|id| self.serial_of(*id)).collect::<Result<_, _>>()?),
-        };
-        let sealed = self.seal(serial, &ticket.volume, &begin)?;
+        let sealed = self.seal_planned(serial, ticket)?;
         let observed = self.pod(serial, pod)?;
         let change = json!({ "metadata": { "uid": pod.as_str(), "resourceVersion": observed.resource_version,
             "annotations": sealed.annotations() } });
@@ -70,8 +71,20 @@ impl Acting<'_> {
         }
     }
 
-    fn seal(&self, serial: Serial, volume: &Uid, begin: &Begin) -> Result<Sealed, Stop> {
-        let ticket = render::ticket(&self.cluster, serial, volume, begin)?;
+    /// A ticket of the plan's, rendered.
+    pub(super) fn seal_planned(&self, serial: Serial, ticket: &Ticket) -> Result<Sealed, Stop> {
+        let begin = match &ticket.start {
+            Start::Seed => Begin::Seed,
+            Start::Resume => Begin::Resume,
+            Start::Join(ids) => Begin::Join(ids.iter().map(|id| self.serial_of(*id)).collect::<Result<_, _>>()?),
+        };
+        // One whose pod does not say what it runs, is meant to run what is wished.
+        let version = ticket.version.unwrap_or(self.observed.world.wish.release.version);
+        self.seal(serial, &ticket.volume, version, &begin)
+    }
+
+    fn seal(&self, serial: Serial, volume: &Uid, version: Version, begin: &Begin) -> Result<Sealed, Stop> {
+        let ticket = render::ticket(&self.cluster, serial, volume, version, begin)?;
         Ok(Sealed::new(&ticket, observe::now())?)
     }
 
@@ -85,7 +98,7 @@ impl Acting<'_> {
     }
 
     /// The pod that the plan speaks of, as it was observed.
-    fn pod(&self, serial: Serial, uid: &Uid) -> Result<&PodFacts, Stop> {
+    pub(super) fn pod(&self, serial: Serial, uid: &Uid) -> Result<&PodFacts, Stop> {
         let observed = self.observed.pods.get(&serial).filter(|pod| pod.uid == *uid);
         observed.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} is another one")))
     }

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::names;
-use quorate_statemachine::{Life, Millis, PodStage, Serial, Uid};
+use quorate_statemachine::{Life, Millis, PodStage, Uid};
 use serde_json::json;
 
 use super::Actor;
 use crate::cluster::observe::Observed;
-use crate::cluster::observe::facts::PodFacts;
+use crate::cluster::observe::pods::PodFacts;
 
 /// How long a pod may be on its node without a word before its kubelet is urged. A start takes one to three seconds; one
 /// that is still pulling an image is not disturbed by a change of its pod.
@@ -22,17 +22,38 @@ const WORDLESS_MS: u64 = 5_000;
 #[derive(Debug, Default)]
 pub struct Urged(BTreeSet<Uid>);
 
+/// A pod, of a member or of a trial.
+struct Watched<'a> {
+    name: String,
+    uid: &'a Uid,
+    created: Millis,
+    /// Its kubelet has not said a word about it.
+    wordless: bool,
+}
+
 impl Actor {
     /// Urges the kubelets of pods that have not started and for no known reason. A failure is nobody's loss.
     pub async fn urge(&self, observed: &Observed, urged: &mut Urged) {
         if observed.world.wish.life != Life::Wanted {
             return;
         }
-        for (serial, uid) in urged.due(observed.world.now, observed.pods.iter()) {
+        let cluster = observed.cluster.name_any();
+        let members = observed.pods.iter().map(|(serial, pod)| Watched {
+            name: names::member(&cluster, serial.0),
+            uid: &pod.uid,
+            created: pod.created,
+            wordless: is_wordless(pod),
+        });
+        let trials = observed.trials.iter().map(|(_, trial)| Watched {
+            name: trial.name.clone(),
+            uid: &trial.uid,
+            created: trial.created,
+            wordless: trial.wordless && !trial.terminating,
+        });
+        for (name, uid) in urged.due(observed.world.now, &members.chain(trials).collect::<Vec<_>>()) {
             let change =
                 json!({ "metadata": { "uid": uid.as_str(), "annotations": { names::ANNOTATION_URGED: "true" } } });
             let namespace = observed.cluster.namespace().unwrap_or_default();
-            let name = names::member(&observed.cluster.name_any(), serial.0);
             let done = self.kube.merge::<Pod>(&namespace, &name, &change).await;
             tracing::debug!(pod = name, error = done.err().map(tracing::field::display), "urged the kubelet");
         }
@@ -40,15 +61,11 @@ impl Actor {
 }
 
 impl Urged {
-    /// Which pods are due now. They are not due again; those that are gone are forgotten.
-    fn due<'a>(
-        &mut self,
-        now: Millis,
-        pods: impl Iterator<Item = (&'a Serial, &'a PodFacts)> + Clone,
-    ) -> Vec<(Serial, Uid)> {
-        self.0.retain(|uid| pods.clone().any(|(_, pod)| pod.uid == *uid));
-        let wordless = pods.filter(|(_, pod)| is_wordless(pod) && now.since(pod.created) >= WORDLESS_MS);
-        let due: Vec<_> = wordless.map(|(serial, pod)| (*serial, pod.uid.clone())).collect();
+    /// Which pods are due now, by name. They are not due again; those that are gone are forgotten.
+    fn due(&mut self, now: Millis, pods: &[Watched<'_>]) -> Vec<(String, Uid)> {
+        self.0.retain(|uid| pods.iter().any(|pod| pod.uid == uid));
+        let due = pods.iter().filter(|pod| pod.wordless && now.since(pod.created) >= WORDLESS_MS);
+        let due: Vec<_> = due.map(|pod| (pod.name.clone(), pod.uid.clone())).collect();
         due.into_iter().filter(|(_, uid)| self.0.insert(uid.clone())).collect()
     }
 }
@@ -59,25 +76,31 @@ fn is_wordless(pod: &PodFacts) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use quorate_statemachine::Serial;
+
     use super::*;
     use crate::cluster::report::fixture;
 
     #[test]
     fn a_pod_without_a_word_is_due_once() {
-        let pods = fixture::healthy().pods;
-        let mut pod = pods[&Serial(0)].clone();
-        pod.stage = PodStage::Pending;
-        let serial = Serial(0);
-        let due = |urged: &mut Urged, pod: &PodFacts, age: u64| {
-            let now = Millis(pod.created.0 + age);
-            urged.due(now, [(&serial, pod)].into_iter()).len()
+        let uid = Uid::new("p");
+        let due = |urged: &mut Urged, age: u64| {
+            let pod = Watched { name: "db-0".into(), uid: &uid, created: Millis(7), wordless: true };
+            urged.due(Millis(7 + age), &[pod]).len()
         };
         let mut urged = Urged::default();
-        assert_eq!(due(&mut urged, &pod, WORDLESS_MS - 1), 0, "it may be about to start");
-        assert_eq!(due(&mut urged, &pod, WORDLESS_MS), 1);
-        assert_eq!(due(&mut urged, &pod, WORDLESS_MS), 0, "it was urged");
-        urged.due(Millis(0), std::iter::empty());
+        assert_eq!(due(&mut urged, WORDLESS_MS - 1), 0, "it may be about to start");
+        assert_eq!(due(&mut urged, WORDLESS_MS), 1);
+        assert_eq!(due(&mut urged, WORDLESS_MS), 0, "it was urged");
+        urged.due(Millis(0), &[]);
         assert!(urged.0.is_empty(), "it is gone");
+    }
+
+    #[test]
+    fn a_pod_that_starts_or_is_not_on_a_node_has_nothing_to_say() {
+        let mut pod = fixture::healthy().pods[&Serial(0)].clone();
+        pod.stage = PodStage::Pending;
+        assert!(is_wordless(&pod));
         for change in [
             |pod: &mut PodFacts| pod.stage = PodStage::Running,
             |pod: &mut PodFacts| pod.node = None,
@@ -85,7 +108,7 @@ mod tests {
         ] {
             let mut other = pod.clone();
             change(&mut other);
-            assert_eq!(due(&mut Urged::default(), &other, WORDLESS_MS), 0);
+            assert!(!is_wordless(&other));
         }
     }
 }

@@ -1,144 +1,19 @@
-//! Kubernetes objects cut down to what decisions and reports need, on arrival: whole pods of ten thousand clusters would
-//! not fit into memory. Only reading; nothing here judges.
-
-use std::net::IpAddr;
-use std::sync::LazyLock;
+//! Kubernetes objects cut down to what decisions and reports need, on arrival: whole objects of ten thousand clusters would
+//! not fit into memory. Only reading; nothing here judges. Pods have files of their own.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
-use quorate_crds::EtcdClusterSpec;
-use quorate_crds::names::{
-    ANNOTATION_CLUSTER_UID, ANNOTATION_SCHEDULING, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE,
-    LABEL_ROLE, ROLE_VOTER,
-};
+use quorate_crds::names::ANNOTATION_CLUSTER_UID;
+use quorate_statemachine::{Home, Millis, NodeName, NodeSight, Uid};
 use serde_json::Value;
-
-use quorate_statemachine::{Home, Millis, NodeName, NodeSight, PodStage, TemplateHash, Uid};
-
-use super::cache::Key;
-use super::trouble::{self, Told};
-use crate::cluster::render::{self, Begin};
 
 /// The taint by which a user declares that nothing runs on a node any more (KEP-2268).
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// The label by which most volumes name their node.
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
-/// The container that runs the launcher, and then etcd.
-const ETCD_CONTAINER: &str = "etcd";
-/// Its variable that names the volume's UID.
-const VOLUME_VARIABLE: &str = "QUORATE_VOLUME";
-
-/// The ticket that a pod carries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TicketFacts {
-    /// As what it lets etcd start.
-    pub begin: Begin,
-    /// The volume it is for.
-    pub volume: Uid,
-    /// When it was put on the pod. Zero if that can't be read.
-    pub since: Millis,
-}
-
-/// A member's pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodFacts {
-    /// Its UID.
-    pub uid: Uid,
-    /// The version of the object, to guard a change of it.
-    pub resource_version: String,
-    /// The UID of the object that owns it.
-    pub owner: Option<String>,
-    /// When it was created.
-    pub created: Millis,
-    /// Where it was scheduled.
-    pub node: Option<NodeName>,
-    /// Where it can be reached.
-    pub ip: Option<IpAddr>,
-    /// How far it has come.
-    pub stage: PodStage,
-    /// It has a deletion timestamp.
-    pub terminating: bool,
-    /// What keeps it from running.
-    pub trouble: Option<Told>,
-    /// The volume it was made for.
-    pub volume: Uid,
-    /// The ticket it carries. `None` also for one that can't be read: it is written anew.
-    pub ticket: Option<TicketFacts>,
-    /// The template it was made from. Zero, which no template has, if that can't be read.
-    pub template: TemplateHash,
-    /// The scheduling it was made with, if that can be read.
-    pub scheduling: Option<TemplateHash>,
-    /// It carries the voter's label.
-    pub labelled_voter: bool,
-    /// The kubelet says it is ready.
-    pub ready: bool,
-}
-
-impl PodFacts {
-    /// What matters of a pod. `None` for one without a UID, which no API server sends.
-    pub fn of(pod: &Pod) -> Option<Self> {
-        let uid = Uid::new(pod.metadata.uid.as_deref()?);
-        let status = pod.status.as_ref();
-        let condition = |wanted: &str| {
-            let mut all = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-            all.any(|c| c.type_ == wanted && c.status == "True")
-        };
-        Some(Self {
-            resource_version: pod.resource_version().unwrap_or_default(),
-            owner: owner_of(pod),
-            created: pod.metadata.creation_timestamp.as_ref().map(|t| millis(t.0)).unwrap_or_default(),
-            node: pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).map(NodeName::new),
-            ip: status.and_then(|s| s.pod_ip.as_ref()).and_then(|ip| ip.parse().ok()),
-            stage: stage(status),
-            terminating: pod.metadata.deletion_timestamp.is_some(),
-            trouble: trouble::of(pod),
-            volume: volume_of(pod).unwrap_or_else(|| uid.clone()),
-            ticket: ticket_of(pod),
-            template: annotation(pod, ANNOTATION_TEMPLATE).and_then(render::read_hash).unwrap_or(TemplateHash(0)),
-            scheduling: annotation(pod, ANNOTATION_SCHEDULING).and_then(render::read_hash),
-            labelled_voter: pod.labels().get(LABEL_ROLE).is_some_and(|role| role == ROLE_VOTER),
-            ready: condition("Ready"),
-            uid,
-        })
-    }
-}
-
-fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
-    pod.annotations().get(name).map(String::as_str)
-}
-
-/// The claim's UID that the pod was made with; `None` with ephemeral storage, where the variable refers to the pod.
-fn volume_of(pod: &Pod) -> Option<Uid> {
-    let containers = &pod.spec.as_ref()?.containers;
-    let etcd = containers.iter().find(|container| container.name == ETCD_CONTAINER)?;
-    let variable = etcd.env.iter().flatten().find(|variable| variable.name == VOLUME_VARIABLE)?;
-    variable.value.as_deref().filter(|value| !value.is_empty()).map(Uid::new)
-}
-
-fn ticket_of(pod: &Pod) -> Option<TicketFacts> {
-    // Only name and namespace are needed to read peer URLs.
-    static ANY_SPEC: LazyLock<EtcdClusterSpec> = LazyLock::new(EtcdClusterSpec::default);
-    let Key { namespace, name } = Key::of_child(pod)?;
-    let cluster = render::Cluster { name: &name, namespace: &namespace, uid: "", spec: &ANY_SPEC };
-    let ticket = quorate_backup::ticket::Ticket::parse(annotation(pod, ANNOTATION_TICKET)?).ok()?;
-    Some(TicketFacts {
-        begin: Begin::of(&cluster, &ticket)?,
-        volume: Uid::new(ticket.volume.as_str()),
-        since: annotation(pod, ANNOTATION_TICKET_SINCE).and_then(|t| t.parse().ok()).map(Millis).unwrap_or_default(),
-    })
-}
-
-fn stage(status: Option<&PodStatus>) -> PodStage {
-    match status.and_then(|s| s.phase.as_deref()) {
-        Some("Running") => PodStage::Running,
-        Some("Succeeded" | "Failed") => PodStage::Finished,
-        _ => PodStage::Pending,
-    }
-}
-
-fn owner_of(object: &impl ResourceExt) -> Option<String> {
+pub(super) fn owner_of(object: &impl ResourceExt) -> Option<String> {
     object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
 }
 
@@ -203,6 +78,8 @@ pub struct NodeFacts {
     pub hostname: Option<String>,
     /// Whether its kubelet and its runtime mount images such that a program in them can be run.
     pub runs_from_images: bool,
+    /// It takes no new pods, as before a drain.
+    pub cordoned: bool,
 }
 
 /// The first kubelet whose image volumes can't be switched off (KEP-4639). No API server is older than its kubelets.
@@ -249,7 +126,12 @@ impl NodeFacts {
                 NodeSight::NotReady(node.metadata.creation_timestamp.as_ref().map(|t| millis(t.0)).unwrap_or_default())
             }
         };
-        Self { sight, hostname: node.labels().get(HOSTNAME_LABEL).cloned(), runs_from_images: runs_from_images(node) }
+        Self {
+            sight,
+            hostname: node.labels().get(HOSTNAME_LABEL).cloned(),
+            runs_from_images: runs_from_images(node),
+            cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+        }
     }
 }
 
@@ -317,44 +199,9 @@ pub fn millis(time: Timestamp) -> Millis {
 
 #[cfg(test)]
 mod tests {
-    use quorate_statemachine::Serial;
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn what_was_rendered_is_read_back() {
-        let spec = EtcdClusterSpec::default();
-        let cluster = render::Cluster { name: "db", namespace: "ns", uid: "c-uid", spec: &spec };
-        let claim = Uid::new("claim-uid");
-        let joining = Begin::Join([Serial(0), Serial(3)].into());
-        let ticket = render::ticket(&cluster, Serial(3), &claim, &joining).unwrap();
-        let sealed = render::Sealed::new(&ticket, Millis(77)).unwrap();
-        let mut pod = render::pod(
-            &cluster,
-            Serial(3),
-            (&render::fixture::agent(), render::Delivery::InitContainer),
-            render::Volume::Claim(&claim),
-            Some(&sealed),
-        );
-        pod.metadata.uid = Some("p-uid".into());
-        let facts = PodFacts::of(&pod).unwrap();
-        assert_eq!(facts.owner.as_deref(), Some("c-uid"));
-        assert_eq!(facts.volume, claim);
-        assert_eq!(facts.ticket, Some(TicketFacts { begin: joining, volume: claim, since: Millis(77) }));
-        assert_eq!(facts.template, render::hash(&spec));
-        assert_eq!((facts.stage, facts.ready, facts.terminating), (PodStage::Pending, false, false));
-        let mut ephemeral = render::pod(
-            &cluster,
-            Serial(3),
-            (&render::fixture::agent(), render::Delivery::InitContainer),
-            render::Volume::Ephemeral,
-            None,
-        );
-        ephemeral.metadata.uid = Some("p-uid".into());
-        let facts = PodFacts::of(&ephemeral).unwrap();
-        assert_eq!((facts.volume, facts.ticket), (Uid::new("p-uid"), None));
-    }
 
     fn node(value: serde_json::Value) -> NodeFacts {
         NodeFacts::of(&serde_json::from_value(value).unwrap())
@@ -374,6 +221,12 @@ mod tests {
         assert_eq!(with("Unknown", out).sight, NodeSight::Gone);
         let never = node(json!({ "metadata": { "creationTimestamp": "1970-01-01T00:00:03Z" } }));
         assert_eq!(never.sight, NodeSight::NotReady(Millis(3000)));
+    }
+
+    #[test]
+    fn a_cordoned_node_is_seen_to_be() {
+        assert!(node(json!({ "spec": { "unschedulable": true } })).cordoned);
+        assert!(!node(json!({ "spec": {} })).cordoned && !node(json!({})).cordoned);
     }
 
     #[test]
@@ -416,7 +269,8 @@ mod tests {
 
     #[test]
     fn a_host_name_leads_to_the_node_that_carries_it() {
-        let facts = NodeFacts { sight: NodeSight::Ready, hostname: Some("h1".into()), runs_from_images: true };
+        let facts =
+            NodeFacts { sight: NodeSight::Ready, hostname: Some("h1".into()), runs_from_images: true, cordoned: false };
         let name = NodeName::new("node-one");
         let home = |place: Place| place.home([(&name, &facts)]);
         assert_eq!(home(Place::Hostname("h1".into())), Home::Node(name.clone()));

@@ -10,7 +10,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_backup::launch::{Reason, Report};
 use quorate_etcd::{Access, Endpoint, Pool, Role, Silence, Vitals};
-use quorate_statemachine::{Alive, MemberId, Millis, Refusal, Serial, Sight, Uid};
+use quorate_statemachine::{Alive, MemberId, Millis, Minor, Overall, Refusal, Serial, Sight, Uid, Version};
 use tokio::time::{sleep, timeout};
 
 use super::facts::millis;
@@ -72,13 +72,19 @@ pub struct Seen {
 /// How long a launcher may find its volume in use: the kubelet kills what has not ended after a pod's grace, 30 s.
 const IN_USE_PATIENCE_MS: u64 = 35_000;
 
+/// How long a launcher may find that its image has another version than its ticket: both are changed in one write, and the
+/// ticket's file follows when the kubelet next looks at the pod.
+const OTHER_VERSION_PATIENCE_MS: u64 = 5_000;
+
 /// What all members said.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// What was seen at each pod that has an address.
     pub seen: BTreeMap<Serial, Seen>,
     /// The linearizable member list, if anybody gave one in time.
     pub list: Option<quorate_etcd::MemberList>,
+    /// What the leader said of the whole, if it was asked.
+    pub overall: Overall,
 }
 
 impl Said {
@@ -127,7 +133,7 @@ pub async fn ask(
         None if seen.values().any(sees_leader) => timeout(LIST_PATIENCE, list).await.ok().flatten(),
         None => None,
     };
-    Said { seen, list }
+    Said { seen, list, overall: Overall::Unknown }
 }
 
 fn sees_leader(seen: &Seen) -> bool {
@@ -185,6 +191,9 @@ fn of_report(report: &[u8], now: Millis) -> (Sight, Option<String>) {
         Reason::NoTicket => return (Sight::Waiting, None),
         // After a forced deletion the member's last etcd still runs: that is no refusal yet, and it is not down either.
         Reason::VolumeInUse if now.since(Millis(report.since)) < IN_USE_PATIENCE_MS => return (Sight::Unknown, None),
+        Reason::WrongVersion if now.since(Millis(report.since)) < OTHER_VERSION_PATIENCE_MS => {
+            return (Sight::Unknown, None);
+        }
         Reason::VolumeIsEmpty | Reason::VolumeHasNoEntry => Refusal::VolumeLost,
         Reason::VolumeHasOtherData => Refusal::VolumeForeign,
         Reason::OtherMember
@@ -199,7 +208,19 @@ fn of_report(report: &[u8], now: Millis) -> (Sight, Option<String>) {
 }
 
 fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
-    let Vitals { process_start, has_leader, role, committed, applied, live, .. } = vitals;
+    let Vitals {
+        member: _,
+        process_start,
+        has_leader,
+        role,
+        committed,
+        applied,
+        version,
+        cluster_version,
+        db_size: _,
+        active_peers,
+        live,
+    } = vitals;
     Alive {
         seen: now,
         process: Millis(u64::try_from(process_start.as_millis()).unwrap_or(u64::MAX)),
@@ -209,6 +230,11 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         committed: *committed,
         applied: *applied,
         live: *live,
+        version: version.as_deref().and_then(Version::parse),
+        cluster_version: cluster_version.as_deref().and_then(Minor::parse),
+        // Not told on this port.
+        storage: None,
+        peers: usize::try_from(*active_peers).unwrap_or(usize::MAX),
     }
 }
 
@@ -279,6 +305,15 @@ mod tests {
     }
 
     #[test]
+    fn a_ticket_that_is_not_there_yet_is_no_refusal_yet() {
+        let report = Report { state: State::Refused, reason: Reason::WrongVersion, message: "m".into(), since: 100 };
+        let report = serde_json::to_vec(&report).unwrap();
+        assert_eq!(of_report(&report, Millis(99 + OTHER_VERSION_PATIENCE_MS)), (Sight::Unknown, None));
+        let told = of_report(&report, Millis(100 + OTHER_VERSION_PATIENCE_MS));
+        assert_eq!(told.0, Sight::Refused(Refusal::Other));
+    }
+
+    #[test]
     fn only_what_speaks_of_lost_data_counts_as_lost() {
         assert_eq!(report(Reason::NoTicket), (Sight::Waiting, None));
         assert_eq!(report(Reason::VolumeIsEmpty).0, Sight::Refused(Refusal::VolumeLost));
@@ -307,6 +342,10 @@ mod tests {
             committed,
             applied: committed,
             live: true,
+            version: Some(Version::new(6, 16)),
+            cluster_version: Some(Minor(6)),
+            storage: None,
+            peers: 2,
         };
         let seen = Seen {
             pod: Uid::new("u"),
@@ -327,7 +366,7 @@ mod tests {
             BTreeMap::from([(serial, Seen { pod: Uid::new(pod), sight, heard: Millis(heard), ..seen })])
         };
         let heard = |earlier: &BTreeMap<Serial, Seen>, now: BTreeMap<Serial, Seen>| {
-            let mut said = Said { seen: now, list: None };
+            let mut said = Said { seen: now, list: None, overall: Overall::Unknown };
             said.recall(earlier);
             said.seen[&Serial(0)].heard
         };
@@ -340,7 +379,11 @@ mod tests {
 
     #[test]
     fn of_two_that_claim_to_lead_the_further_one_does() {
-        let said = |seen: Vec<(Serial, Seen)>| Said { seen: seen.into_iter().collect(), list: None };
+        let said = |seen: Vec<(Serial, Seen)>| Said {
+            seen: seen.into_iter().collect(),
+            list: None,
+            overall: Overall::Unknown,
+        };
         assert_eq!(said(vec![seen(0, false, 9)]).leader(), None);
         assert_eq!(
             said(vec![seen(0, true, 3), seen(1, true, 9), seen(2, false, 10)]).leader(),

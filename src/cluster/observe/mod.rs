@@ -5,6 +5,10 @@ pub mod cache;
 pub mod certificates;
 pub mod facts;
 pub mod members;
+mod overall;
+pub mod pods;
+mod seats;
+pub mod trials;
 pub mod trouble;
 mod wish;
 
@@ -18,26 +22,25 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, names};
 use quorate_etcd::Pool;
-use quorate_statemachine::{
-    Claim, ClusterId, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, NodeName, NodeSight,
-    PodStage, Role, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, World,
-};
+use quorate_statemachine::{Freshness, Home, Memory, Millis, NodeName, NodeSight, PodStage, Serial, Trouble, World};
 use serde_json::Value;
 
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
-use self::facts::{ClaimFacts, NodeFacts, Place, PodFacts, SecretFacts, TicketFacts, millis};
+use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
 use self::members::{Address, Said, Seen};
+use self::pods::{AnyPod, PodFacts};
+use self::trials::TrialFacts;
 use super::ledger;
 use super::pki::Wallet;
-use super::render::{self, Begin, Delivery};
+use super::render::{self, Delivery};
 use crate::api::{Error, Kube};
 
 /// What the watches have brought.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Members' pods.
-    pub pods: Cache<PodFacts>,
+    /// Clusters' pods.
+    pub pods: Cache<AnyPod>,
     /// Members' claims.
     pub claims: Cache<ClaimFacts>,
     /// Clusters' Services.
@@ -68,6 +71,8 @@ pub struct Observed {
     pub world: World,
     /// Its pods, for guards and reports.
     pub pods: BTreeMap<Serial, PodFacts>,
+    /// Its trials of releases, for reports.
+    pub trials: Vec<(Serial, TrialFacts)>,
     /// Its claims, for reports.
     pub claims: BTreeMap<Serial, ClaimFacts>,
     /// StorageClasses that its claims name and that do not exist. Looked for only where a pod can't be scheduled.
@@ -109,6 +114,7 @@ struct Objects {
     freshness: Freshness,
     cluster: Arc<EtcdCluster>,
     pods: BTreeMap<Serial, PodFacts>,
+    trials: Vec<(Serial, TrialFacts)>,
     claims: BTreeMap<Serial, ClaimFacts>,
     tls: Tls,
 }
@@ -123,12 +129,15 @@ impl Observer {
         wallet: &Wallet,
     ) -> Result<Observed, Error> {
         let key = key(&cluster);
-        let pods = own_pods(&cluster, self.watched.pods.of(&key));
+        let (pods, trials) = own_pods(&cluster, self.watched.pods.of(&key));
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
         let mut said = members::ask(&self.pool, tls.access.as_ref(), &addresses(&cluster, &pods), leader).await;
         said.recall(earlier);
-        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, claims, tls }, said).await
+        if let Some(access) = tls.access.as_ref().filter(|_| overall::is_due(&cluster, &pods, &said)) {
+            overall::ask(&self.pool, access, &addresses(&cluster, &pods), &mut said).await;
+        }
+        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, trials, claims, tls }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -146,14 +155,15 @@ impl Observer {
             self.kube.list::<PersistentVolumeClaim>(&namespace, &labels),
             self.list_again(glanced),
         );
-        let pods = pods?.iter().filter_map(|pod| Some((pod.name_any(), PodFacts::of(pod)?))).collect();
-        let pods = own_pods(&cluster, pods);
+        let pods = pods?.iter().filter_map(|pod| Some((pod.name_any(), AnyPod::of(pod)?))).collect();
+        let (pods, trials) = own_pods(&cluster, pods);
         let claims = claims?.iter().filter_map(|claim| Some((claim.name_any(), ClaimFacts::of(claim)?))).collect();
         let claims = by_serial(&cluster, claims);
         let said = Said { list, ..glanced.said.clone() };
         let said = self.complete(said, &addresses(&cluster, &pods)).await;
         let tls = glanced.tls.clone();
-        self.assemble(Objects { freshness: Freshness::Quorum, cluster, pods, claims, tls }, said).await.map(Some)
+        let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls };
+        self.assemble(objects, said).await.map(Some)
     }
 
     /// The member list once more, if there was one a moment ago.
@@ -184,9 +194,11 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, claims, tls } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, tls } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
+        let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
+        let cordoned = cordoned.cloned().collect();
         // A node that the watch doesn't show is asked for also from a cached look: whether it is gone is a verdict, and
         // nothing else would call for a closer look.
         let (shown, unshown): (Vec<_>, Vec<_>) = match freshness {
@@ -195,21 +207,23 @@ impl Observer {
         };
         let mut nodes = self.ask_for_nodes(unshown).await?;
         nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
-        let template = render::hash(&cluster.spec);
         let world = World {
             now: now(),
             freshness,
-            wish: wish::of(&cluster, template),
+            wish: wish::of(&cluster),
             memory,
-            seats: seats(&cluster, &pods, &claims, &homes, &said),
+            seats: seats::seats(&cluster, &pods, &claims, &homes, &said),
             nodes,
-            membership: membership(&cluster, &said),
+            cordoned,
+            membership: seats::membership(&cluster, &said),
+            overall: said.overall,
+            trials: trials.iter().map(|(serial, trial)| trial.in_words_of_plan(*serial)).collect(),
         };
         let key = key(&cluster);
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
-        Ok(Observed { cluster, world, pods, claims, missing_classes, delivery, furniture, said, tls })
+        Ok(Observed { cluster, world, pods, trials, claims, missing_classes, delivery, furniture, said, tls })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -281,11 +295,25 @@ pub fn key(cluster: &EtcdCluster) -> Key {
     Key { namespace: cluster.namespace().unwrap_or_default(), name: cluster.name_any() }
 }
 
-/// The pods of this very object: those of an earlier one of its name are being collected.
-fn own_pods(cluster: &EtcdCluster, pods: BTreeMap<String, PodFacts>) -> BTreeMap<Serial, PodFacts> {
-    let mut pods = by_serial(cluster, pods);
-    pods.retain(|_, pod| pod.owner == cluster.uid());
-    pods
+/// The pods of this very object, and its trials: those of an earlier one of its name are being collected.
+fn own_pods(
+    cluster: &EtcdCluster,
+    all: BTreeMap<String, AnyPod>,
+) -> (BTreeMap<Serial, PodFacts>, Vec<(Serial, TrialFacts)>) {
+    let (mut pods, mut trials) = (BTreeMap::new(), Vec::new());
+    for (name, pod) in all {
+        match pod {
+            AnyPod::Member(pod) if pod.owner == cluster.uid() => {
+                pods.insert(name, pod);
+            }
+            AnyPod::Trial(trial) if trial.owner == cluster.uid() => {
+                let serial = names::serial(&cluster.name_any(), &trial.member);
+                trials.extend(serial.map(|serial| (Serial(serial), trial)));
+            }
+            AnyPod::Member(_) | AnyPod::Trial(_) => {}
+        }
+    }
+    (by_serial(cluster, pods), trials)
 }
 
 fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMap<Serial, T> {
@@ -331,111 +359,8 @@ fn named_nodes(pods: &BTreeMap<Serial, PodFacts>, homes: &BTreeMap<Serial, Home>
     all
 }
 
-fn seats(
-    cluster: &EtcdCluster,
-    pods: &BTreeMap<Serial, PodFacts>,
-    claims: &BTreeMap<Serial, ClaimFacts>,
-    homes: &BTreeMap<Serial, Home>,
-    said: &Said,
-) -> BTreeMap<Serial, Seat> {
-    let mut seats = BTreeMap::<Serial, Seat>::new();
-    for (serial, facts) in pods {
-        seats.entry(*serial).or_default().pod = Some(pod(facts, said.seen.get(serial), said, cluster));
-    }
-    if cluster.spec.storage.ephemeral {
-        return seats;
-    }
-    for (serial, facts) in claims {
-        let ClaimFacts { uid, cluster_uid, terminating, volume_name: _, class: _, requested: _ } = facts;
-        seats.entry(*serial).or_default().claim = Some(Claim {
-            uid: uid.clone(),
-            ours: *cluster_uid == cluster.uid(),
-            terminating: *terminating,
-            home: homes.get(serial).cloned().unwrap_or(Home::Anywhere),
-        });
-    }
-    seats
-}
-
-fn pod(
-    facts: &PodFacts,
-    seen: Option<&members::Seen>,
-    said: &Said,
-    cluster: &EtcdCluster,
-) -> quorate_statemachine::Pod {
-    let PodFacts {
-        uid,
-        resource_version: _,
-        owner: _,
-        created,
-        node,
-        ip: _,
-        stage,
-        terminating,
-        trouble,
-        volume,
-        ticket,
-        template,
-        scheduling,
-        labelled_voter,
-        ready,
-    } = facts;
-    // A pod that no node has taken can be made anew at no cost when the spec says of its scheduling something else by now;
-    // one that runs stays where it is.
-    let waits_elsewhere = node.is_none() && *scheduling != Some(render::scheduling_hash(&cluster.spec));
-    quorate_statemachine::Pod {
-        uid: uid.clone(),
-        created: *created,
-        node: node.clone(),
-        stage: *stage,
-        terminating: *terminating,
-        trouble: trouble.as_ref().map(|told| told.trouble),
-        volume: volume.clone(),
-        ticket: ticket.as_ref().map(|held| self::ticket(held, said, cluster)),
-        ticket_since: ticket.as_ref().map(|held| held.since).unwrap_or_default(),
-        template: if waits_elsewhere { OUTDATED } else { *template },
-        labelled_voter: *labelled_voter,
-        ready: *ready,
-        sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
-        heard: seen.map(|seen| seen.heard).unwrap_or_default(),
-    }
-}
-
-/// The hash of no template.
-const OUTDATED: TemplateHash = TemplateHash(0);
-
-/// A ticket in the state machine's words, which speak of members by id. A pod's ticket names them by serial, since an id
-/// is nothing etcd is started with; a serial belongs to one id for ever, so the list that holds it translates. One that
-/// is not listed (any more) becomes an id that etcd never gives out: the ticket is then seen to be out of date.
-fn ticket(held: &TicketFacts, said: &Said, cluster: &EtcdCluster) -> Ticket {
-    const NOT_LISTED: MemberId = MemberId(0);
-    let id_of = |serial: &Serial| {
-        let members = said.list.iter().flat_map(|list| &list.members);
-        let mut with_serial = members.filter(|member| serial_of(cluster, member) == Some(*serial));
-        with_serial.next().map_or(NOT_LISTED, |member| MemberId(member.id.0))
-    };
-    let start = match &held.begin {
-        Begin::Seed => Start::Seed,
-        Begin::Join(serials) => Start::Join(serials.iter().map(id_of).collect()),
-        Begin::Resume => Start::Resume,
-    };
-    Ticket { start, volume: held.volume.clone() }
-}
-
 /// The serial to which a listed member's peer URL belongs.
 pub fn serial_of(cluster: &EtcdCluster, member: &quorate_etcd::Member) -> Option<Serial> {
     let cluster = render::Cluster::of(cluster)?;
     member.peer_urls.iter().find_map(|url| cluster.serial_of_peer_url(url))
-}
-
-fn membership(cluster: &EtcdCluster, said: &Said) -> Membership {
-    let Some(list) = &said.list else { return Membership::Unknown };
-    let members = list.members.iter().map(|member| {
-        let serial = serial_of(cluster, member);
-        let role = if member.learner { Role::Learner } else { Role::Voter };
-        (MemberId(member.id.0), Listed { serial, role, started: member.started() })
-    });
-    let members: BTreeMap<_, _> = members.collect();
-    let leader = said.leader().map(|(_, id)| id).filter(|id| members.contains_key(id));
-    Membership::Known(MemberList { cluster: ClusterId(list.cluster.0), leader, members })
 }

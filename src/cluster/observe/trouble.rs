@@ -61,7 +61,7 @@ fn in_condition(condition: &PodCondition) -> Option<Told> {
 
 /// On one line, without what changes at each retry ("back-off 2m40s restarting ..." names a growing time), and cut to
 /// [`MAX_WORDS`]: a status that changed at each look would be written at each look.
-fn one_line(words: &str) -> String {
+pub(super) fn one_line(words: &str) -> String {
     let steady = words.split_whitespace().filter(|word| !is_duration(word)).collect::<Vec<_>>().join(" ");
     let end = steady.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_WORDS).last();
     steady[..end.unwrap_or(0)].trim_end_matches([' ', ':']).to_owned()

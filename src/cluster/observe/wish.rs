@@ -1,24 +1,52 @@
 //! The spec in the state machine's words. Only translation; the schema has validated it.
 
-use quorate_crds::{EtcdCluster, OnDelete, OnScaleDown};
-use quorate_statemachine::{Life, Retention, Storage, TemplateHash, Wish};
+use std::collections::BTreeMap;
+
+use quorate_crds::{EtcdCluster, EtcdClusterSpec, Image, OnDelete, OnScaleDown};
+use quorate_statemachine::{Life, Minor, Release, Retention, STOPS, Storage, Version, Wish};
 
 use crate::cluster::render;
 
 /// What the user wants.
-pub fn of(cluster: &EtcdCluster, template: TemplateHash) -> Wish {
+pub fn of(cluster: &EtcdCluster) -> Wish {
     let spec = &cluster.spec;
+    let release = release(spec);
     Wish {
-        life: match (cluster.metadata.deletion_timestamp.is_some(), spec.paused) {
-            (true, true | false) => Life::Deleting,
-            (false, true) => Life::Paused,
-            (false, false) => Life::Wanted,
+        life: match (cluster.metadata.deletion_timestamp.is_some(), spec.paused, &release) {
+            (true, true | false, _) => Life::Deleting,
+            // The API server lets no version in that is none; nobody would know what to do for it.
+            (false, true, _) | (false, false, None) => Life::Paused,
+            (false, false, Some(_)) => Life::Wanted,
         },
         replicas: u8::try_from(spec.replicas).unwrap_or(0),
-        template,
-        max_learners: render::max_learners(&spec.version),
+        template: render::hash(spec),
+        resources: render::resources_hash(spec),
+        release: release.unwrap_or_else(|| at(spec, Version::default())),
+        stops: stops(spec),
         storage: storage(&spec.storage),
     }
+}
+
+/// What the members are to run in the end.
+pub fn release(spec: &EtcdClusterSpec) -> Option<Release> {
+    let version = Version::parse(&spec.version)?;
+    Some(Release { version, image: quorate_statemachine::Image::new(&spec.image_reference()) })
+}
+
+/// Where the way there leads through other minors, it is known which images hold them, unless the spec names one by its
+/// tag.
+fn stops(spec: &EtcdClusterSpec) -> BTreeMap<Minor, Release> {
+    let Image { repository: _, tag, pull_policy: _, pull_secrets: _ } = &spec.image;
+    match tag {
+        Some(_) => BTreeMap::new(),
+        None => STOPS.into_iter().map(|version| (version.minor, at(spec, version))).collect(),
+    }
+}
+
+/// The release of this version in the spec's repository.
+fn at(spec: &EtcdClusterSpec, version: Version) -> Release {
+    let reference = format!("{}:v{version}", spec.image.repository);
+    Release { version, image: quorate_statemachine::Image::new(&reference) }
 }
 
 fn storage(storage: &quorate_crds::Storage) -> Storage {
@@ -47,7 +75,7 @@ mod tests {
     fn wish(change: impl Fn(&mut EtcdCluster)) -> Wish {
         let mut cluster = EtcdCluster::new("db", EtcdClusterSpec::default());
         change(&mut cluster);
-        of(&cluster, TemplateHash(7))
+        of(&cluster)
     }
 
     #[test]
@@ -63,10 +91,30 @@ mod tests {
     }
 
     #[test]
-    fn the_version_decides_how_many_learners_there_may_be() {
-        assert_eq!(wish(|c| c.spec.version = "3.5.35".into()).max_learners, 1);
-        assert_eq!(wish(|c| c.spec.version = "3.6.16".into()).max_learners, 2);
-        assert_eq!(wish(|c| c.spec.version = "3.7.3".into()).max_learners, 2);
+    fn versions_on_the_way_are_of_the_same_repository() {
+        let wished = wish(|c| {
+            c.spec.version = "3.7.1".into();
+            c.spec.image.repository = "mirror.example.com/etcd".into();
+        });
+        assert_eq!(wished.release.version, Version::new(7, 1));
+        assert_eq!(wished.release.image.as_str(), "mirror.example.com/etcd:v3.7.1");
+        let stops: Vec<_> = wished.stops.values().map(|stop| stop.image.as_str()).collect();
+        let tried =
+            ["mirror.example.com/etcd:v3.5.35", "mirror.example.com/etcd:v3.6.16", "mirror.example.com/etcd:v3.7.3"];
+        assert_eq!(stops, tried);
+    }
+
+    #[test]
+    fn an_image_by_its_tag_is_the_only_one_that_is_known() {
+        let wished = wish(|c| c.spec.image.tag = Some("own".into()));
+        assert_eq!(wished.release.image.as_str(), "quay.io/coreos/etcd:own");
+        assert_eq!(wished.release.version, Version::new(6, 16));
+        assert!(wished.stops.is_empty());
+    }
+
+    #[test]
+    fn for_a_version_that_is_none_nothing_is_done() {
+        assert_eq!(wish(|c| c.spec.version = "newest".into()).life, Life::Paused);
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod tests {
             budget["spec"],
             json!({
                 "minAvailable": 2,
-                "selector": {"matchLabels": {"quorate.dev/cluster": "db", "quorate.dev/role": "voter"}},
+                "selector": {"matchLabels": {"app.kubernetes.io/name": "etcd", "quorate.dev/cluster": "db", "quorate.dev/role": "voter"}},
                 "unhealthyPodEvictionPolicy": "IfHealthyBudget",
             })
         );

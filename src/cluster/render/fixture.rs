@@ -2,6 +2,8 @@
 
 use quorate_crds::EtcdClusterSpec;
 
+use quorate_statemachine::{Image, Release, Version};
+
 use super::{Agent, Cluster};
 
 /// `db` in `prod`.
@@ -12,6 +14,11 @@ pub(super) fn cluster(spec: &EtcdClusterSpec) -> Cluster<'_> {
 /// An agent that takes no tickets but from the annotation.
 pub fn agent() -> Agent {
     Agent { image: "quorate.dev/agent:dev".into(), ticket_key: None }
+}
+
+/// What the default spec asks for.
+pub fn release() -> Release {
+    Release { version: Version::new(6, 16), image: Image::new("quay.io/coreos/etcd:v3.6.16") }
 }
 
 /// A spec in which the given change was made to the default.

@@ -10,6 +10,7 @@ mod service;
 mod template;
 mod ticket;
 mod tls;
+mod trial;
 
 use std::collections::BTreeMap;
 
@@ -19,11 +20,12 @@ use quorate_statemachine::Serial;
 
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, Volume, container_security, pod, pod_security};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, container_security, pod, pod_security};
 pub use service::{client_service, headless_service};
-pub use template::{hash, read_hash, scheduling_hash};
-pub use ticket::{Begin, RenderError, Sealed, max_learners, ticket};
+pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
+pub use ticket::{Begin, RenderError, Sealed, ticket};
 pub use tls::TlsFiles;
+pub use trial::trial;
 
 /// etcd's client port.
 pub const CLIENT_PORT: u16 = 2379;
@@ -95,9 +97,9 @@ impl<'a> Cluster<'a> {
         ])
     }
 
-    /// What selects the cluster's pods.
+    /// What selects the pods of the cluster's members, and no trial.
     fn selector(&self) -> BTreeMap<String, String> {
-        labels([(names::LABEL_CLUSTER, self.name)])
+        labels([(names::LABEL_CLUSTER, self.name), (names::LABEL_NAME, names::APP_NAME)])
     }
 
     /// The same for where a selector object is asked for.

@@ -1,30 +1,32 @@
-//! A member's pod: the official image, unchanged, started by the launcher. The same for every version of etcd and every
-//! start; what differs is in the ticket.
+//! A member's pod: the official image, unchanged, started by the launcher. But for the image it is the same for every
+//! version of etcd and every start; what differs is in the ticket.
 
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, ContainerPort, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource,
         EnvVar, EnvVarSource, HTTPGetAction, ImageVolumeSource, LocalObjectReference, ObjectFieldSelector,
-        PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecurityContext,
-        Volume as PodVolume, VolumeMount,
+        PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, ResourceRequirements,
+        SeccompProfile, SecurityContext, Volume as PodVolume, VolumeMount,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use quorate_crds::{Image, Scheduling, names};
-use quorate_statemachine::{Serial, Uid};
+use quorate_statemachine::{Release, Serial, Uid};
 
 use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template, tls};
 
 /// Where the member's volume is mounted.
 pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
 /// Where the agent is put, by itself, for etcd's container.
-const AGENT_FOLDER: &str = "/quorate";
+pub(super) const AGENT_FOLDER: &str = "/quorate";
 /// The agent on that volume.
-const AGENT: &str = "/quorate/quorate-agent";
+pub(super) const AGENT: &str = "/quorate/quorate-agent";
 /// The agent in its own image, which has nothing else: mounted at [`AGENT_FOLDER`], it is found at [`AGENT`].
 const AGENT_IN_IMAGE: &str = "/quorate-agent";
 /// When its image is pulled.
 const AGENT_PULL_POLICY: &str = "IfNotPresent";
+/// The container that runs the launcher, and then etcd.
+pub const ETCD_CONTAINER: &str = "etcd";
 /// Where the launcher finds its ticket.
 const POD_INFO_FOLDER: &str = "/etc/quorate";
 /// The most that the agent's volume may hold. The agent is one static binary of some 10 MB.
@@ -63,10 +65,11 @@ pub struct Agent {
     pub ticket_key: Option<String>,
 }
 
-/// The pod of a member. Without a ticket its launcher waits for one.
+/// The pod of a member, told to run this release. Without a ticket its launcher waits for one.
 pub fn pod(
     cluster: &Cluster<'_>,
     serial: Serial,
+    release: &Release,
     (agent, delivery): (&Agent, Delivery),
     volume: Volume<'_>,
     ticket: Option<&Sealed>,
@@ -80,15 +83,15 @@ pub fn pod(
         topology_spread_constraints: _,
     } = &cluster.spec.scheduling;
     Pod {
-        metadata: metadata(cluster, serial, ticket),
+        metadata: metadata(cluster, serial, release, ticket),
         spec: Some(PodSpec {
             hostname: Some(cluster.member(serial)),
             subdomain: Some(cluster.name.to_owned()),
-            init_containers: match delivery {
-                Delivery::ImageVolume => None,
-                Delivery::InitContainer => Some(vec![agent_container(cluster, &agent.image)]),
-            },
-            containers: vec![etcd_container(cluster, serial, agent, volume)],
+            // It asks for the same resources as etcd's container: a pod is counted at the larger of the two, and without
+            // them a pod could not be Guaranteed, nor live in a namespace whose quota demands them.
+            init_containers: agent_container(&agent.image, delivery, cluster.spec.resources.clone().into())
+                .map(|container| vec![container]),
+            containers: vec![etcd_container(cluster, serial, release, agent, volume)],
             volumes: Some(volumes(cluster, serial, agent, volume, delivery)),
             image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
                 pull_secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()
@@ -111,35 +114,49 @@ pub fn pod(
     }
 }
 
-fn metadata(cluster: &Cluster<'_>, serial: Serial, ticket: Option<&Sealed>) -> ObjectMeta {
+fn metadata(cluster: &Cluster<'_>, serial: Serial, release: &Release, ticket: Option<&Sealed>) -> ObjectMeta {
     let mut metadata = cluster.owned(cluster.member(serial));
     let mut annotations = ticket.map(Sealed::annotations).unwrap_or_default();
-    annotations.insert(names::ANNOTATION_TEMPLATE.to_owned(), template::write_hash(template::hash(cluster.spec)));
-    let scheduling = template::write_hash(template::scheduling_hash(cluster.spec));
-    annotations.insert(names::ANNOTATION_SCHEDULING.to_owned(), scheduling);
-    // Members speak to each other by their own addresses; a proxy in between answers for members that are not there.
-    annotations.insert("sidecar.istio.io/inject".to_owned(), "false".to_owned());
+    let own = [
+        (names::ANNOTATION_TEMPLATE, template::write_hash(template::hash(cluster.spec))),
+        (names::ANNOTATION_SETTINGS, template::settings(cluster.spec)),
+        (names::ANNOTATION_RESOURCES, template::write_hash(template::resources_hash(cluster.spec))),
+        (names::ANNOTATION_SCHEDULING, template::write_hash(template::scheduling_hash(cluster.spec))),
+        (names::ANNOTATION_VERSION, release.version.to_string()),
+        // Members speak to each other by their own addresses; a proxy in between answers for members that are not there.
+        ("sidecar.istio.io/inject", "false".to_owned()),
+    ];
+    annotations.extend(own.map(|(name, value)| (name.to_owned(), value)));
     metadata.annotations = Some(annotations);
     metadata
 }
 
-/// Brings the agent. It asks for the same resources as etcd's container: a pod is counted at the larger of the two, and
-/// without them a pod could not be Guaranteed, nor live in a namespace whose quota demands them.
-fn agent_container(cluster: &Cluster<'_>, image: &str) -> Container {
-    Container {
+/// Brings the agent, where no volume does.
+pub(super) fn agent_container(image: &str, delivery: Delivery, resources: ResourceRequirements) -> Option<Container> {
+    match delivery {
+        Delivery::ImageVolume => return None,
+        Delivery::InitContainer => {}
+    }
+    Some(Container {
         name: "agent".into(),
         image: Some(image.to_owned()),
         image_pull_policy: Some(AGENT_PULL_POLICY.into()),
         command: Some(vec![AGENT_IN_IMAGE.into(), "install".into(), AGENT.into()]),
         volume_mounts: Some(vec![mount("quorate", AGENT_FOLDER, false)]),
-        resources: Some(cluster.spec.resources.clone().into()),
+        resources: Some(resources),
         security_context: Some(container_security()),
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         ..Container::default()
-    }
+    })
 }
 
-fn etcd_container(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: Volume<'_>) -> Container {
+fn etcd_container(
+    cluster: &Cluster<'_>,
+    serial: Serial,
+    release: &Release,
+    agent: &Agent,
+    volume: Volume<'_>,
+) -> Container {
     let mut env = vec![
         value("QUORATE_MEMBER", &cluster.member(serial)),
         match volume {
@@ -158,8 +175,8 @@ fn etcd_container(cluster: &Cluster<'_>, serial: Serial, agent: &Agent, volume: 
     ];
     mounts.extend(cluster.spec.tls.mode.encrypts().then(|| mount(tls::VOLUME, tls::FOLDER, true)));
     Container {
-        name: "etcd".into(),
-        image: Some(cluster.spec.image_reference()),
+        name: ETCD_CONTAINER.into(),
+        image: Some(release.image.as_str().to_owned()),
         image_pull_policy: Some(cluster.spec.image.pull_policy.as_str().to_owned()),
         command: Some(vec![AGENT.into(), "launch".into()]),
         env: Some(env),
@@ -217,7 +234,7 @@ fn data_volume(cluster: &Cluster<'_>, serial: Serial, volume: Volume<'_>) -> Pod
     }
 }
 
-fn agent_volume(image: &str, delivery: Delivery) -> PodVolume {
+pub(super) fn agent_volume(image: &str, delivery: Delivery) -> PodVolume {
     let agent = PodVolume { name: "quorate".into(), ..PodVolume::default() };
     match delivery {
         Delivery::ImageVolume => {
@@ -272,7 +289,7 @@ fn empty_dir(limit: Quantity) -> EmptyDirVolumeSource {
     EmptyDirVolumeSource { size_limit: Some(limit), medium: None }
 }
 
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+pub(super) fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),

@@ -6,7 +6,7 @@ use quorate_backup::{launch, ticket::Ticket};
 use quorate_crds::{
     AntiAffinity, EtcdClusterSpec, LocalSecret, PullPolicy, Quantity, TopologySpread, WhenUnsatisfiable,
 };
-use quorate_statemachine::Millis;
+use quorate_statemachine::{Image, Millis, Version};
 use serde_json::{Value, json, to_value};
 
 use super::super::{Begin, fixture, ticket};
@@ -19,6 +19,7 @@ fn rendered(change: impl FnOnce(&mut EtcdClusterSpec)) -> Value {
     to_value(pod(
         &fixture::cluster(&spec),
         Serial(4),
+        &fixture::release(),
         (&fixture::agent(), Delivery::InitContainer),
         Volume::Claim(&volume),
         None,
@@ -32,7 +33,8 @@ fn mounted() -> Value {
     let volume = Uid::new("7d1e");
     let agent = fixture::agent();
     let agent = (&agent, Delivery::ImageVolume);
-    to_value(pod(&fixture::cluster(&spec), Serial(4), agent, Volume::Claim(&volume), None)).unwrap()
+    to_value(pod(&fixture::cluster(&spec), Serial(4), &fixture::release(), agent, Volume::Claim(&volume), None))
+        .unwrap()
 }
 
 fn etcd(pod: &Value) -> &Value {
@@ -51,11 +53,12 @@ fn a_ticket_from_birth_is_in_the_annotations_and_shown_as_a_file() {
     let spec = EtcdClusterSpec::default();
     let cluster = fixture::cluster(&spec);
     let volume = Uid::new("7d1e");
-    let own = ticket(&cluster, Serial(4), &volume, &Begin::Resume).unwrap();
+    let own = ticket(&cluster, Serial(4), &volume, fixture::release().version, &Begin::Resume).unwrap();
     let sealed = Sealed::new(&own, Millis(17)).unwrap();
     let pod = to_value(pod(
         &cluster,
         Serial(4),
+        &fixture::release(),
         (&fixture::agent(), Delivery::InitContainer),
         Volume::Claim(&volume),
         Some(&sealed),
@@ -81,6 +84,7 @@ fn ephemeral_storage_lives_and_dies_with_the_pod() {
     let pod = to_value(pod(
         &fixture::cluster(&spec),
         Serial(4),
+        &fixture::release(),
         (&fixture::agent(), Delivery::InitContainer),
         Volume::Ephemeral,
         None,
@@ -150,20 +154,20 @@ fn only_readiness_is_probed_and_where_the_launcher_answers() {
 }
 
 #[test]
-fn the_image_is_the_specs() {
-    let pod = rendered(|s| {
-        s.version = "3.7.3".into();
+fn the_image_is_the_releases_and_how_it_is_pulled_the_specs() {
+    let spec = fixture::spec(|s| {
         s.image.pull_policy = PullPolicy::Never;
         s.image.pull_secrets = vec![LocalSecret { name: "mirror".into() }];
     });
-    assert_eq!(etcd(&pod)["image"], "quay.io/coreos/etcd:v3.7.3");
+    let release = Release { version: Version::new(7, 3), image: Image::new("mirror.example.com/etcd:own") };
+    let agent = fixture::agent();
+    let agent = (&agent, Delivery::ImageVolume);
+    let pod = pod(&fixture::cluster(&spec), Serial(4), &release, agent, Volume::Ephemeral, None);
+    let pod = to_value(pod).unwrap();
+    assert_eq!(etcd(&pod)["image"], "mirror.example.com/etcd:own");
+    assert_eq!(pod["metadata"]["annotations"]["quorate.dev/version"], "3.7.3");
     assert_eq!(etcd(&pod)["imagePullPolicy"], "Never");
     assert_eq!(pod["spec"]["imagePullSecrets"], json!([{"name": "mirror"}]));
-    let pod = rendered(|s| {
-        s.image.repository = "mirror.example.com/etcd".into();
-        s.image.tag = Some("own".into());
-    });
-    assert_eq!(etcd(&pod)["image"], "mirror.example.com/etcd:own");
 }
 
 #[test]
@@ -175,6 +179,7 @@ fn the_agents_image_is_the_operators_and_does_not_make_a_pod_out_of_date() {
         to_value(pod(
             &fixture::cluster(&spec),
             Serial(4),
+            &fixture::release(),
             (&agent, Delivery::InitContainer),
             Volume::Claim(&volume),
             None,

@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn members_keep_apart_as_the_spec_says() {
         let term = json!({
-            "labelSelector": {"matchLabels": {"quorate.dev/cluster": "db"}},
+            "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "etcd", "quorate.dev/cluster": "db"}},
             "topologyKey": "kubernetes.io/hostname",
         });
         let rendered = |variant| to_value(with(|s| s.anti_affinity = variant, affinity)).unwrap();
@@ -126,7 +126,7 @@ mod tests {
                 "topologyKey": "topology.kubernetes.io/zone",
                 "maxSkew": 2,
                 "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": {"matchLabels": {"quorate.dev/cluster": "db"}},
+                "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "etcd", "quorate.dev/cluster": "db"}},
             }])
         );
     }

@@ -86,7 +86,7 @@ mod tests {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": true,
                 "ipFamilyPolicy": "PreferDualStack",
-                "selector": {"quorate.dev/cluster": "db"},
+                "selector": {"quorate.dev/cluster": "db", "app.kubernetes.io/name": "etcd"},
                 "ports": [
                     {"name": "client", "port": 2379, "targetPort": "client", "protocol": "TCP"},
                     {"name": "peer", "port": 2380, "targetPort": "peer", "protocol": "TCP"},
@@ -106,7 +106,7 @@ mod tests {
             json!({
                 "type": "ClusterIP",
                 "ipFamilyPolicy": "PreferDualStack",
-                "selector": {"quorate.dev/cluster": "db"},
+                "selector": {"quorate.dev/cluster": "db", "app.kubernetes.io/name": "etcd"},
                 "ports": [{"name": "client", "port": 2379, "targetPort": "client", "protocol": "TCP"}],
             })
         );

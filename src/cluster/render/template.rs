@@ -1,45 +1,95 @@
-//! The hash that tells whether a pod is up to date: over everything in it that comes from the spec, and over nothing
-//! else. An operator that is upgraded may render pods in another way; that alone restarts no member.
+//! The hash that tells whether a pod is up to date: over everything in it that comes from the spec and that only a new pod
+//! can have, and over nothing else. What a pod can be given while it is there (its image, its resources) is compared by
+//! itself. An operator that is upgraded may render pods in another way; that alone restarts no member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_crds::{
-    AutoCompaction, ClientService, EtcdClusterSpec, EtcdSettings, Image, LocalSecret, PullPolicy, Resources,
-    Scheduling, Storage, Tls, TlsMode, TlsSecrets,
+    AutoCompaction, ClientService, EtcdClusterSpec, EtcdSettings, Image, LocalSecret, PullPolicy, Scheduling, Storage,
+    Tls, TlsMode, TlsSecrets,
 };
-use quorate_statemachine::TemplateHash;
+use quorate_statemachine::{Release, TemplateHash};
 use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// What is hashed, in its JSON form. **A field that is added to it later must be left out of the JSON while it has its
-/// default**, else every member of every cluster is restarted by the upgrade that brings it.
+/// What is hashed, in its JSON form, each under its name in the spec. **A field that is added to it later must be left out
+/// of the JSON while it has its default**, else every member of every cluster is restarted by the upgrade that brings it.
 #[derive(Serialize)]
 struct Template<'a> {
-    version: &'a str,
-    image: String,
+    #[serde(rename = "spec.image.pullPolicy")]
     pull_policy: PullPolicy,
+    #[serde(rename = "spec.image.pullSecrets")]
     pull_secrets: &'a [LocalSecret],
     /// The limit of the emptyDir, for ephemeral storage. A claim's size is not the pod's.
+    #[serde(rename = "spec.storage.size")]
     ephemeral: Option<&'a str>,
     /// In bytes. `None` if it can't be told, as for a size that is no quantity; then no ticket is rendered either.
+    #[serde(rename = "spec.etcd.quota")]
     quota: Option<u64>,
+    #[serde(rename = "spec.etcd.autoCompaction")]
     auto_compaction: &'a AutoCompaction,
+    #[serde(rename = "spec.etcd.heartbeatIntervalMillis")]
     heartbeat_interval_millis: i32,
+    #[serde(rename = "spec.etcd.electionTimeoutMillis")]
     election_timeout_millis: i32,
+    #[serde(rename = "spec.etcd.snapshotCount")]
     snapshot_count: i32,
+    #[serde(rename = "spec.etcd.extraFlags")]
     extra_flags: &'a BTreeMap<String, String>,
-    resources: &'a Resources,
     /// Who provides the certificates, unless that is Quorate, which is the default.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "spec.tls", skip_serializing_if = "Option::is_none")]
     tls: Option<(TlsMode, Option<&'a TlsSecrets>)>,
 }
 
 /// The hash of the pods that this spec asks for: the first eight bytes of a SHA-256. It is no secret and no proof; two
 /// specs of one cluster that collide cost a restart that doesn't happen, once in 10^19 changes.
 pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
+    hash_of(template(spec))
+}
+
+/// A hash for each field of the spec that the pods' template is made of, for a pod's annotation: by it is told later which
+/// ones have changed.
+pub fn settings(spec: &EtcdClusterSpec) -> String {
+    serde_json::to_string(&setting_hashes(spec)).unwrap_or_default()
+}
+
+/// The fields of the spec that say something else than they did when a pod with this annotation was made.
+pub fn changed_settings(spec: &EtcdClusterSpec, annotation: &str) -> Vec<String> {
+    let Ok(before) = serde_json::from_str::<BTreeMap<String, String>>(annotation) else { return Vec::new() };
+    let now = setting_hashes(spec);
+    let fields: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+    fields.into_iter().filter(|field| before.get(*field) != now.get(*field)).cloned().collect()
+}
+
+fn setting_hashes(spec: &EtcdClusterSpec) -> BTreeMap<String, String> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(template(spec)) else { return BTreeMap::new() };
+    let short = |value: Value| format!("{:08x}", hash_of(value).0 >> 32);
+    fields.into_iter().map(|(field, value)| (field, short(value))).collect()
+}
+
+/// What tells the trial of one release from that of another, or of the same with other flags.
+pub fn trial_hash(spec: &EtcdClusterSpec, release: &Release) -> String {
+    let Release { version, image } = release;
+    let what = (version.to_string(), image.as_str(), write_hash(hash(spec)));
+    format!("{:08x}", hash_of(what).0 >> 32)
+}
+
+fn template(spec: &EtcdClusterSpec) -> Template<'_> {
     // Without `..`: whoever adds a field has to decide whether a change of it restarts the members.
-    let EtcdClusterSpec { replicas: _, version, image, storage, tls, etcd, resources, scheduling, service, paused: _ } =
-        spec;
+    let EtcdClusterSpec {
+        replicas: _,
+        // Given to the pod that is there.
+        version: _,
+        resources: _,
+        image,
+        storage,
+        tls,
+        etcd,
+        scheduling,
+        service,
+        paused: _,
+    } = spec;
     // What certificates say is in their Secrets, which are exchanged without a restart.
     let Tls { mode, lifetime_minutes: _, extra_names: _, secrets } = tls;
     let Image { repository: _, tag: _, pull_policy, pull_secrets } = image;
@@ -63,9 +113,7 @@ pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
     } = scheduling;
     // Not in the pod at all.
     let ClientService { type_: _, annotations: _, node_port: _ } = service;
-    let template = Template {
-        version,
-        image: spec.image_reference(),
+    Template {
         pull_policy: *pull_policy,
         pull_secrets,
         ephemeral: ephemeral.then(|| size.as_str()),
@@ -75,10 +123,13 @@ pub fn hash(spec: &EtcdClusterSpec) -> TemplateHash {
         election_timeout_millis: *election_timeout_millis,
         snapshot_count: *snapshot_count,
         extra_flags,
-        resources,
         tls: (*mode != TlsMode::default()).then_some((*mode, secrets.as_ref())),
-    };
-    hash_of(template)
+    }
+}
+
+/// The hash of the compute resources that this spec asks for.
+pub fn resources_hash(spec: &EtcdClusterSpec) -> TemplateHash {
+    hash_of(&spec.resources)
 }
 
 /// The hash of where the pods that this spec asks for may run.
@@ -124,16 +175,13 @@ mod tests {
     /// If this fails, the operator that is being built restarts every member of every cluster: see [`Template`].
     #[test]
     fn the_hash_of_a_spec_stays_what_it_always_was() {
-        assert_eq!(write_hash(hash(&EtcdClusterSpec::default())), "988b7098352b8c96");
+        assert_eq!(write_hash(hash(&EtcdClusterSpec::default())), "4ee3194e0f19aa54");
     }
 
     #[test]
     fn what_is_in_the_pod_changes_the_hash() {
-        let changes: [Change; 16] = [
+        let changes: [Change; 12] = [
             |s| s.tls.mode = TlsMode::Disabled,
-            |s| s.version = "3.6.17".into(),
-            |s| s.image.repository = "mirror.example.com/etcd".into(),
-            |s| s.image.tag = Some("v3.6.16-own".into()),
             |s| s.image.pull_policy = PullPolicy::Always,
             |s| s.image.pull_secrets = vec![LocalSecret { name: "mirror".into() }],
             |s| s.storage.ephemeral = true,
@@ -145,7 +193,6 @@ mod tests {
             |s| s.etcd.election_timeout_millis = 2000,
             |s| s.etcd.snapshot_count = 5000,
             |s| s.etcd.extra_flags = [("log-level".to_owned(), "debug".to_owned())].into(),
-            |s| s.resources.requests = [("cpu".to_owned(), Amount("1".into()))].into(),
         ];
         let mut seen = vec![hash(&EtcdClusterSpec::default())];
         for (number, change) in changes.into_iter().enumerate() {
@@ -156,8 +203,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_pod_and_where_it_runs_does_not() {
-        let changes: [Change; 12] = [
+    fn each_setting_that_changed_is_named() {
+        let before = settings(&EtcdClusterSpec::default());
+        assert_eq!(changed_settings(&EtcdClusterSpec::default(), &before), [""; 0]);
+        let after = fixture::spec(|s| {
+            s.etcd.snapshot_count = 5000;
+            s.etcd.extra_flags = [("log-level".to_owned(), "debug".to_owned())].into();
+            s.tls.mode = TlsMode::Disabled;
+            s.version = "3.7.3".into();
+        });
+        let named = ["spec.etcd.extraFlags", "spec.etcd.snapshotCount", "spec.tls"];
+        assert_eq!(changed_settings(&after, &before), named);
+        assert_eq!(changed_settings(&EtcdClusterSpec::default(), &settings(&after)), named);
+        for unreadable in ["", "[]", "{\"spec.etcd.quota\":1}"] {
+            assert_eq!(changed_settings(&after, unreadable), [""; 0], "{unreadable}");
+        }
+    }
+
+    #[test]
+    fn resources_have_a_hash_of_their_own() {
+        let more = fixture::spec(|s| s.resources.requests = [("cpu".to_owned(), Amount("1".into()))].into());
+        assert_ne!(resources_hash(&more), resources_hash(&EtcdClusterSpec::default()));
+    }
+
+    #[test]
+    fn what_is_not_in_the_pod_and_what_it_can_be_given_does_not() {
+        let changes: [Change; 15] = [
+            |s| s.version = "3.6.17".into(),
+            |s| s.image.repository = "mirror.example.com/etcd".into(),
+            |s| s.resources.requests = [("cpu".to_owned(), Amount("1".into()))].into(),
             |s| s.tls.lifetime_minutes = 60,
             |s| s.tls.extra_names = vec!["etcd.example.com".into()],
             |s| s.replicas = 5,
@@ -170,7 +244,6 @@ mod tests {
             |s| s.scheduling.priority_class_name = Some("high".into()),
             // The quota in force, said aloud.
             |s| s.etcd.quota = Some(Quantity::new("2Gi")),
-            // The image in force, said aloud.
             |s| s.image.tag = Some("v3.6.16".into()),
         ];
         for (number, change) in changes.into_iter().enumerate() {

@@ -79,7 +79,7 @@ fn worst(observed: &Observed, plan: &Plan) -> Option<(Weight, Told)> {
             }
         }
     }
-    worst.map(|(weight, about, finding)| (weight, sentences::tell(observed, about, finding)))
+    worst.map(|(weight, about, finding)| (weight, sentences::tell(observed, plan, about, finding)))
 }
 
 fn ready(observed: &Observed, plan: &Plan, worst: Option<&(Weight, Told)>) -> Verdict {
@@ -101,6 +101,7 @@ fn ready(observed: &Observed, plan: &Plan, worst: Option<&(Weight, Told)>) -> Ve
         | Phase::Scaling
         | Phase::Healing
         | Phase::Restarting
+        | Phase::Upgrading
         | Phase::QuorumLost
         | Phase::Deleting
         | Phase::Failed => (Truth::False, worst.map_or(of_phase, |(_, told)| told.clone())),
@@ -160,7 +161,8 @@ fn stalled(plan: &Plan, worst: Option<&(Weight, Told)>) -> Verdict {
             | Phase::Running
             | Phase::Scaling
             | Phase::Healing
-            | Phase::Restarting,
+            | Phase::Restarting
+            | Phase::Upgrading,
             worst,
         ) => worst.filter(|(weight, _)| *weight == Weight::Stuck).map(|(_, told)| told.clone()),
     };
@@ -181,6 +183,7 @@ fn reconciling(plan: &Plan, stalled: Truth, worst: Option<&(Weight, Told)>) -> V
         | Phase::Scaling
         | Phase::Healing
         | Phase::Restarting
+        | Phase::Upgrading
         | Phase::Deleting => true,
         Phase::Running => matches!(plan.look_again, LookAgain::AtOnce | LookAgain::Soon) && !plan.steps.is_empty(),
         Phase::Hibernated | Phase::QuorumLost | Phase::Paused | Phase::Failed => false,

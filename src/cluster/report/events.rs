@@ -1,6 +1,7 @@
 //! Events: what was done, and what has turned between two statuses. Derived, so that nothing is told twice at rest, and
 //! nothing is remembered. Pure but for sending.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,11 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder};
 use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
-use quorate_statemachine::{Finding, Life, Plan, Serial, Start, Step};
+use quorate_statemachine::{Finding, Life, Plan, Release, Serial, Start, Step};
 
 use super::sentences::{self, Weight};
 use crate::cluster::act::Renewed;
 use crate::cluster::observe::Observed;
+use crate::cluster::render;
 use crate::writes::Writes;
 
 /// How long an event may take. It is told or it is not; nothing waits for it longer.
@@ -69,6 +71,22 @@ fn of_step(cluster: &str, step: &Step) -> Option<News> {
         Step::MoveLeader { from, to } => {
             news(Reason::LeaderMoved, None, format!("The leadership was moved from {from} to {to}."))
         }
+        Step::SwitchRelease { serial, release, .. } => news(
+            Reason::MemberSwitched,
+            Some(*serial),
+            format!("{} was told to run etcd {} ({}).", name(*serial), release.version, release.image.as_str()),
+        ),
+        Step::ResizePod { serial, .. } => news(
+            Reason::Resizing,
+            Some(*serial),
+            format!("The resources of spec.resources were asked for {} while it runs.", name(*serial)),
+        ),
+        Step::EnableDowngrade(to) => {
+            news(Reason::DowngradeEnabled, None, format!("etcd was allowed to lower the cluster's version to {to}."))
+        }
+        Step::CancelDowngrade => {
+            news(Reason::DowngradeCancelled, None, "etcd is not to lower the cluster's version any more.".into())
+        }
         Step::DeleteClaim { serial, .. } => {
             news(Reason::VolumeDeleted, Some(*serial), format!("The volume claim of {} was deleted.", name(*serial)))
         }
@@ -78,6 +96,8 @@ fn of_step(cluster: &str, step: &Step) -> Option<News> {
         Step::CreateClaim(_)
         | Step::CreatePod { resume: false, .. }
         | Step::LabelPod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
         | Step::ReleaseFinalizer => None,
     }
 }
@@ -101,10 +121,33 @@ pub fn of_turns(observed: &Observed, plan: &Plan, new: &EtcdClusterStatus) -> Ve
     let wanted_away = observed.world.wish.replicas == 0 || observed.world.wish.life == Life::Deleting;
     let waking = old.phase == Some(quorate_crds::Phase::Hibernated);
     let mut news = of_conditions(&old.conditions, &new.conditions, wanted_away);
+    if old.observed_generation.is_some() && old.observed_generation != new.observed_generation {
+        news.extend(of_change(observed));
+    }
     if !wanted_away && !waking {
         news.extend(of_findings(observed, plan, &old));
     }
     news
+}
+
+/// What of the spec is not as the members' pods were made: what a roll is for. Told once for each change of the spec.
+fn of_change(observed: &Observed) -> Option<News> {
+    let spec = &observed.cluster.spec;
+    let wish = &observed.world.wish;
+    let mut changed = BTreeSet::new();
+    for pod in observed.pods.values().filter(|pod| pod.ticket.is_some()) {
+        let settings = pod.settings.as_deref().map(|before| render::changed_settings(spec, before));
+        changed.extend(settings.unwrap_or_default());
+        changed.extend((pod.resources != wish.resources).then(|| "spec.resources".to_owned()));
+        let told = pod.release.as_ref();
+        changed
+            .extend(told.is_some_and(|told| told.version != wish.release.version).then(|| "spec.version".to_owned()));
+        let other_image = |told: &Release| told.version == wish.release.version && told.image != wish.release.image;
+        changed.extend(told.is_some_and(other_image).then(|| "spec.image".to_owned()));
+    }
+    let fields = changed.into_iter().collect::<Vec<_>>().join(", ");
+    let note = format!("The members are brought up to date one by one, because of: {fields}.");
+    (!fields.is_empty()).then_some(News { warning: false, reason: Reason::SpecChanged, note, member: None })
 }
 
 /// Why certificates that can't be used are told of: not while they are merely being issued.
@@ -145,7 +188,7 @@ fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec
         let before = old.members.iter().find(|member| member.name == name).and_then(|member| member.reason.as_deref());
         let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding));
         let Some(worst) = worst.filter(|finding| sentences::weight(*finding) == Weight::Mending) else { continue };
-        let told = sentences::tell(observed, Some(serial), worst);
+        let told = sentences::tell(observed, plan, Some(serial), worst);
         if before != Some(told.reason.as_str()) {
             news.push(News { warning: true, reason: told.reason, note: told.sentence, member: Some(name) });
         }

@@ -8,15 +8,16 @@ use jiff::Timestamp;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec};
 use quorate_statemachine::{
     Alive, ClusterId, Entry, Freshness, Ledger, Life, Listed, MemberId, MemberList, Membership, Memory, Millis,
-    NodeName, NodeSight, Pod, PodStage, Retention, Role, Seat, Seeding, Serial, Sight, Standing, Storage, TemplateHash,
-    Ticket, Uid, Wish, World,
+    NodeName, NodeSight, Overall, Pod, PodStage, Release, Resize, Retention, Role, Seat, Seeding, Serial, Sight,
+    Standing, Storage, Ticket, Uid, Wish, World,
 };
 
 use crate::cluster::observe::certificates::Tls;
-use crate::cluster::observe::facts::PodFacts;
 use crate::cluster::observe::members::{Said, Seen};
+use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::{Furniture, Observed};
 use crate::cluster::pki::Certificates;
+use crate::cluster::render;
 
 /// The serials of the members.
 pub const SERIALS: [Serial; 3] = [Serial(0), Serial(1), Serial(2)];
@@ -26,6 +27,10 @@ const UNTIL: Timestamp = Timestamp::constant(2_000_000_000, 0);
 
 fn id(serial: Serial) -> MemberId {
     MemberId(100 + u64::from(serial.0))
+}
+
+fn release() -> Release {
+    render::fixture::release()
 }
 
 fn alive(serial: Serial) -> Alive {
@@ -38,6 +43,10 @@ fn alive(serial: Serial) -> Alive {
         committed: 9,
         applied: 9,
         live: true,
+        version: Some(release().version),
+        cluster_version: Some(release().version.minor),
+        storage: None,
+        peers: 2,
     }
 }
 
@@ -51,9 +60,13 @@ fn pod(serial: Serial, sight: Sight) -> Pod {
         terminating: false,
         trouble: None,
         volume: volume.clone(),
-        ticket: Some(Ticket { start: quorate_statemachine::Start::Resume, volume }),
+        ticket: Some(Ticket { start: quorate_statemachine::Start::Resume, volume, version: Some(release().version) }),
         ticket_since: Millis(1),
-        template: TemplateHash(7),
+        template: render::hash(&EtcdClusterSpec::default()),
+        resources: render::resources_hash(&EtcdClusterSpec::default()),
+        resize: Resize::Settled,
+        release: Some(release()),
+        switching: false,
         labelled_voter: true,
         ready: true,
         sight,
@@ -76,6 +89,13 @@ fn facts(pod: &Pod) -> PodFacts {
         ticket: None,
         template: pod.template,
         scheduling: None,
+        settings: None,
+        release: pod.release.clone(),
+        container: None,
+        switching: pod.switching,
+        resources: pod.resources,
+        resize_refused: None,
+        resize_pending: None,
         labelled_voter: pod.labelled_voter,
         ready: pod.ready,
     }
@@ -98,11 +118,16 @@ fn ledger() -> Ledger {
         create: Some(Uid::new(&format!("claim-{serial}"))),
         node: Some(NodeName::new("n1")),
         standing: Standing::Voter(id(serial)),
+        release: Some(release()),
+        former: None,
     };
     Ledger {
         seeding: Seeding::Done(ClusterId(77)),
         next_serial: Serial(3),
         members: SERIALS.into_iter().map(|serial| (serial, entry(serial))).collect(),
+        oldest_log: Some(release().version.minor),
+        logs_cut: false,
+        failed: None,
     }
 }
 
@@ -138,13 +163,25 @@ pub fn healthy() -> Observed {
         world: World {
             now: NOW,
             freshness: Freshness::Cached,
-            wish: Wish { life: Life::Wanted, replicas: 3, template: TemplateHash(7), max_learners: 2, storage },
+            wish: Wish {
+                life: Life::Wanted,
+                replicas: 3,
+                template: render::hash(&EtcdClusterSpec::default()),
+                resources: render::resources_hash(&EtcdClusterSpec::default()),
+                release: release(),
+                stops: BTreeMap::new(),
+                storage,
+            },
             memory: Memory::Ledger(ledger()),
             seats: pods.iter().map(|(serial, pod)| (*serial, seat(pod))).collect(),
             nodes: BTreeMap::from([(NodeName::new("n1"), NodeSight::Ready)]),
+            cordoned: BTreeSet::new(),
             membership: Membership::Known(list),
+            overall: Overall::Unknown,
+            trials: Vec::new(),
         },
         pods: pods.iter().map(|(serial, pod)| (*serial, facts(pod))).collect(),
+        trials: Vec::new(),
         claims: BTreeMap::new(),
         missing_classes: BTreeSet::new(),
         delivery: crate::cluster::render::Delivery::InitContainer,
@@ -153,7 +190,11 @@ pub fn healthy() -> Observed {
             certificates: Certificates::Valid { secret: "db-0".into(), until: UNTIL, expiring: false },
             access: None,
         },
-        said: Said { seen: pods.iter().map(|(serial, pod)| (*serial, seen(*serial, pod))).collect(), list: None },
+        said: Said {
+            seen: pods.iter().map(|(serial, pod)| (*serial, seen(*serial, pod))).collect(),
+            list: None,
+            overall: Overall::Unknown,
+        },
     }
 }
 

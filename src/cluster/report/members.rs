@@ -83,7 +83,7 @@ fn health(observed: &Observed, pod: Option<&Pod>) -> MemberHealth {
 fn reason(observed: &Observed, plan: &Plan, serial: Serial) -> Option<String> {
     let findings = plan.findings.get(&Some(serial))?;
     let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding))?;
-    Some(sentences::tell(observed, Some(serial), worst).reason.as_str().into())
+    Some(sentences::tell(observed, plan, Some(serial), worst).reason.as_str().into())
 }
 
 /// How many voters are well, as far as was seen.

@@ -1,13 +1,14 @@
 //! Reports: the status of what was observed and planned, the events of what has turned, the metrics of how long it took.
 //! Nothing that changes at every look is in a status, so that a cluster at rest is never written.
 
+mod changes;
 pub mod conditions;
 pub mod events;
 pub mod members;
 pub mod sentences;
 
 use jiff::Timestamp;
-use quorate_crds::names::LABEL_CLUSTER;
+use quorate_crds::names::{APP_NAME, LABEL_CLUSTER, LABEL_NAME};
 use quorate_crds::{EtcdClusterStatus, HexId};
 use quorate_statemachine::{Ledger, Membership, Memory, Plan, Seeding, Standing};
 
@@ -38,8 +39,9 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> EtcdClusterSt
         conditions: conditions::of(observed, plan, &old.conditions, now),
         replicas: i32::try_from(counted).unwrap_or(i32::MAX),
         ready_replicas: i32::try_from(members::healthy_voters(observed)).unwrap_or(i32::MAX),
-        selector: Some(format!("{LABEL_CLUSTER}={name}")),
+        selector: Some(format!("{LABEL_CLUSTER}={name},{LABEL_NAME}={APP_NAME}")),
         version: lowest.map(str::to_owned),
+        target_version: plan.heading.as_ref().map(|release| release.version.to_string()),
         cluster_id: match ledger.map(|ledger| ledger.seeding) {
             Some(Seeding::Done(id)) => Some(HexId::new(id.0)),
             Some(Seeding::NotBegun | Seeding::Begun(_)) | None => None,
@@ -80,6 +82,7 @@ pub fn phase(phase: quorate_statemachine::Phase) -> quorate_crds::Phase {
         Phase::Scaling => quorate_crds::Phase::Scaling,
         Phase::Healing => quorate_crds::Phase::Healing,
         Phase::Restarting => quorate_crds::Phase::Restarting,
+        Phase::Upgrading => quorate_crds::Phase::Upgrading,
         Phase::Hibernated => quorate_crds::Phase::Hibernated,
         Phase::QuorumLost => quorate_crds::Phase::QuorumLost,
         Phase::Paused => quorate_crds::Phase::Paused,

@@ -2,8 +2,9 @@
 //! remedy. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::{Reason, names};
-use quorate_statemachine::{Finding, Memory, Phase, Serial};
+use quorate_statemachine::{Finding, Memory, Phase, Plan, Serial};
 
+use super::changes;
 use crate::cluster::observe::Observed;
 use crate::cluster::pki::Certificates;
 
@@ -30,7 +31,16 @@ pub enum Weight {
 /// How much a finding weighs.
 pub fn weight(finding: Finding) -> Weight {
     match finding {
-        Finding::PodOutdated | Finding::QuorumTooThin => Weight::Passing,
+        Finding::PodOutdated
+        | Finding::QuorumTooThin
+        | Finding::ResourcesOutdated
+        | Finding::ReleaseOutdated
+        | Finding::RollWaits
+        | Finding::VersionsUnknown
+        | Finding::ClusterVersionLags
+        | Finding::DowngradeUnderWay
+        | Finding::LogsAreCut
+        | Finding::TrialOpen => Weight::Passing,
         Finding::EtcdUnknown
         | Finding::VolumeLost
         | Finding::VolumeForeign
@@ -48,12 +58,20 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::LauncherRefuses
         | Finding::ImageMissing
         | Finding::Unschedulable
-        | Finding::ContainerFailing => Weight::Stuck,
+        | Finding::ContainerFailing
+        | Finding::NoRoomToResize
+        | Finding::AlarmRaised
+        | Finding::NoWayThrough
+        | Finding::BelowFloor
+        | Finding::TrialImageMissing
+        | Finding::TrialFailed
+        | Finding::ReleaseFailed => Weight::Stuck,
     }
 }
 
 /// What is told of a finding about the cluster or one of its members.
-pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Told {
+#[expect(clippy::too_many_lines, reason = "one arm for each finding")]
+pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Finding) -> Told {
     let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
     let member = about.map_or_else(|| cluster.to_owned(), |serial| format!("{cluster}-{serial}"));
     let told = |reason, sentence: String| Told { reason, sentence };
@@ -144,6 +162,21 @@ pub fn tell(observed: &Observed, about: Option<Serial>, finding: Finding) -> Tol
         Finding::PodOutdated => {
             told(Reason::Rolling, format!("{member}: its pod is out of date and is replaced when its turn comes."))
         }
+        Finding::ResourcesOutdated => told(Reason::Resizing, changes::resources_outdated(&member)),
+        Finding::NoRoomToResize => told(Reason::NoRoomToResize, changes::no_room(observed, about, &member)),
+        Finding::ReleaseOutdated => told(Reason::Upgrading, changes::release_outdated(&member)),
+        Finding::RollWaits => told(Reason::Rolling, changes::ROLL_WAITS.into()),
+        Finding::VersionsUnknown => told(Reason::Upgrading, changes::VERSIONS_UNKNOWN.into()),
+        Finding::ClusterVersionLags => told(Reason::Upgrading, changes::CLUSTER_VERSION_LAGS.into()),
+        Finding::DowngradeUnderWay => told(Reason::Upgrading, changes::DOWNGRADE_UNDER_WAY.into()),
+        Finding::LogsAreCut => told(Reason::Upgrading, changes::LOGS_ARE_CUT.into()),
+        Finding::AlarmRaised => told(Reason::AlarmRaised, changes::ALARM_RAISED.into()),
+        Finding::NoWayThrough => told(Reason::NoWayThrough, changes::NO_WAY_THROUGH.into()),
+        Finding::BelowFloor => told(Reason::NoWayThrough, changes::below_floor(observed)),
+        Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(&member)),
+        Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
+        Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),
+        Finding::ReleaseFailed => told(Reason::ReleaseFailed, changes::release_failed(observed, plan)),
     }
 }
 
@@ -244,6 +277,7 @@ pub fn of_phase(phase: Phase) -> Told {
         Phase::Scaling => (Reason::Scaling, "Members are being added or removed."),
         Phase::Healing => (Reason::Healing, "A member is being brought back or replaced."),
         Phase::Restarting => (Reason::Rolling, "Members are being restarted one by one with changed settings."),
+        Phase::Upgrading => (Reason::Upgrading, "Members are being brought to another version of etcd, one by one."),
         Phase::Hibernated => {
             (Reason::Hibernated, "spec.replicas is 0: no pods, every volume kept. Raise it to wake the cluster.")
         }

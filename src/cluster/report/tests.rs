@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use quorate_crds::{EtcdClusterStatus, MemberHealth, Reason};
-use quorate_statemachine::{Membership, Phase, Plan, Serial, Sight, plan};
+use quorate_statemachine::{
+    Failed, Image, Membership, Memory, Overall, Phase, Plan, Release, Serial, Sight, Version, plan,
+};
 
 use super::fixture::{self, SERIALS, after, healthy, sighted};
 use super::{events, status};
@@ -48,7 +50,7 @@ fn a_healthy_cluster_is_ready_available_and_at_rest() {
     assert_eq!((status.replicas, status.ready_replicas), (3, 3));
     assert_eq!(status.leader.as_deref(), Some("db-0"));
     assert_eq!(status.version.as_deref(), Some("3.6.16"));
-    assert_eq!(status.selector.as_deref(), Some("quorate.dev/cluster=db"));
+    assert_eq!(status.selector.as_deref(), Some("quorate.dev/cluster=db,app.kubernetes.io/name=etcd"));
     assert_eq!(status.members.len(), 3);
 }
 
@@ -181,10 +183,62 @@ fn a_storage_class_that_does_not_exist_is_named_as_the_cause() {
     };
     observed.claims.insert(Serial(2), claim);
     let told = |observed: &Observed| {
-        super::sentences::tell(observed, Some(Serial(2)), quorate_statemachine::Finding::Unschedulable)
+        let plan = plan(&observed.world);
+        super::sentences::tell(observed, &plan, Some(Serial(2)), quorate_statemachine::Finding::Unschedulable)
     };
     assert_eq!(told(&observed).reason, Reason::VolumePending);
     observed.missing_classes.insert("nope".into());
     assert_eq!(told(&observed).reason, Reason::StorageClassMissing);
     assert!(told(&observed).sentence.starts_with("db-2: ") && told(&observed).sentence.ends_with(words));
+}
+
+#[test]
+fn a_release_that_failed_is_named_by_the_very_report_that_remembers_it() {
+    let observed = healthy();
+    let mut plan = plan(&observed.world);
+    let Memory::Ledger(mut ledger) = observed.world.memory.clone() else { panic!("{:?}", observed.world.memory) };
+    let release = Release { version: Version::new(7, 3), image: Image::new("mirror.example.com/etcd:x") };
+    ledger.failed = Some(Failed { wished: release.clone(), release, serial: Serial(2) });
+    plan.ledger = Some(ledger);
+    let told = super::sentences::tell(&observed, &plan, None, quorate_statemachine::Finding::ReleaseFailed);
+    for words in ["db-2", "3.7.3", "mirror.example.com/etcd:x", "spec.version"] {
+        assert!(told.sentence.contains(words), "{}", told.sentence);
+    }
+}
+
+#[test]
+fn the_status_shows_what_runs_and_what_is_on_its_way() {
+    let mut observed = healthy();
+    observed.world.wish.release = Release { version: Version::new(7, 3), image: Image::new("etcd:v3.7.3") };
+    observed.world.overall = Overall::Known { downgrade: None, alarm: false };
+    let (plan, status) = report(&observed, EARLY);
+    assert_eq!(plan.phase, Phase::Upgrading);
+    assert_eq!(status.version.as_deref(), Some("3.6.16"));
+    assert_eq!(status.target_version.as_deref(), Some("3.7.3"));
+    assert_eq!(truth(&status, "Reconciling"), ("True".into(), "Upgrading".into()));
+    assert_eq!(truth(&status, "Available").0, "True");
+}
+
+#[test]
+fn a_change_of_the_spec_is_told_once_with_its_fields() {
+    let (_, mut before) = report(&healthy(), EARLY);
+    before.observed_generation = Some(3);
+    let mut observed = after(healthy(), before);
+    let render = crate::cluster::render::resources_hash;
+    for pod in observed.pods.values_mut() {
+        let (begin, volume) = (crate::cluster::render::Begin::Resume, pod.volume.clone());
+        let held = crate::cluster::observe::pods::TicketFacts { begin, volume, version: None, since: pod.created };
+        pod.ticket = Some(held);
+        pod.resources = quorate_statemachine::TemplateHash(1);
+        assert_ne!(pod.resources, render(&observed.cluster.spec));
+        pod.release = pod.release.take().map(|told| Release { version: Version::new(5, 35), ..told });
+    }
+    let news = |observed: &Observed| {
+        let (plan, new) = report(observed, late());
+        let all = events::of_turns(observed, &plan, &new).into_iter();
+        (all.filter(|news| news.reason == Reason::SpecChanged).map(|news| news.note).collect::<Vec<_>>(), new)
+    };
+    let (told, status) = news(&observed);
+    assert!(matches!(told.as_slice(), [one] if one.ends_with("spec.resources, spec.version.")), "{told:?}");
+    assert_eq!(news(&after(observed, status)).0, [""; 0]);
 }

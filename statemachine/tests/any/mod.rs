@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 
 use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
-    Alive, Claim, ClusterId, Entry, Freshness, Home, Ledger, Life, Listed, MemberId, MemberList, Membership, Memory,
-    Millis, NodeName, NodeSight, Pod, PodStage, Refusal, Retention, Role, Seat, Seeding, Serial, Sight, Standing,
-    Start, Storage, TemplateHash, Ticket, Trouble, Uid, Wish, World,
+    Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Listed, MemberId, MemberList,
+    Membership, Memory, Millis, Minor, NodeName, NodeSight, Outcome, Overall, Pod, PodStage, Refusal, Release, Resize,
+    Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trial,
+    Trouble, Uid, Version, Wish, World,
 };
 
-use crate::scene::{NOW, Scene, cluster, founding, node, seeding};
+use crate::scene::{self, NOW, Scene, cluster, founding, node, seeding};
 
 /// Serials of members that may be there; those handed out since are above.
 const SERIALS: u32 = 6;
@@ -20,15 +21,69 @@ const SERIALS: u32 = 6;
 pub fn any_world() -> impl Strategy<Value = World> {
     let seats = collection::btree_map(serial(), seat(), 0..6);
     let nodes = collection::btree_map((0..SERIALS).prop_map(node), node_sight(), 0..6);
-    (wish(), memory(), seats, nodes, membership(), select(vec![Freshness::Cached, Freshness::Quorum])).prop_map(
-        |(wish, memory, seats, nodes, membership, freshness)| World {
+    let cordoned = collection::btree_set((0..SERIALS).prop_map(node), 0..3);
+    let etcd = (membership(), overall(), collection::vec(trial(), 0..4));
+    let freshness = select(vec![Freshness::Cached, Freshness::Quorum]);
+    (wish(), memory(), seats, (nodes, cordoned), etcd, freshness).prop_map(
+        |(wish, memory, seats, (nodes, cordoned), (membership, overall, trials), freshness)| World {
             now: NOW,
             freshness,
             wish,
             memory,
             seats,
             nodes,
+            cordoned,
             membership,
+            overall,
+            trials,
+        },
+    )
+}
+
+fn minor() -> impl Strategy<Value = Minor> {
+    (4..9_u16).prop_map(Minor)
+}
+
+/// Few of them, so that they often match; some below a floor, some of a minor that nobody knows.
+fn version() -> impl Strategy<Value = Version> {
+    let known = vec![(5, 20), (5, 35), (6, 5), (6, 16), (6, 17), (7, 1), (7, 3), (8, 0)];
+    select(known).prop_map(|(minor, patch)| Version::new(minor, patch))
+}
+
+fn release() -> impl Strategy<Value = Release> {
+    (version(), prop::bool::weighted(0.1)).prop_map(|(version, mirrored)| {
+        let usual = scene::release(version);
+        if mirrored { Release { image: Image::new("mirror"), ..usual } } else { usual }
+    })
+}
+
+fn overall() -> impl Strategy<Value = Overall> {
+    let known = (option::weighted(0.4, minor()), prop::bool::weighted(0.1));
+    prop_oneof![
+        1 => Just(Overall::Unknown),
+        5 => known.prop_map(|(downgrade, alarm)| Overall::Known { downgrade, alarm }),
+    ]
+}
+
+fn trial() -> impl Strategy<Value = Trial> {
+    let outcomes = vec![
+        Outcome::Open,
+        Outcome::Passed,
+        Outcome::ImageMissing,
+        Outcome::Failed,
+        Outcome::Undecided,
+        Outcome::Passed,
+    ];
+    let what = (serial(), uid(), release(), 0..2_u64, node_name());
+    (what, any::<bool>(), select(outcomes)).prop_map(
+        |((serial, uid, release, template, node), terminating, outcome)| Trial {
+            serial,
+            uid,
+            release,
+            template: TemplateHash(template),
+            node,
+            terminating,
+            outcome,
         },
     )
 }
@@ -67,13 +122,19 @@ fn storage() -> impl Strategy<Value = Storage> {
 
 fn wish() -> impl Strategy<Value = Wish> {
     let life = prop_oneof![8 => Just(Life::Wanted), 1 => Just(Life::Paused), 1 => Just(Life::Deleting)];
-    (life, 0..=7_u8, 0..2_u64, 0..=2_u8, storage()).prop_map(|(life, replicas, template, max_learners, storage)| Wish {
-        life,
-        replicas,
-        template: TemplateHash(template),
-        max_learners,
-        storage,
-    })
+    let hashes = (0..2_u64, 0..2_u64);
+    let stops = prop::bool::weighted(0.9);
+    (life, 0..=7_u8, hashes, release(), stops, storage()).prop_map(
+        |(life, replicas, (template, resources), release, stops, storage)| Wish {
+            life,
+            replicas,
+            template: TemplateHash(template),
+            resources: TemplateHash(resources),
+            release,
+            stops: STOPS.into_iter().filter(|_| stops).map(|stop| (stop.minor, scene::release(stop))).collect(),
+            storage,
+        },
+    )
 }
 
 fn seeding_state() -> impl Strategy<Value = Seeding> {
@@ -90,11 +151,9 @@ fn entry() -> impl Strategy<Value = Entry> {
         member_id().prop_map(Standing::Learner),
         member_id().prop_map(Standing::Voter)
     ];
-    (option::of(uid()), option::of(node_name()), standing).prop_map(|(create, node, standing)| Entry {
-        create,
-        node,
-        standing,
-    })
+    let releases = (option::of(release()), option::of(release()));
+    (option::of(uid()), option::of(node_name()), standing, releases)
+        .prop_map(|(create, node, standing, (release, former))| Entry { create, node, standing, release, former })
 }
 
 fn memory() -> impl Strategy<Value = Memory> {
@@ -102,10 +161,16 @@ fn memory() -> impl Strategy<Value = Memory> {
     prop_oneof![
         1 => Just(Memory::Blank),
         1 => Just(Memory::Unreadable),
-        12 => (seeding_state(), serial(), members).prop_map(|(seeding, next_serial, members)| {
-            Memory::Ledger(Ledger { seeding, next_serial, members })
-        }),
+        12 => (seeding_state(), serial(), members, (option::of(minor()), any::<bool>()), option::of(failed())).prop_map(
+            |(seeding, next_serial, members, (oldest_log, logs_cut), failed)| {
+                Memory::Ledger(Ledger { seeding, next_serial, members, oldest_log, logs_cut, failed })
+            }
+        ),
     ]
+}
+
+fn failed() -> impl Strategy<Value = Failed> {
+    (release(), release(), serial()).prop_map(|(release, wished, serial)| Failed { release, wished, serial })
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
@@ -117,7 +182,7 @@ fn claim() -> impl Strategy<Value = Claim> {
 fn ticket() -> impl Strategy<Value = Ticket> {
     let ids = collection::btree_set(member_id(), 0..4);
     let start = prop_oneof![Just(Start::Seed), ids.prop_map(Start::Join), Just(Start::Resume)];
-    (start, uid()).prop_map(|(start, volume)| Ticket { start, volume })
+    (start, uid(), option::of(version())).prop_map(|(start, volume, version)| Ticket { start, volume, version })
 }
 
 fn refusal() -> impl Strategy<Value = Refusal> {
@@ -127,8 +192,9 @@ fn refusal() -> impl Strategy<Value = Refusal> {
 fn alive() -> impl Strategy<Value = Alive> {
     let index = || select(vec![0, 9_900, 10_000_u64]);
     let flags = (prop::bool::weighted(0.8), any::<bool>(), any::<bool>(), prop::bool::weighted(0.8));
-    (instant(), instant(), flags, index(), index()).prop_map(
-        |(seen, process, (has_leader, leads, learner, live), committed, applied)| Alive {
+    let versions = (option::of(version()), option::of(minor()), option::of(minor()), 0..7_usize);
+    (instant(), instant(), flags, index(), index(), versions).prop_map(
+        |(seen, process, (has_leader, leads, learner, live), committed, applied, versions)| Alive {
             seen,
             process,
             has_leader,
@@ -137,6 +203,10 @@ fn alive() -> impl Strategy<Value = Alive> {
             committed,
             applied,
             live,
+            version: versions.0,
+            cluster_version: versions.1,
+            storage: versions.2,
+            peers: versions.3,
         },
     )
 }
@@ -156,7 +226,9 @@ fn pod() -> impl Strategy<Value = Pod> {
     let what = (uid(), instant(), option::of(node_name()), stage, prop::bool::weighted(0.2));
     let says = (option::weighted(0.2, trouble), sight(), instant(), any::<bool>(), any::<bool>());
     let made = (uid(), option::of(ticket()), instant(), 0..2_u64);
-    (what, says, made).prop_map(|(what, says, made)| {
+    let resize = select(vec![Resize::Settled, Resize::Settled, Resize::NoRoom, Resize::Refused]);
+    let runs = (0..2_u64, resize, option::weighted(0.9, release()), prop::bool::weighted(0.2));
+    (what, says, made, runs).prop_map(|(what, says, made, (resources, resize, release, switching))| {
         let (uid, created, node, stage, terminating) = what;
         let (trouble, sight, heard, labelled_voter, ready) = says;
         let (volume, ticket, ticket_since, template) = made;
@@ -172,6 +244,10 @@ fn pod() -> impl Strategy<Value = Pod> {
             ticket,
             ticket_since,
             template,
+            resources: TemplateHash(resources),
+            resize,
+            release,
+            switching,
             labelled_voter,
             ready,
             sight,
@@ -214,14 +290,29 @@ pub fn plausible_world() -> impl Strategy<Value = World> {
     let wish = select(vec![0, 1, 3, 3, 5, 5, 7_u8]);
     let life = prop_oneof![12 => Just(Life::Wanted), 1 => Just(Life::Paused), 1 => Just(Life::Deleting)];
     let settings = (wish, life, prop::bool::weighted(0.15), any::<bool>(), any::<bool>());
-    (start, settings, collection::vec((event(), 0..7_u32), 0..6)).prop_map(|(scene, settings, events)| {
-        let (wish, life, ephemeral, one_learner, retain) = settings;
-        let scene = scene.wish(wish).life(life);
-        let scene = if one_learner { scene.one_learner_at_a_time() } else { scene };
-        let scene = if retain { scene.retaining() } else { scene };
-        let scene = if ephemeral { scene.on_empty_dirs() } else { scene };
-        events.into_iter().fold(scene, |scene, (event, serial)| event(scene, serial)).world
-    })
+    let versions = (
+        select(vec![5, 6, 6, 6, 7_u16]),
+        option::of(select(vec![5, 6, 7_u16])),
+        option::of(minor()),
+        prop::bool::weighted(0.2),
+    );
+    (start, settings, versions, collection::vec((event(), 0..7_u32), 0..6)).prop_map(
+        |(scene, settings, versions, events)| {
+            let (wish, life, ephemeral, one_learner, retain) = settings;
+            let stop = |minor: u16| STOPS[usize::from(minor) - 5];
+            let (from, to, oldest_log, larger) = versions;
+            let to = to.unwrap_or(from);
+            let scene = if one_learner { scene.one_learner_at_a_time() } else { scene.all_run(stop(from)) };
+            let scene = scene.wish(wish).life(life).ledger(|ledger| ledger.oldest_log = oldest_log);
+            let scene = if to == from || one_learner { scene } else { scene.wish_version(stop(to)).asked() };
+            let serials = 0..if larger { SERIALS } else { 0 };
+            let scene = serials.fold(scene, Scene::of_other_size);
+            let scene = if from.abs_diff(to) == 1 { scene.all_tried(stop(to)) } else { scene };
+            let scene = if retain { scene.retaining() } else { scene };
+            let scene = if ephemeral { scene.on_empty_dirs() } else { scene };
+            events.into_iter().fold(scene, |scene, (event, serial)| event(scene, serial)).world
+        },
+    )
 }
 
 type Event = fn(Scene, u32) -> Scene;
@@ -261,6 +352,29 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, serial| scene.etcd(serial, |alive| alive.has_leader = false),
         |scene, serial| scene.line(serial, |line| line.started = !line.started),
         |scene, serial| scene.entry(serial, |entry| entry.create = None),
+        Scene::of_other_size,
+        Scene::switching,
+        Scene::cordoned,
+        Scene::crashing,
+        |scene, serial| scene.resize(serial, Resize::Refused),
+        |scene, serial| scene.resize(serial, Resize::NoRoom),
+        |scene, serial| scene.told(serial, STOPS[2]),
+        |scene, serial| scene.runs(serial, STOPS[2]),
+        |scene, serial| scene.runs(serial, STOPS[1]),
+        |scene, serial| scene.runs(serial, STOPS[0]),
+        |scene, serial| scene.told(serial, STOPS[1]),
+        |scene, serial| scene.etcd(serial, |alive| alive.peers = 1),
+        |scene, serial| scene.etcd(serial, |alive| alive.cluster_version = None),
+        |scene, _| scene.runs_at(Minor(5)),
+        |scene, _| scene.runs_at(Minor(6)),
+        |scene, _| scene.runs_at(Minor(7)),
+        |scene, _| scene.stored_as(Minor(6)),
+        |scene, _| scene.stored_as(Minor(5)),
+        |scene, _| scene.asked(),
+        |scene, _| scene.alarmed(),
+        |scene, _| scene.downgrade_to(Minor(6)),
+        |scene, _| scene.downgrade_to(Minor(5)),
+        |scene, serial| scene.has_failed(STOPS[2], serial),
     ];
     select(events)
 }

@@ -1,5 +1,8 @@
 //! What holds for every plan in every world, each rule written from the design and from nothing in the code it checks.
 
+#[path = "versions.rs"]
+mod versions;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
@@ -10,7 +13,7 @@ use quorate_statemachine::{
 /// A rule: why a plan for this world must not be, if it must not.
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
-pub const RULES: [(&str, Rule); 15] = [
+pub const RULES: [(&str, Rule); 24] = [
     ("at most one change of members, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
@@ -26,6 +29,15 @@ pub const RULES: [(&str, Rule); 15] = [
     ("no well voter is stopped while another is down", no_well_voter_is_stopped_beside_an_ill_one),
     ("no volume goes with a pod that is deleted", no_volume_goes_with_its_pod),
     ("objects are created where there are none", created_where_there_is_none),
+    ("a leader hands over before it is stopped", versions::leader_hands_over),
+    ("the next only when the last is back", versions::next_when_last_is_back),
+    ("versions go one minor a step", versions::one_minor_a_step),
+    ("going down is left to etcd", versions::down_by_etcd),
+    ("a release is tried first", versions::tried_first),
+    ("logs are cut before a minor that cannot read them", versions::logs_are_cut),
+    ("what a member runs is written down first", versions::written_down_first),
+    ("no newcomer while a downgrade is enabled", versions::no_newcomer_in_a_downgrade),
+    ("a newcomer runs the leader's minor", versions::newcomer_runs_the_leaders_minor),
 ];
 
 /// The rules a plan breaks.
@@ -196,7 +208,7 @@ fn a_create_goes_to_one_volume(world: &World, plan: &Plan) -> Result<(), String>
 fn resumed_on_its_own_volume(world: &World, plan: &Plan) -> Result<(), String> {
     let after = ledger_after(world, plan);
     for step in &plan.steps {
-        let Step::CreatePod { serial, bind, resume } = step else { continue };
+        let Step::CreatePod { serial, bind, resume, release: _ } = step else { continue };
         let create = after.members.get(serial).and_then(|entry| entry.create.as_ref());
         let claim = world.seats.get(serial).and_then(|seat| seat.claim.as_ref());
         match bind {
@@ -265,6 +277,8 @@ fn no_contradiction(_: &World, plan: &Plan) -> Result<(), String> {
         match step {
             Step::CreatePod { serial, .. }
             | Step::IssueTicket { serial, .. }
+            | Step::SwitchRelease { serial, .. }
+            | Step::ResizePod { serial, .. }
             | Step::DeletePod { serial, .. }
             | Step::DeleteClaim { serial, .. }
             | Step::AddLearner { serial, .. }
@@ -272,6 +286,10 @@ fn no_contradiction(_: &World, plan: &Plan) -> Result<(), String> {
             | Step::Remove { serial: Some(serial), .. } => acts.entry(*serial).or_default().push(step),
             Step::CreateClaim(_)
             | Step::LabelPod { .. }
+            | Step::TryRelease { .. }
+            | Step::EndTrial { .. }
+            | Step::EnableDowngrade(_)
+            | Step::CancelDowngrade
             | Step::Remove { serial: None, .. }
             | Step::MoveLeader { .. }
             | Step::ReleaseFinalizer => {}
@@ -298,7 +316,7 @@ fn no_well_voter_is_stopped_beside_an_ill_one(world: &World, plan: &Plan) -> Res
         .steps
         .iter()
         .filter_map(|step| match step {
-            Step::DeletePod { serial, .. } => Some(*serial),
+            Step::DeletePod { serial, .. } | Step::SwitchRelease { serial, .. } => Some(*serial),
             _ => None,
         })
         .filter(|serial| well(world, Some(*serial)) && voters.values().any(|voter| *voter == Some(*serial)))

@@ -54,8 +54,21 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
             let meant_to_stop = wish.life == Life::Deleting || wish.replicas == 0;
             let outdated = seat.pod.is_some_and(|pod| TemplateHash(u64::from(pod.template)) != wish.template);
             let alone = voters == 1 && outdated;
+            if outdated
+                && !meant_to_stop
+                && let Some(broken) = state.blame_stop(small(*serial))
+            {
+                return Some(broken);
+            }
             let live = seat.is(Role::Voter) && seat.steady();
             (live && steady - 1 < quorum(voters) && !meant_to_stop && !alone).then_some(Broken::Quorum)
+        }
+        Step::SwitchRelease { serial, release, .. } => {
+            let seat = state.seat(small(*serial));
+            let untried = seat.steady() && seat.is(Role::Voter) && !state.was_tried(small(*serial), release);
+            let few = seat.is(Role::Voter) && seat.steady() && voters > 1 && steady - 1 < quorum(voters);
+            let blamed = state.blame_stop(small(*serial)).or_else(|| few.then_some(Broken::Quorum));
+            blamed.or_else(|| untried.then_some(Broken::Untried))
         }
         Step::Remove { id, .. } => {
             let seat = state.seat(serial_of(*id)?);
@@ -78,6 +91,11 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
         | Step::DeleteClaim { .. }
         | Step::LabelPod { .. }
         | Step::AddLearner { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::MoveLeader { .. }
         | Step::ReleaseFinalizer => None,
     }
@@ -90,6 +108,9 @@ fn imagine(state: &mut State, step: &Step) {
             if let Some(pod) = &mut state.seat_mut(small(*serial)).pod {
                 pod.terminating = true;
             }
+        }
+        Step::SwitchRelease { serial, release, .. } => {
+            let _ = state.switch(small(*serial), release);
         }
         Step::Remove { id, .. } => {
             if let Some(serial) = serial_of(*id) {
@@ -107,6 +128,11 @@ fn imagine(state: &mut State, step: &Step) {
         | Step::DeleteClaim { .. }
         | Step::LabelPod { .. }
         | Step::AddLearner { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::MoveLeader { .. }
         | Step::ReleaseFinalizer => {}
     }

@@ -23,6 +23,8 @@ pub enum Action {
     /// Kubelet, launcher or garbage collection does the next thing at this seat.
     Progress(u8),
     CatchUp(u8),
+    /// etcd's leader looks at the members' versions.
+    Monitor,
     Heal(u8),
     /// A node that was cut off is gone for good.
     NeverHeals(u8),
@@ -64,8 +66,9 @@ impl Quorate {
                 state.operators[operator] = Operator::Idle;
                 true
             }
-            Action::Progress(serial) => state.progress(serial, config.volumes),
+            Action::Progress(serial) => state.progress(config, serial),
             Action::CatchUp(serial) => state.catch_up(serial),
+            Action::Monitor => state.monitor(),
             Action::Heal(serial) => heal(state, serial),
             Action::NeverHeals(serial) => {
                 lose_node(state, serial);
@@ -86,8 +89,9 @@ impl Quorate {
         let prompt = state.serials().filter(|serial| !state.slow.contains(*serial)).collect::<Vec<_>>();
         let moved = prompt
             .into_iter()
-            .filter(|serial| state.progress(*serial, self.config.volumes) || state.catch_up(*serial))
-            .count();
+            .filter(|serial| state.progress(&self.config, *serial) || state.catch_up(*serial))
+            .count()
+            + usize::from(state.monitor());
         state.settle();
         state.tidy();
         moved > 0 && state.broken.is_none()
@@ -130,6 +134,7 @@ impl Action {
             | Self::Act(_)
             | Self::Progress(_)
             | Self::CatchUp(_)
+            | Self::Monitor
             | Self::Heal(_)
             | Self::NeverHeals(_)
             | Self::NextWish => false,
@@ -148,6 +153,7 @@ impl Action {
             | Self::Crash(_)
             | Self::Progress(_)
             | Self::CatchUp(_)
+            | Self::Monitor
             | Self::Heal(_)
             | Self::NeverHeals(_)
             | Self::NextWish
@@ -176,6 +182,7 @@ impl Model for Quorate {
             return;
         }
         self.operators_may(state, actions);
+        actions.push(Action::Monitor);
         for serial in state.serials() {
             actions.extend([Action::Progress(serial), Action::CatchUp(serial), Action::Heal(serial)]);
             if self.config.kinds.contains(&Kind::Gone) && state.seat(serial).node == Node::Cut {
@@ -233,6 +240,14 @@ impl Model for Quorate {
             Property::always(name(Broken::PausedWrite), |_, s: &State| s.broken != Some(Broken::PausedWrite)),
             Property::always(name(Broken::Evicted), |_, s: &State| s.broken != Some(Broken::Evicted)),
             Property::always(name(Broken::RunAway), |_, s: &State| s.broken != Some(Broken::RunAway)),
+            Property::always(name(Broken::StoppedBesideDown), |_, s: &State| {
+                s.broken != Some(Broken::StoppedBesideDown)
+            }),
+            Property::always(name(Broken::LeaderStopped), |_, s: &State| s.broken != Some(Broken::LeaderStopped)),
+            Property::always(name(Broken::TwoMinors), |_, s: &State| s.broken != Some(Broken::TwoMinors)),
+            Property::always(name(Broken::TooLow), |_, s: &State| s.broken != Some(Broken::TooLow)),
+            Property::always(name(Broken::OldLog), |_, s: &State| s.broken != Some(Broken::OldLog)),
+            Property::always(name(Broken::Untried), |_, s: &State| s.broken != Some(Broken::Untried)),
             Property::always(COMES_TO_REST, |m: &Self, s: &State| {
                 s.broken.is_some() || m.calm.comes(&m.config, s, None).is_ok()
             }),
@@ -258,6 +273,12 @@ pub fn name(broken: Broken) -> &'static str {
         Broken::Promotion => "a learner is promoted only alive and caught up",
         Broken::PausedWrite => "nothing is written while paused",
         Broken::Evicted => "no eviction that the budget lets through costs quorum",
+        Broken::StoppedBesideDown => "no live voter is stopped to be updated while another is not back",
+        Broken::LeaderStopped => "a leader hands over before it is stopped to be updated",
+        Broken::TwoMinors => "no member is told to run what is two minors above the cluster",
+        Broken::TooLow => "no member is told to run less than the cluster runs at",
+        Broken::OldLog => "no member gets a log that its minor can't read",
+        Broken::Untried => "no running member is told to run what was not tried on its node",
         Broken::RunAway => "serials are not handed out without end",
     }
 }

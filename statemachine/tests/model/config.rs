@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quorate_statemachine::{
-    Entry, Ledger, Life, Memory, Retention, Role, Seeding, Serial, Standing, Storage, TemplateHash, Wish,
+    Entry, Ledger, Life, Memory, Minor, Retention, Role, Seeding, Serial, Standing, Storage, TemplateHash, Wish,
 };
 
 use crate::{
@@ -12,8 +12,9 @@ use crate::{
     planted::Mistake,
     state::{
         Age, CLUSTER, Claim, Data, Member, Node, Operator, Pod, Process, Seat, Serials, Stage, Start, State, Ticket,
-        id_of,
+        Versions, id_of,
     },
+    versions::release,
 };
 
 /// What volumes are made of.
@@ -55,8 +56,17 @@ pub struct Config {
     pub prompt: bool,
     /// An operator observes piece by piece, and the world moves on meanwhile.
     pub piecemeal: bool,
+    /// The minor that the members of a standing cluster run.
+    pub runs: u8,
+    /// The minor whose etcd ends as soon as it is started, though its image passes its trial.
+    pub crashes: Option<u8>,
+    /// The minor whose image fails its trial.
+    pub fails_trial: Option<u8>,
     pub mistake: Option<Mistake>,
 }
+
+/// The minor that is run where nothing else is said.
+pub const USUAL: u8 = 6;
 
 /// A wish for so many voters.
 pub fn voters(replicas: u8) -> Wish {
@@ -64,7 +74,9 @@ pub fn voters(replicas: u8) -> Wish {
         life: Life::Wanted,
         replicas,
         template: TemplateHash(0),
-        max_learners: 2,
+        resources: TemplateHash(0),
+        release: release(USUAL),
+        stops: [5, 6, 7].into_iter().map(|minor| (Minor(u16::from(minor)), release(minor))).collect(),
         storage: Storage::Claims { on_delete: Retention::Delete, on_scale_down: Retention::Delete },
     }
 }
@@ -82,6 +94,9 @@ impl Config {
             kinds: &[],
             prompt: false,
             piecemeal: false,
+            runs: USUAL,
+            crashes: None,
+            fails_trial: None,
             mistake: None,
         }
     }
@@ -112,6 +127,19 @@ impl Config {
         Self { piecemeal: true, ..self }
     }
 
+    /// A standing cluster runs this minor.
+    pub fn running(self, runs: u8) -> Self {
+        Self { runs, ..self }
+    }
+
+    pub fn crashing_on(self, minor: u8) -> Self {
+        Self { crashes: Some(minor), ..self }
+    }
+
+    pub fn failing_trial_of(self, minor: u8) -> Self {
+        Self { fails_trial: Some(minor), ..self }
+    }
+
     pub fn with(self, mistake: Mistake) -> Self {
         Self { mistake: Some(mistake), ..self }
     }
@@ -131,6 +159,10 @@ impl Config {
             wish: 0,
             seats,
             leader: None,
+            versions: Versions {
+                cluster: if self.voters_at_first() > 0 { self.runs } else { 0 },
+                ..Versions::default()
+            },
             memory: Arc::new(memory),
             operators: vec![Operator::Idle; self.operators],
             budget: u8::try_from(self.voters_at_first()).unwrap_or(0).saturating_sub(1),
@@ -166,6 +198,8 @@ impl Config {
             age: Age::Old,
             ticket: Some(Ticket { start: Start::Resume, volume: 0, age: Age::Old }),
             template: 0,
+            release: self.runs,
+            runs: self.runs,
             labelled: true,
             process: Process::Etcd,
             scratch,
@@ -182,6 +216,8 @@ impl Config {
             create: Some(0),
             born: Some(0),
             ghost: false,
+            old_log: self.runs == 5,
+            old_memory: self.runs == 5,
         }
     }
 }
@@ -200,10 +236,15 @@ fn standing_memory(config: &Config, size: u8) -> Memory {
         }),
         node: Some(node_name(serial, 0)),
         standing: Standing::Voter(id_of(serial)),
+        release: Some(release(config.runs)),
+        former: None,
     };
     Memory::Ledger(Ledger {
         seeding: Seeding::Done(CLUSTER),
         next_serial: Serial(u32::from(size)),
         members: (0..size).map(|serial| (Serial(u32::from(serial)), entry(serial))).collect(),
+        oldest_log: Some(Minor(u16::from(config.runs))),
+        logs_cut: false,
+        failed: None,
     })
 }

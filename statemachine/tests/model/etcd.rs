@@ -38,6 +38,7 @@ impl State {
         } else {
             self.leader = None;
         }
+        self.write_log();
         for seat in &mut self.seats {
             let exits = quorate && seat.member.is_none() && seat.node == Node::Ready;
             if exits
@@ -64,10 +65,10 @@ impl State {
         true
     }
 
-    pub fn add_learner(&mut self, serial: u8, max_learners: u8) -> Result<(), Denied> {
+    pub fn add_learner(&mut self, serial: u8) -> Result<(), Denied> {
         let voters = self.voters();
         let connected = voters == 1 || self.alive_voters() >= quorum(voters + 1);
-        let room = self.learners() < usize::from(max_learners);
+        let room = self.learners() < self.max_learners();
         if !self.has_quorum() || !connected || !room || self.seat(serial).member.is_some() {
             return Err(Denied);
         }

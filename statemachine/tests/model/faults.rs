@@ -61,6 +61,9 @@ impl Kind {
         Self::StatusLost,
         Self::Blind,
     ];
+    /// What may come in between while members are restarted one by one.
+    pub const ROLLING: &[Self] =
+        &[Self::Kill, Self::DeletePod, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Blind, Self::Crash];
     /// Everything, and the operator crashes at any time.
     pub const ALL: &[Self] = &[
         Self::Kill,
@@ -252,7 +255,7 @@ fn finish(state: &mut State, serial: u8) {
 fn dies_at_birth(config: &Config, state: &mut State, serial: u8) -> bool {
     let before = state.seat(serial);
     let was = state.broken;
-    if before.born.is_some() || !state.progress(serial, config.volumes) || state.broken != was {
+    if before.born.is_some() || !state.progress(config, serial) || state.broken != was {
         return false;
     }
     let seat = state.seat_mut(serial);

@@ -4,9 +4,10 @@
 use quorate_statemachine::{Home, Memory, Refusal, Role};
 
 use crate::{
-    config::Volumes,
+    config::{Config, Volumes},
     state::{
         Age, Broken, Claim, Data, Member, Node, Operator, Pod, Process, Seat, Serials, Stage, Start, State, Ticket,
+        Versions,
     },
 };
 
@@ -73,7 +74,7 @@ pub fn home(volumes: Volumes, claim: Claim, node: impl FnOnce() -> Home) -> Home
 
 impl State {
     /// The next thing that happens by itself at this seat; false if there is none.
-    pub fn progress(&mut self, serial: u8, volumes: Volumes) -> bool {
+    pub fn progress(&mut self, config: &Config, serial: u8) -> bool {
         let seat = self.seat(serial);
         if seat.claim.is_some_and(|claim| claim.terminating) && seat.pod.is_none() {
             self.seat_mut(serial).claim = None;
@@ -86,14 +87,19 @@ impl State {
             return true;
         }
         match (pod.stage, pod.process) {
-            (Stage::Unplaced, _) => seat.can_be_placed(volumes) && self.place(serial),
+            (Stage::Unplaced, _) => seat.can_be_placed(config.volumes) && self.place(config, serial),
             (Stage::Placed, _) if seat.node != Node::Ready || pod.terminating => false,
-            (Stage::Placed, Process::Waiting | Process::Dead | Process::Refused(_)) => self.launch(serial),
+            (Stage::Placed, _) if self.replace_container(serial) => {
+                self.launch(config, serial);
+                true
+            }
+            (Stage::Placed, Process::Waiting | Process::Dead | Process::Refused(_)) => self.launch(config, serial),
             (Stage::Placed, Process::Off | Process::Etcd) | (Stage::Finished, _) => false,
         }
     }
 
-    fn place(&mut self, serial: u8) -> bool {
+    fn place(&mut self, config: &Config, serial: u8) -> bool {
+        self.replace_container(serial);
         let seat = self.seat_mut(serial);
         if seat.node != Node::Ready {
             seat.node = Node::Ready;
@@ -106,18 +112,18 @@ impl State {
             pod.stage = Stage::Placed;
             pod.process = Process::Waiting;
         }
-        self.launch(serial);
+        self.launch(config, serial);
         true
     }
 
     /// The launcher looks at its ticket, and starts etcd or says why not.
-    fn launch(&mut self, serial: u8) -> bool {
+    fn launch(&mut self, config: &Config, serial: u8) -> bool {
         let before = self.seat(serial);
         let process = match before.verdict() {
             Verdict::Wait => Process::Waiting,
             Verdict::Refuse(refusal) => Process::Refused(refusal),
-            Verdict::Create => self.create(serial),
-            Verdict::Resume => self.resume(serial),
+            Verdict::Create => self.create(config, serial),
+            Verdict::Resume => self.resume(config, serial),
         };
         if let Some(pod) = &mut self.seat_mut(serial).pod {
             pod.process = process;
@@ -125,7 +131,7 @@ impl State {
         self.seat(serial) != before
     }
 
-    fn create(&mut self, serial: u8) -> Process {
+    fn create(&mut self, config: &Config, serial: u8) -> Process {
         let Some(Pod { ticket: Some(ticket), volume: marker, .. }) = self.seat(serial).pod else { return Process::Off };
         let known = self.members();
         match ticket.start {
@@ -133,14 +139,24 @@ impl State {
                 self.break_with(Broken::SeededTwice);
                 Process::Dead
             }
+            Start::Seed | Start::Join(_) if config.crashes == self.seat(serial).pod.map(|pod| pod.runs) => {
+                self.seat_mut(serial).put(Data::NoEntry { marker });
+                Process::Dead
+            }
             Start::Seed => {
+                self.found(serial);
                 let seat = self.seat_mut(serial);
                 seat.member = Some(Member { role: Role::Voter, started: true, matched: true });
                 self.bear(serial);
                 self.seat_mut(serial).put(Data::Entries { marker, acked: true });
                 Process::Etcd
             }
-            Start::Join(set) if set == known && self.seat(serial).member.is_some() && self.alive_voters() > 0 => {
+            Start::Join(set)
+                if set == known
+                    && self.seat(serial).member.is_some()
+                    && self.alive_voters() > 0
+                    && self.admits_newcomer(serial) =>
+            {
                 self.bear(serial);
                 self.seat_mut(serial).put(Data::Entries { marker, acked: false });
                 Process::Etcd
@@ -153,13 +169,14 @@ impl State {
         }
     }
 
-    fn resume(&mut self, serial: u8) -> Process {
+    fn resume(&mut self, config: &Config, serial: u8) -> Process {
         let seat = self.seat(serial);
         if seat.born != seat.volume() {
             self.break_with(Broken::OtherVolume);
         }
         // Its log carries the id that was removed, whatever id its address may have been given since.
-        if seat.member.is_some() && !seat.banned { Process::Etcd } else { Process::Dead }
+        let is_member = seat.member.is_some() && !seat.banned;
+        if is_member && self.starts(config, serial) { Process::Etcd } else { Process::Dead }
     }
 
     /// An identity gets its first log, which may be on one volume only, once.
@@ -191,6 +208,7 @@ impl State {
             // Nothing is left of an earlier life, not even the memory of it: what begins now is another one.
             self.seats.clear();
             self.leader = None;
+            self.versions = Versions::default();
         }
         for seat in &mut self.seats {
             let voter = seat.is(Role::Voter);

@@ -14,6 +14,7 @@ mod planted;
 mod rest;
 mod state;
 mod story;
+mod versions;
 
 use std::time::Instant;
 
@@ -26,6 +27,7 @@ use crate::{
     faults::Kind,
     planted::Mistake,
     state::Broken,
+    versions::wishing,
 };
 
 /// Checks all that can be reached, and says how much that was.
@@ -150,6 +152,52 @@ fn takes_on_a_new_template() {
     exhaust(Config::new("1 restarts", Origin::Standing(1), script).faults(2, Kind::STANDING));
 }
 
+/// So many voters of one minor, then of others in turn.
+fn versions(name: &'static str, size: u8, minors: &[u8]) -> Config {
+    let script: Vec<Wish> = minors.iter().map(|minor| wishing(voters(size), *minor)).collect();
+    Config::new(name, Origin::Standing(size), script).running(minors[0])
+}
+
+#[test]
+fn changes_its_version() {
+    exhaust(versions("1 goes 3.6 -> 3.7", 1, &[6, 7]).faults(1, Kind::STANDING));
+    exhaust(versions("1 goes 3.5 -> 3.7", 1, &[5, 7]).faults(1, Kind::STANDING));
+    exhaust(versions("3 go 3.6 -> 3.7", 3, &[6, 7]).faults(1, Kind::ROLLING));
+    exhaust(versions("3 go 3.5 -> 3.7 in a prompt world", 3, &[5, 7]).prompt().faults(1, Kind::ALL_AND_CRASH));
+    exhaust(versions("3 go 3.7 -> 3.6", 3, &[7, 6]).faults(1, Kind::ROLLING));
+    exhaust(
+        versions("3 go 3.7 -> 3.6 in a prompt world", 3, &[7, 6]).prompt().faults(at_least(1), Kind::ALL_AND_CRASH),
+    );
+    exhaust(versions("3 go 3.6 -> 3.7 -> 3.6, half-way", 3, &[6, 7, 6]).prompt().faults(1, Kind::ROLLING));
+    exhaust(versions("3 go 3.7 -> 3.6 -> 3.7, half-way", 3, &[7, 6, 7]).prompt().faults(1, Kind::ROLLING));
+    exhaust(versions("5 go 3.6 -> 3.7 in a prompt world", 5, &[6, 7]).prompt().faults(1, Kind::ROLLING));
+    exhaust(versions("3 go 3.6 -> 3.7 by two operators", 3, &[6, 7]).operators(2).prompt());
+    exhaust(versions("3 go 3.7 -> 3.6 by two operators", 3, &[7, 6]).operators(2).prompt());
+    exhaust(versions("3 go 3.6 -> 3.7 on emptyDirs", 3, &[6, 7]).on(Volumes::Ephemeral).faults(1, Kind::ROLLING));
+    let script = [wishing(voters(1), 5), wishing(voters(3), 5), wishing(voters(3), 7)];
+    let grows = Config::new("1 -> 3 and 3.5 -> 3.7", Origin::Standing(1), script).running(5).prompt();
+    exhaust(grows.faults(1, Kind::ROLLING));
+    let new_pods = |wish: Wish| Wish { template: TemplateHash(1), ..wish };
+    let script = [voters(3), new_pods(wishing(voters(3), 7))];
+    exhaust(Config::new("3.6 -> 3.7 with new pods", Origin::Standing(3), script).prompt().faults(1, Kind::ROLLING));
+}
+
+#[test]
+fn keeps_off_releases_that_fail() {
+    let crashes = versions("3.7 crashes on 3", 3, &[6, 7]).crashing_on(7);
+    exhaust(crashes.prompt().faults(1, Kind::ROLLING));
+    exhaust(versions("3.7 crashes on 3, and 3.6 again", 3, &[6, 7, 6]).crashing_on(7).prompt());
+    exhaust(versions("3.7 crashes on 1", 1, &[6, 7]).crashing_on(7));
+    exhaust(versions("3.7 fails its trial", 3, &[6, 7]).failing_trial_of(7).prompt().faults(1, Kind::ROLLING));
+    exhaust(versions("3.6 crashes on the way down", 3, &[7, 6]).crashing_on(6).prompt());
+}
+
+#[test]
+fn sleeps_between_versions() {
+    let script = [voters(3), voters(0), wishing(voters(0), 7), wishing(voters(3), 7)];
+    exhaust(Config::new("3 sleep, and wake for 3.7", Origin::Standing(3), script).prompt().faults(1, Kind::ROLLING));
+}
+
 #[test]
 fn pauses() {
     let script = [voters(3), wish(1, |wish| wish.life = Life::Paused), voters(1)];
@@ -192,9 +240,9 @@ fn is_drained() {
 #[test]
 fn one_learner_at_a_time() {
     // etcd 3.5.
-    let slowly = [wish(3, |wish| wish.max_learners = 1)];
+    let slowly = [wishing(voters(3), 5)];
     exhaust(Config::new("0 -> 3, one learner", Origin::Nothing, slowly.clone()).faults(at_least(0), Kind::ALL));
-    let grows = Config::new("1 -> 3, one learner, prompt world", Origin::Standing(1), slowly).prompt();
+    let grows = Config::new("1 -> 3, one learner, prompt world", Origin::Standing(1), slowly).running(5).prompt();
     exhaust(grows.faults(at_least(1), Kind::ALL_AND_CRASH));
 }
 
@@ -243,6 +291,14 @@ fn planted_mistakes_are_caught() {
     let founding = Config::new("planted", Origin::Nothing, [voters(3)]);
     catch(founding, Mistake::SeededTwice, Broken::SeededTwice);
     catch(from(3, 1), Mistake::VolumeDeletedBeforeRemoval, Broken::VolumeDeleted);
+    let up = || versions("planted", 3, &[6, 7]).prompt();
+    catch(up(), Mistake::SwitchedTwo, Broken::StoppedBesideDown);
+    catch(versions("planted", 3, &[6, 7]), Mistake::SwitchedBeforeBack, Broken::StoppedBesideDown);
+    catch(up(), Mistake::LeaderSwitched, Broken::LeaderStopped);
+    catch(up(), Mistake::Untried, Broken::Untried);
+    catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::JumpedTwoMinors, Broken::TwoMinors);
+    catch(versions("planted", 3, &[7, 6]).prompt(), Mistake::TakenDownByImage, Broken::TooLow);
+    catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::LogsLeft, Broken::OldLog);
     let network = from(3, 3).on(Volumes::Network).faults(1, &[Kind::Cut]);
     catch(network, Mistake::ForceDeletedUnreachable, Broken::TwoPlaces);
 }

@@ -1,10 +1,13 @@
 //! From what is really there to what an operator sees of it: a `World`. It may see less than there is, never more.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use quorate_statemachine::{
-    Alive, Claim, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, NodeName, NodeSight, Pod,
-    PodStage, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, Uid, World,
+    Alive, Claim, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, Minor, NodeName,
+    NodeSight, Overall, Pod, PodStage, Resize, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, Uid, World,
 };
 
 use crate::state;
@@ -12,6 +15,7 @@ use crate::{
     config::{Config, Volumes},
     kubelet,
     state::{Age, CLUSTER, Node, Process, Serials, Stage, State, id_of},
+    versions::release,
 };
 
 /// Far from zero, so that "long ago" fits.
@@ -72,6 +76,12 @@ pub fn look(config: &Config, state: &State, truth: &State, eyes: Eyes, freshness
         memory: Memory::clone(&state.memory),
         seats: state.serials().filter_map(seen).collect(),
         nodes: nodes(config, state),
+        cordoned: BTreeSet::new(),
+        overall: match eyes {
+            Eyes::Open => truth.overall(),
+            Eyes::Blind => Overall::Unknown,
+        },
+        trials: truth.trials(config, config.wish(state).template),
         membership: match eyes {
             Eyes::Open if truth.has_quorum() => Membership::Known(list(truth)),
             Eyes::Open | Eyes::Blind => Membership::Unknown,
@@ -111,6 +121,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
             state::Start::Resume => Start::Resume,
         },
         volume: volume(ticket.volume),
+        version: Some(release(pod.release).version),
     });
     Pod {
         uid: pod_uid(serial, pod.made),
@@ -122,11 +133,19 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
             Stage::Finished => PodStage::Finished,
         },
         terminating: pod.terminating,
-        trouble: (pod.stage == Stage::Unplaced && pod.age == Age::Old).then_some(Trouble::Unschedulable),
+        trouble: match (pod.stage, pod.process) {
+            (Stage::Unplaced, _) if pod.age == Age::Old => Some(Trouble::Unschedulable),
+            (Stage::Placed, Process::Dead) if config.crashes == Some(pod.runs) => Some(Trouble::ContainerFailing),
+            (Stage::Unplaced | Stage::Placed | Stage::Finished, _) => None,
+        },
         volume: volume(pod.volume),
         ticket,
         ticket_since: pod.ticket.map_or(Millis(0), |ticket| since(ticket.age)),
         template: TemplateHash(u64::from(pod.template)),
+        resources: TemplateHash(0),
+        resize: Resize::Settled,
+        release: Some(release(pod.release)),
+        switching: pod.runs != pod.release,
         labelled_voter: pod.labelled,
         ready: seat.alive() && state.has_quorum() && seat.member.is_some(),
         sight,
@@ -157,6 +176,10 @@ fn sight(state: &State, serial: u8, process: Process) -> Sight {
             committed: COMMITTED,
             applied: if seat.acked() { COMMITTED } else { BEHIND },
             live: true,
+            version: seat.pod.map(|pod| release(pod.runs).version),
+            cluster_version: Some(Minor(u16::from(state.versions.cluster))),
+            storage: Some(Minor(u16::from(state.versions.cluster))),
+            peers: state.seats.iter().filter(|other| other.member.is_some() && other.alive()).count().saturating_sub(1),
         }),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quorate_statemachine::{Bind, Freshness, Life, Memory, Plan, Retention, Role, Step, Storage};
+use quorate_statemachine::{Bind, Freshness, Life, Memory, Plan, Release, Retention, Role, Step, Storage};
 
 use crate::{
     blame::{blame, blame_plan},
@@ -15,6 +15,7 @@ use crate::{
         Age, Broken, Claim, Data, Glimpse, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials,
         Stage, Start, State, Ticket, serial_of,
     },
+    versions::minor_of,
 };
 
 /// What the operator would do now, having looked again by quorum reads if the plan says so.
@@ -93,15 +94,21 @@ fn conclude(config: &Config, state: &mut State, operator: usize, eyes: Eyes, gli
 /// The serial whose pod the step's guard speaks of.
 fn pod_of(step: &Step) -> Option<u8> {
     match step {
-        Step::IssueTicket { serial, .. } | Step::DeletePod { serial, .. } | Step::LabelPod { serial, .. } => {
-            Some(small(*serial))
-        }
+        Step::IssueTicket { serial, .. }
+        | Step::DeletePod { serial, .. }
+        | Step::SwitchRelease { serial, .. }
+        | Step::LabelPod { serial, .. } => Some(small(*serial)),
         Step::CreateClaim(_)
         | Step::CreatePod { .. }
         | Step::DeleteClaim { .. }
         | Step::AddLearner { .. }
         | Step::Promote { .. }
         | Step::Remove { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::MoveLeader { .. }
         | Step::ReleaseFinalizer => None,
     }
@@ -112,6 +119,7 @@ fn names_what_is_there(state: &State, step: &Step) -> bool {
     match step {
         Step::IssueTicket { serial, pod, .. }
         | Step::DeletePod { serial, pod }
+        | Step::SwitchRelease { serial, pod, .. }
         | Step::LabelPod { serial, pod, .. } => {
             let serial = small(*serial);
             state.seat(serial).pod.is_some_and(|there| *pod == pod_uid(serial, there.made))
@@ -122,6 +130,11 @@ fn names_what_is_there(state: &State, step: &Step) -> bool {
         | Step::AddLearner { .. }
         | Step::Promote { .. }
         | Step::Remove { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::MoveLeader { .. }
         | Step::ReleaseFinalizer => true,
     }
@@ -170,7 +183,9 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
     let Held { step, stale } = held;
     match step {
         Step::CreateClaim(serial) => create_claim(state, intent, small(serial)),
-        Step::CreatePod { serial, bind, resume } => create_pod(config, state, intent, small(serial), &bind, resume),
+        Step::CreatePod { serial, bind, resume, release } => {
+            create_pod(config, state, intent, small(serial), &bind, resume.then_some(Start::Resume), &release)
+        }
         Step::IssueTicket { serial, ticket, .. } if !stale => issue(state, small(serial), &ticket),
         Step::DeletePod { serial, .. } if !stale => delete_pod(config, state, small(serial)),
         Step::DeleteClaim { serial, claim } => {
@@ -185,13 +200,21 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
             pod.labelled = voter;
             Ok(())
         }
-        Step::IssueTicket { .. } | Step::DeletePod { .. } | Step::LabelPod { .. } => Err(Denied),
+        Step::SwitchRelease { serial, release, .. } if !stale => state.switch(small(serial), &release),
+        Step::IssueTicket { .. } | Step::DeletePod { .. } | Step::SwitchRelease { .. } | Step::LabelPod { .. } => {
+            Err(Denied)
+        }
+        // No resources are wished for here.
+        Step::ResizePod { .. } => Err(Denied),
+        step @ (Step::TryRelease { .. } | Step::EndTrial { .. } | Step::EnableDowngrade(_) | Step::CancelDowngrade) => {
+            state.version_step(&step)
+        }
         Step::AddLearner { serial, expect } => {
             if intent.outrun && config.mistake != Some(Mistake::LedgerUnread) {
                 return Err(Denied);
             }
             expected(config, state, &expect)?;
-            state.add_learner(small(serial), config.wish(state).max_learners)
+            state.add_learner(small(serial))
         }
         Step::Promote { id, expect, .. } => {
             expected(config, state, &expect)?;
@@ -241,7 +264,8 @@ fn create_pod(
     intent: &Intent,
     serial: u8,
     bind: &Bind,
-    resume: bool,
+    start: Option<Start>,
+    release: &Release,
 ) -> Result<(), Denied> {
     if serial >= SERIALS {
         state.break_with(Broken::RunAway);
@@ -261,7 +285,8 @@ fn create_pod(
         return Err(Denied);
     }
     seat.pods_made += u8::from(*bind == Bind::Ephemeral);
-    let ticket = resume.then_some(Ticket { start: Start::Resume, volume: made.1, age: Age::New });
+    let ticket = start.map(|start| Ticket { start, volume: made.1, age: Age::New });
+    let release = minor_of(release);
     seat.pod = Some(Pod {
         made: made.0,
         volume: made.1,
@@ -270,6 +295,8 @@ fn create_pod(
         age: Age::New,
         ticket,
         template: u8::try_from(template.0).unwrap_or(u8::MAX),
+        release,
+        runs: release,
         labelled: false,
         process: Process::Off,
         scratch: Data::Empty,
@@ -416,7 +443,7 @@ pub fn overtake(before: &State, state: &mut State, by: Option<usize>, fault: boo
 fn overtaken(before: &State, after: &State, step: &Step) -> bool {
     let pods = |serial| (before.seat(serial).pod, after.seat(serial).pod);
     match step {
-        Step::IssueTicket { serial, .. } | Step::DeletePod { serial, .. } => {
+        Step::IssueTicket { serial, .. } | Step::DeletePod { serial, .. } | Step::SwitchRelease { serial, .. } => {
             let (then, now) = pods(small(*serial));
             then.map(|pod| pod.face()) != now.map(|pod| pod.face())
         }
@@ -434,6 +461,11 @@ fn overtaken(before: &State, after: &State, step: &Step) -> bool {
         | Step::DeleteClaim { .. }
         | Step::AddLearner { .. }
         | Step::Remove { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
         | Step::MoveLeader { .. }
         | Step::ReleaseFinalizer => false,
     }

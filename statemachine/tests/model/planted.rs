@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use quorate_statemachine::{
-    Bind, MemberId, MemberList, Membership, Memory, NodeSight, Plan, Role, Seat, Seeding, Serial, Sight, Start, Step,
-    Ticket, World, plan,
+    Bind, FIRST_WITH_NEW_LOG, MemberId, MemberList, Membership, Memory, NodeSight, Plan, Role, Seat, Seeding, Serial,
+    Sight, Start, Step, Ticket, World, plan,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +26,20 @@ pub enum Mistake {
     SeededTwice,
     /// The volume is deleted first, then the member removed.
     VolumeDeletedBeforeRemoval,
+    /// Two members are told to run the new release at once.
+    SwitchedTwo,
+    /// The next member is switched as soon as the last one's pod is told.
+    SwitchedBeforeBack,
+    /// The wished release is run at once, however far it is.
+    JumpedTwoMinors,
+    /// The leader is switched without handing over.
+    LeaderSwitched,
+    /// Members are switched back though all run the new minor and etcd was not asked.
+    TakenDownByImage,
+    /// The logs of 3.5 are not cut before 3.7.
+    LogsLeft,
+    /// Nothing is tried before.
+    Untried,
     /// A pod on an unreachable node is deleted by force and started elsewhere.
     ForceDeletedUnreachable,
 }
@@ -43,11 +57,77 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         Mistake::SeededTwice => seed_another(world),
         Mistake::VolumeDeletedBeforeRemoval => delete_first(world, &plan),
         Mistake::ForceDeletedUnreachable => start_elsewhere(world),
+        Mistake::SwitchedTwo => switch_two(world, &plan),
+        Mistake::SwitchedBeforeBack => switch_tried(world, &mut plan, |_, leads| !leads),
+        Mistake::Untried => switch_if(world, &mut plan, |calm, leads| calm && !leads),
+        Mistake::JumpedTwoMinors | Mistake::TakenDownByImage => {
+            try_wished(world).or_else(|| switch_if(world, &mut plan, |calm, leads| calm && !leads))
+        }
+        Mistake::LeaderSwitched => switch_tried(world, &mut plan, |calm, _| calm),
+        Mistake::LogsLeft => leave_logs(world, &plan),
     };
     if let Some(steps) = spoilt {
         plan.steps = steps;
     }
     plan
+}
+
+fn switch_two(world: &World, plan: &Plan) -> Option<Vec<Step>> {
+    let first = plan.steps.iter().find(|step| matches!(step, Step::SwitchRelease { .. }))?.clone();
+    let Step::SwitchRelease { serial, release, .. } = &first else { return None };
+    let (other, pod) = world
+        .seats
+        .iter()
+        .filter_map(|(other, seat)| Some((*other, seat.pod.as_ref()?)))
+        .find(|(other, pod)| other != serial && pod.release.as_ref() != Some(release))?;
+    let second = Step::SwitchRelease { serial: other, pod: pod.uid.clone(), release: release.clone(), ticket: None };
+    Some(vec![first, second])
+}
+
+/// Switches the highest voter that does not run what is wished, where that is told of whether all have come back and of
+/// whether it leads; and writes that down.
+fn switch_if(world: &World, plan: &mut Plan, fits: fn(bool, bool) -> bool) -> Option<Vec<Step>> {
+    let (list, _) = list(world)?;
+    let wished = &world.wish.release;
+    let pod = |serial: &Serial| world.seats.get(serial)?.pod.as_ref();
+    let voters = || list.members.iter().filter_map(|(id, line)| Some((*id, line.serial?)));
+    let back = voters()
+        .all(|(_, serial)| pod(&serial).is_some_and(|pod| !pod.switching && matches!(pod.sight, Sight::Etcd(_))));
+    let due = |serial: &Serial| pod(serial).is_some_and(|pod| pod.release.as_ref() != Some(wished));
+    let (_, serial) = voters()
+        .filter(|(id, serial)| due(serial) && fits(back, list.leader == Some(*id)))
+        .max_by_key(|(_, serial)| *serial)?;
+    let mut ledger = match (&plan.ledger, &world.memory) {
+        (Some(ledger), _) | (None, Memory::Ledger(ledger)) => ledger.clone(),
+        (None, Memory::Blank | Memory::Unreadable) => return None,
+    };
+    ledger.members.get_mut(&serial)?.release = Some(wished.clone());
+    plan.ledger = Some(ledger);
+    let pod = pod(&serial)?.uid.clone();
+    Some(vec![Step::SwitchRelease { serial, pod, release: wished.clone(), ticket: None }])
+}
+
+/// Tries what is wished for whom it was not tried.
+fn try_wished(world: &World) -> Option<Vec<Step>> {
+    let release = &world.wish.release;
+    let untried =
+        |serial: &Serial| !world.trials.iter().any(|trial| trial.serial == *serial && trial.release == *release);
+    let serial = *world.seats.keys().find(|serial| untried(serial))?;
+    let node = world.seats.get(&serial)?.pod.as_ref()?.node.clone()?;
+    Some(vec![Step::TryRelease { serial, node, release: release.clone() }])
+}
+
+/// The same, once all trials have been made.
+fn switch_tried(world: &World, plan: &mut Plan, fits: fn(bool, bool) -> bool) -> Option<Vec<Step>> {
+    (world.trials.len() == world.seats.len()).then(|| switch_if(world, plan, fits)).flatten()
+}
+
+fn leave_logs(world: &World, right: &Plan) -> Option<Vec<Step>> {
+    let cuts = right.steps.iter().any(|step| matches!(step, Step::EnableDowngrade(_)));
+    let mut forgetful = world.clone();
+    let Memory::Ledger(ledger) = &mut forgetful.memory else { return None };
+    ledger.oldest_log = Some(FIRST_WITH_NEW_LOG);
+    cuts.then(|| plan(&forgetful).steps)
 }
 
 fn list(world: &World) -> Option<(&MemberList, BTreeSet<MemberId>)> {
@@ -66,14 +146,15 @@ fn create_again(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
         let Seat { pod, claim } = world.seats.get(&serial).cloned().unwrap_or_default();
         match (pod, claim) {
             (None, None) => {
-                let pod = Step::CreatePod { serial, bind: Bind::NewClaim, resume: false };
+                let release = world.wish.release.clone();
+                let pod = Step::CreatePod { serial, bind: Bind::NewClaim, resume: false, release };
                 return Some(vec![Step::CreateClaim(serial), pod]);
             }
             (Some(pod), Some(claim)) if claim.uid != first && pod.sight == Sight::Waiting => {
                 let mut ledger = ledger.clone();
                 ledger.members.get_mut(&serial)?.create = Some(claim.uid.clone());
                 plan.ledger = Some(ledger);
-                let ticket = Ticket { start: Start::Join(known), volume: claim.uid };
+                let ticket = Ticket { start: Start::Join(known), volume: claim.uid, version: None };
                 return Some(vec![Step::IssueTicket { serial, pod: pod.uid, ticket }]);
             }
             (Some(_) | None, _) => {}
@@ -109,7 +190,7 @@ fn seed_another(world: &World) -> Option<Vec<Step>> {
         .filter(|(serial, _)| **serial != seed)
         .filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?)))
         .find(|(_, pod)| pod.sight == Sight::Waiting && pod.ticket.is_none())?;
-    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone() };
+    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone(), version: None };
     Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
 }
 
@@ -134,7 +215,8 @@ fn start_elsewhere(world: &World) -> Option<Vec<Step>> {
             }
             (None, Some(claim)) if entry.node.as_ref().is_some_and(cut) => {
                 let bind = Bind::Claim(claim.uid.clone());
-                return Some(vec![Step::CreatePod { serial: *serial, bind, resume: true }]);
+                let release = world.wish.release.clone();
+                return Some(vec![Step::CreatePod { serial: *serial, bind, resume: true, release }]);
             }
             (Some(_) | None, _) => {}
         }

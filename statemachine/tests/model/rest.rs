@@ -18,6 +18,7 @@ use crate::{
     observe::{Eyes, made_of, small},
     operator::{act, consider, observe, overtake},
     state::{Data, Node, Operator, Pod, Process, Seat, Serials, Stage, State, quorum},
+    versions::minor_of,
 };
 
 /// More rounds than any way to rest takes; one that takes more goes in circles.
@@ -84,12 +85,14 @@ fn mark(state: &State) -> u64 {
 fn round(config: &Config, state: &mut State, told: &mut Vec<String>) -> Result<bool, String> {
     let before = state.clone();
     for serial in state.serials() {
-        while state.progress(serial, config.volumes) {
+        while state.progress(config, serial) {
             state.settle();
             state.tidy();
         }
         state.catch_up(serial);
     }
+    state.monitor();
+    state.settle();
     if observe(config, state, 0, Eyes::Open) {
         while let Operator::Acting(intent) = state.operators[0].clone() {
             told.push(match (&intent.ledger, intent.steps.first()) {
@@ -159,6 +162,13 @@ fn waits_rightly(config: &Config, state: &State, plan: &Plan) -> bool {
         | Phase::Hibernated
         | Phase::Paused
         | Phase::Deleting => false,
+        // A release that does not run is held off, and all go on with the one before.
+        Phase::Upgrading => {
+            let bad = Some(minor_of(&config.wish(state).release));
+            let held = (config.crashes == bad && says(Finding::ReleaseFailed))
+                || (config.fails_trial == bad && says(Finding::TrialFailed));
+            held && state.steady_voters() == usize::from(config.wish(state).replicas)
+        }
     }
 }
 
@@ -198,6 +208,10 @@ fn serves_well(config: &Config, state: &State, plan: &Plan) -> Result<(), String
     let wish = config.wish(state);
     let voters = state.voters();
     let current = |pod: Pod| TemplateHash(u64::from(pod.template)) == wish.template && pod.labelled;
+    let minor = minor_of(&wish.release);
+    if !state.has_arrived(minor) {
+        return Err(format!("3.{minor} is wished, and there is {:?}", state.versions));
+    }
     let well = |seat: &&Seat| {
         let pod = seat.pod.is_some_and(|pod| pod.process == Process::Etcd && !pod.terminating && current(pod));
         seat.is(Role::Voter) && seat.acked() && pod

@@ -33,6 +33,10 @@ impl Serials {
         Self(self.0 | 1 << serial)
     }
 
+    pub fn without(self, serial: u8) -> Self {
+        Self(self.0 & !(1 << serial))
+    }
+
     pub fn contains(self, serial: u8) -> bool {
         self.0 & (1 << serial) != 0
     }
@@ -121,6 +125,10 @@ pub struct Pod {
     pub age: Age,
     pub ticket: Option<Ticket>,
     pub template: u8,
+    /// The minor that it is told to run.
+    pub release: u8,
+    /// The minor that its container was made of.
+    pub runs: u8,
     pub labelled: bool,
     pub process: Process,
     /// Its emptyDir, with ephemeral storage.
@@ -130,9 +138,10 @@ pub struct Pod {
 impl Pod {
     /// What the API server shows of it: what "unchanged since it was observed" speaks of. Readiness is left out, so
     /// that the guard refuses less here than in truth.
-    pub fn face(&self) -> (u8, Stage, bool, Option<(Start, u8)>, u8, bool) {
-        let ticket = self.ticket.map(|ticket| (ticket.start, ticket.volume));
-        (self.volume, self.stage, self.terminating, ticket, self.template, self.labelled)
+    pub fn face(&self) -> Self {
+        let ticket = self.ticket.map(|ticket| Ticket { age: Age::New, ..ticket });
+        let (age, process, runs, scratch) = (Age::New, Process::Off, 0, Data::Empty);
+        Self { made: 0, age, process, runs, scratch, ticket, ..*self }
     }
 }
 
@@ -155,6 +164,7 @@ pub struct Member {
 }
 
 /// All that belongs to one serial.
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was or was not")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seat {
     pub claim: Option<Claim>,
@@ -174,6 +184,10 @@ pub struct Seat {
     pub born: Option<u8>,
     /// Its pod was deleted by force while its process goes on behind a cut link.
     pub ghost: bool,
+    /// Its log has entries in the form of 3.5, behind which no raft snapshot was taken.
+    pub old_log: bool,
+    /// The same of the log that its process holds in memory, and sends to a newcomer.
+    pub old_memory: bool,
 }
 
 impl Seat {
@@ -246,6 +260,17 @@ pub enum Operator {
     Acting(Arc<Intent>),
 }
 
+/// What etcd as a whole holds of versions, and what was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Versions {
+    /// The minor that the cluster runs at; zero before there is one.
+    pub cluster: u8,
+    /// The minor that it may be taken down to.
+    pub downgrade: Option<u8>,
+    /// For whom a trial of a minor is there, which has ended: for 3.5, 3.6 and 3.7.
+    pub tried: [Serials; 3],
+}
+
 /// Which property was broken by the last transition. A state in which one is broken has no successors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Broken {
@@ -262,6 +287,12 @@ pub enum Broken {
     PausedWrite,
     Evicted,
     RunAway,
+    StoppedBesideDown,
+    LeaderStopped,
+    TwoMinors,
+    TooLow,
+    OldLog,
+    Untried,
 }
 
 /// Everything that is really there.
@@ -271,6 +302,7 @@ pub struct State {
     pub wish: u8,
     pub seats: Vec<Seat>,
     pub leader: Option<u8>,
+    pub versions: Versions,
     pub memory: Arc<Memory>,
     pub operators: Vec<Operator>,
     /// The disruption budget's `minAvailable`.

@@ -48,6 +48,7 @@ fn words(model: &Quorate, action: Action, before: &State, after: &State) -> Stri
         Action::Crash(_) => "an operator crashes".to_owned(),
         Action::Progress(serial) => format!("{serial} goes on: {}", seat(after, serial)),
         Action::CatchUp(serial) => format!("{serial} catches up"),
+        Action::Monitor => format!("etcd looks at its versions: {:?}", after.versions),
         Action::Heal(serial) => format!("the node of {serial} is back"),
         Action::NeverHeals(serial) => format!("the node of {serial}, which was cut off, is gone for good"),
         Action::NextWish => format!("now {:?} is wished", model.config.wish(after)),
@@ -116,7 +117,7 @@ fn scene(state: &State) -> String {
     }
     let list: Vec<_> = ids(state.members()).map(|id| id.0).collect();
     let voting: Vec<_> = ids(voters(state)).map(|id| id.0).collect();
-    let _ = writeln!(text, "  members {list:?}, voters {voting:?}, leader {:?}", state.leader);
+    let _ = writeln!(text, "  members {list:?}, voters {voting:?}, leader {:?}, {:?}", state.leader, state.versions);
     match &*state.memory {
         Memory::Blank => text.push_str("  no ledger"),
         Memory::Unreadable => text.push_str("  a ledger that can't be read"),
@@ -149,6 +150,7 @@ fn seat(state: &State, serial: u8) -> String {
             let ticket = pod.ticket.map(|ticket| ticket.start);
             let going = if pod.terminating { " terminating" } else { "" };
             let _ = write!(text, ", pod {:?}/{:?}{going} ticket {ticket:?} {:?}", pod.stage, pod.process, pod.age);
+            let _ = write!(text, ", runs 3.{} of 3.{}", pod.runs, pod.release);
         }
     }
     if let Some(member) = seat.member {

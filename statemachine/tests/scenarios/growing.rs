@@ -37,9 +37,9 @@ fn a_learner_whose_pod_waits_is_started_before_one_whose_pod_does_not() {
 #[test]
 fn etcd_3_5_takes_one_learner_at_a_time() {
     seed_with_two_spares().one_learner_at_a_time().plan().does(["add 1"]);
-    let added = cluster(1).wish(3).one_learner_at_a_time().added(1).spare(2);
+    let added = cluster(1).wish(3).added(1).spare(2).one_learner_at_a_time();
     added.plan().does(["ticket 1: join [0, 1] on claim-1"]);
-    let second = cluster(2).wish(3).one_learner_at_a_time().spare(2);
+    let second = cluster(2).wish(3).spare(2).one_learner_at_a_time();
     second.plan().does(["add 2"]);
 }
 

@@ -3,13 +3,17 @@
 #[path = "../scene/mod.rs"]
 mod scene;
 
+mod downgrading;
+mod draining;
 mod founding;
 mod growing;
 mod healing;
 mod losing;
 mod memory;
 mod promoting;
+mod resizing;
 mod restarting;
 mod resting;
 mod shrinking;
 mod spares;
+mod upgrading;

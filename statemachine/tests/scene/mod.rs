@@ -3,13 +3,14 @@
 #![allow(dead_code, reason = "each test that includes this speaks some of its words, not all")]
 
 pub mod told;
+pub mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
-    Alive, Claim, ClusterId, Entry, Freshness, Home, Ledger, Life, Listed, MemberId, MemberList, Membership, Memory,
-    Millis, NodeName, NodeSight, Pod, PodStage, Refusal, Retention, Role, Seat, Seeding, Serial, Sight, Standing,
-    Start, Storage, TemplateHash, Ticket, Trouble, Uid, Wish, World,
+    Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Listed, MemberId, MemberList, Membership,
+    Memory, Millis, NodeName, NodeSight, Overall, Pod, PodStage, Refusal, Release, Resize, Retention, Role, STOPS,
+    Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trouble, Uid, Version, Wish, World,
 };
 
 pub const NOW: Millis = Millis(1_000_000_000);
@@ -40,6 +41,14 @@ pub fn ids(serials: impl IntoIterator<Item = u32>) -> BTreeSet<MemberId> {
     serials.into_iter().map(id).collect()
 }
 
+/// What the members of a scene run.
+pub const USUAL: Version = Version::new(6, 16);
+
+/// The release of a version, in its usual image.
+pub fn release(version: Version) -> Release {
+    Release { version, image: Image::new(&format!("etcd:v{version}")) }
+}
+
 /// A world in the making.
 #[derive(Clone, Debug)]
 pub struct Scene {
@@ -53,11 +62,22 @@ pub fn wished(replicas: u8) -> Scene {
         world: World {
             now: NOW,
             freshness: Freshness::Quorum,
-            wish: Wish { life: Life::Wanted, replicas, template: TEMPLATE, max_learners: 2, storage },
+            wish: Wish {
+                life: Life::Wanted,
+                replicas,
+                template: TEMPLATE,
+                resources: TEMPLATE,
+                release: release(USUAL),
+                stops: STOPS.into_iter().map(|stop| (stop.minor, release(stop))).collect(),
+                storage,
+            },
             memory: Memory::Blank,
             seats: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            cordoned: BTreeSet::new(),
             membership: Membership::Unknown,
+            overall: Overall::Unknown,
+            trials: Vec::new(),
         },
     }
 }
@@ -71,11 +91,15 @@ pub fn founding(replicas: u8) -> Scene {
 
 /// The same with serial 0 as the seed, told to start.
 pub fn seeding(replicas: u8) -> Scene {
-    let ticket = Ticket { start: Start::Seed, volume: claim_uid(0) };
+    let ticket = Ticket { start: Start::Seed, volume: claim_uid(0), version: Some(USUAL) };
     founding(replicas)
-        .ledger(|ledger| ledger.seeding = Seeding::Begun(Serial(0)))
+        .ledger(|ledger| {
+            ledger.seeding = Seeding::Begun(Serial(0));
+            ledger.oldest_log = Some(USUAL.minor);
+        })
         .entry(0, |entry| {
             entry.create = Some(claim_uid(0));
+            entry.release = Some(release(USUAL));
             entry.node = Some(node(0));
         })
         .pod(0, |pod| pod.ticket = Some(ticket))
@@ -85,7 +109,8 @@ pub fn seeding(replicas: u8) -> Scene {
 /// So many voters, all well; serial 0 leads.
 pub fn cluster(voters: u8) -> Scene {
     let mut scene = wished(voters);
-    scene.world.memory = Memory::Ledger(Ledger { seeding: Seeding::Done(CLUSTER), ..Ledger::default() });
+    let oldest_log = Some(USUAL.minor);
+    scene.world.memory = Memory::Ledger(Ledger { seeding: Seeding::Done(CLUSTER), oldest_log, ..Ledger::default() });
     scene.world.membership =
         Membership::Known(MemberList { cluster: CLUSTER, leader: Some(id(0)), members: BTreeMap::new() });
     (0..u32::from(voters)).fold(scene, Scene::voter)
@@ -101,6 +126,10 @@ fn etcd(serial: u32, learner: bool) -> Sight {
         committed: COMMITTED,
         applied: COMMITTED,
         live: true,
+        version: Some(USUAL),
+        cluster_version: Some(USUAL.minor),
+        storage: None,
+        peers: 6,
     })
 }
 
@@ -129,7 +158,7 @@ impl Scene {
     pub fn joining(self, serial: u32) -> Self {
         let scene = self.added(serial);
         let volume = scene.volume(serial);
-        let ticket = Ticket { start: Start::Join(scene.listed_ids()), volume: volume.clone() };
+        let ticket = Ticket { start: Start::Join(scene.listed_ids()), volume: volume.clone(), version: Some(USUAL) };
         scene.created_on(serial, volume).unheard(serial).pod(serial, |pod| {
             pod.ticket = Some(ticket);
             pod.ticket_since = NOW;
@@ -147,7 +176,7 @@ impl Scene {
         let volume = scene.volume(serial);
         let scene = scene.sees(serial, etcd(serial, false));
         scene.entry(serial, |entry| entry.standing = Standing::Voter(id(serial))).pod(serial, |pod| {
-            pod.ticket = Some(Ticket { start: Start::Resume, volume });
+            pod.ticket = Some(Ticket { start: Start::Resume, volume, version: Some(USUAL) });
             pod.ticket_since = pod.created;
             pod.labelled_voter = true;
             pod.ready = true;
@@ -158,6 +187,7 @@ impl Scene {
         self.entry(serial, |entry| {
             entry.create = Some(volume);
             entry.node = Some(node(serial));
+            entry.release = Some(release(USUAL));
         })
     }
 
@@ -185,6 +215,10 @@ fn pod(serial: u32, volume: Uid) -> Pod {
         ticket: None,
         ticket_since: Millis(0),
         template: TEMPLATE,
+        resources: TEMPLATE,
+        resize: Resize::Settled,
+        release: Some(release(USUAL)),
+        switching: false,
         labelled_voter: false,
         ready: false,
         sight: Sight::Waiting,
@@ -205,9 +239,8 @@ impl Scene {
     }
 
     /// etcd 3.5 takes one learner at a time.
-    pub fn one_learner_at_a_time(mut self) -> Self {
-        self.world.wish.max_learners = 1;
-        self
+    pub fn one_learner_at_a_time(self) -> Self {
+        self.all_run(Version::new(5, 35))
     }
 
     pub fn retaining(mut self) -> Self {
@@ -310,7 +343,10 @@ impl Scene {
 
     pub fn ticket(self, serial: u32, start: Start) -> Self {
         let volume = self.volume(serial);
-        self.pod(serial, |pod| pod.ticket = Some(Ticket { start, volume }))
+        self.pod(serial, |pod| {
+            let version = pod.release.as_ref().map(|release| release.version);
+            pod.ticket = Some(Ticket { start, volume, version });
+        })
     }
 
     /// It got its ticket this long ago.

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use quorate_statemachine::{
-    Bind, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Serial, Start, Step, plan,
+    Bind, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Serial, Start, Step, Version, plan,
 };
 
-use super::Scene;
+use super::{Scene, USUAL};
 
 /// A scene with the plan for it.
 pub struct Told {
@@ -85,6 +85,13 @@ impl Told {
         self
     }
 
+    /// What the members are being brought to.
+    #[track_caller]
+    pub fn heads_for(self, version: Option<Version>) -> Self {
+        assert_eq!(self.plan.heading.as_ref().map(|release| release.version), version);
+        self
+    }
+
     #[track_caller]
     pub fn keeps_ledger(self) -> Self {
         assert_eq!(self.plan.ledger, None);
@@ -116,12 +123,13 @@ impl Told {
         };
         match step {
             Step::CreateClaim(serial) => format!("claim {serial}"),
-            Step::CreatePod { serial, bind, resume } => {
+            Step::CreatePod { serial, bind, resume, release } => {
                 let verb = if *resume { "resume" } else { "pod" };
+                let what = if release.version == USUAL { String::new() } else { format!(" as {}", release.version) };
                 match bind {
-                    Bind::Claim(uid) => format!("{verb} {serial} on {}", uid.as_str()),
-                    Bind::NewClaim => format!("{verb} {serial} on new claim"),
-                    Bind::Ephemeral => format!("{verb} {serial} on emptyDir"),
+                    Bind::Claim(uid) => format!("{verb} {serial} on {}{what}", uid.as_str()),
+                    Bind::NewClaim => format!("{verb} {serial} on new claim{what}"),
+                    Bind::Ephemeral => format!("{verb} {serial} on emptyDir{what}"),
                 }
             }
             Step::IssueTicket { serial, pod, ticket } => {
@@ -133,6 +141,17 @@ impl Told {
                 };
                 format!("ticket {serial}: {start} on {}", ticket.volume.as_str())
             }
+            Step::SwitchRelease { serial, pod, release, ticket } => {
+                assert_eq!(pod.as_str(), format!("pod-{serial}"));
+                assert!(ticket.as_ref().is_none_or(|ticket| ticket.version == Some(release.version)));
+                let verb = if ticket.is_some() { "switch" } else { "prepare" };
+                format!("{verb} {serial} to {}", release.image.as_str().trim_start_matches("etcd:v"))
+            }
+            Step::ResizePod { serial, .. } => format!("resize {serial}"),
+            Step::TryRelease { serial, release, .. } => format!("try {} for {serial}", release.version),
+            Step::EndTrial { trial, .. } => format!("end {}", trial.as_str()),
+            Step::EnableDowngrade(to) => format!("downgrade to {to}"),
+            Step::CancelDowngrade => "cancel downgrade".to_owned(),
             Step::DeletePod { serial, .. } => format!("delete pod {serial}"),
             Step::DeleteClaim { serial, .. } => format!("delete claim {serial}"),
             Step::LabelPod { serial, voter: true, .. } => format!("label {serial}"),

@@ -1,0 +1,342 @@
+//! Changes of the version: up through the minors and down again, with writers and at rest; images that are missing, hold
+//! another version or crash; a way that is turned back half-way, and one on which a member is lost.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use quorate_crds::{ConditionType, LedgerRelease, Phase};
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::pods;
+use quorate_e2e::images::{CRASHING, CRASHING_VERSION};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, play, wait_for};
+use serde_json::json;
+
+use super::roll::{is_told, judge};
+
+const V3_5: &str = "3.5.35";
+const V3_6: &str = "3.6.16";
+const V3_7: &str = "3.7.3";
+/// How long a member takes at most from one version to the next; the whole way is waited for with [`PATIENCE`] besides.
+const LONG_WAY: Duration = Duration::from_mins(5);
+
+async fn wish_for(db: &Cluster, version: &str) -> Result<()> {
+    db.patch(json!({ "spec": { "version": version } })).await
+}
+
+/// Changes the version, waits for the end of the way, and says at which versions members were seen on it, in the words of
+/// the VERSION column.
+async fn goes_to(db: &Cluster, version: &str) -> Result<BTreeSet<String>> {
+    wish_for(db, version).await?;
+    let seen = RefCell::new(BTreeSet::new());
+    db.until(&format!("the members to run {version}"), LONG_WAY, |view| {
+        seen.borrow_mut().extend(view.status().version);
+        ensure!(view.is_current() && view.phase() == Some(Phase::Running), "under way");
+        Ok(())
+    })
+    .await?;
+    db.settles(db.view().await?.pods.len()).await?;
+    Ok(seen.into_inner())
+}
+
+/// What the members run, as the status shows it.
+fn versions(view: &View) -> BTreeSet<String> {
+    view.status().members.into_iter().filter_map(|member| member.version).collect()
+}
+
+/// Demands that no pod was replaced and no member added or removed: versions are changed in place.
+async fn in_place(db: &Cluster, body: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
+    let before = (db.identities().await?, super::roll::pods(&db.view().await?));
+    body().await?;
+    db.is_the_same_as(&before.0).await?;
+    ensure!(super::roll::pods(&db.view().await?) == before.1, "a pod was replaced");
+    Ok(())
+}
+
+#[tokio::test]
+async fn members_go_from_one_minor_to_the_next_in_place_under_a_writer() -> Result<()> {
+    play("upgrade_next", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
+        db.settles(3).await?;
+        in_place(&db, async || {
+            let writer = Writer::start_hasty(&db, "w").await?;
+            writer.writes(20).await?;
+            goes_to(&db, V3_7).await?;
+            judge("3.6 -> 3.7", &writer.stop().await?, &db).await
+        })
+        .await?;
+        no_trial_is_left(scene, &db).await
+    })
+    .await
+}
+
+async fn no_trial_is_left(scene: &Scene, db: &Cluster) -> Result<()> {
+    wait_for("the pods of trials to be gone", PATIENCE, async || {
+        let pods = scene.api::<Pod>().list(&kube::api::ListParams::default()).await?.items;
+        let names: Vec<_> = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
+        ensure!(names.len() == db.view().await?.pods.len(), "there are {names:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// All the way up at rest: a cluster that began with 3.5 holds log entries that 3.7 can't read, until snapshots are taken.
+/// New members join at the end: what is in the leader's memory counts as well as what is on the disks.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn an_idle_cluster_goes_from_3_5_to_3_7_and_takes_new_members() -> Result<()> {
+    play("upgrade_idle", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
+        db.settles(3).await?;
+        db.put("hello", "world").await?;
+        in_place(&db, async || {
+            let seen = goes_to(&db, V3_7).await?;
+            ensure!(seen.contains(V3_6), "it was seen at {seen:?}");
+            Ok(())
+        })
+        .await?;
+        db.reads("hello", "world").await?;
+        let leader = db.membership().await?.leader()?.to_owned();
+        pods::delete_by_force(&db, &[&leader]).await?;
+        db.settles(3).await?;
+        pods::lose_volumes(&db, &["db-1"]).await?;
+        db.settles_without("db-1", 3).await?;
+        db.scale(5).await?;
+        db.settles(5).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_busy_cluster_goes_from_3_5_to_3_7() -> Result<()> {
+    play("upgrade_busy", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
+        db.settles(3).await?;
+        in_place(&db, async || {
+            let writer = Writer::start_hasty(&db, "w").await?;
+            writer.writes(50).await?;
+            let seen = goes_to(&db, V3_7).await?;
+            ensure!(seen.contains(V3_6), "it was seen at {seen:?}");
+            judge("3.5 -> 3.6 -> 3.7", &writer.stop().await?, &db).await
+        })
+        .await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_cluster_goes_down_from_3_7_to_3_5_and_up_again() -> Result<()> {
+    play("upgrade_down", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_7)).await?;
+        db.settles(3).await?;
+        in_place(&db, async || {
+            for (what, version) in [("3.7 -> 3.6", V3_6), ("3.6 -> 3.5", V3_5), ("3.5 -> 3.7", V3_7)] {
+                let writer = Writer::start_hasty(&db, what).await?;
+                writer.writes(20).await?;
+                goes_to(&db, version).await.context(what)?;
+                judge(what, &writer.stop().await?, &db).await.context(what)?;
+            }
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+/// Waits until the cluster says that it is stuck for this reason, in these words.
+async fn is_stuck(db: &Cluster, reason: &str, words: &str) -> Result<()> {
+    db.until(&format!("Stalled by {reason}"), PATIENCE, |view| {
+        let stalled = view.condition(ConditionType::Stalled).context("there is no condition Stalled")?;
+        ensure!(view.is_current() && stalled.status == "True" && stalled.reason == reason, "{stalled:?}");
+        ensure!(stalled.message.contains(words), "{stalled:?}");
+        Ok(())
+    })
+    .await?;
+    is_told(db, reason, &[words]).await
+}
+
+#[tokio::test]
+async fn an_image_that_is_missing_or_of_another_version_stops_no_member() -> Result<()> {
+    play("upgrade_images", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
+        db.settles(3).await?;
+        in_place(&db, async || {
+            let writer = Writer::start_hasty(&db, "w").await?;
+            wish_for(&db, "3.6.99").await?;
+            is_stuck(&db, "TrialImageMissing", "v3.6.99").await?;
+            db.patch(json!({ "spec": { "version": "3.7.2", "image": { "tag": "v3.7.3" } } })).await?;
+            is_stuck(&db, "TrialFailed", "3.7.3").await?;
+            // As the VERSION column shows it, it is still what runs.
+            let view = db.view().await?;
+            ensure!(view.status().version.as_deref() == Some(V3_6), "{:?}", view.status().version);
+            for (name, pod) in &view.pods {
+                let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+                let restarts = status.and_then(|all| all.first()).map(|etcd| etcd.restart_count);
+                ensure!(restarts == Some(0), "{name} was restarted {restarts:?} times");
+            }
+            db.patch(json!({ "spec": { "version": V3_6, "image": { "tag": null } } })).await?;
+            db.settles(3).await?;
+            judge("images that can't be used", &writer.stop().await?, &db).await
+        })
+        .await?;
+        no_trial_is_left(scene, &db).await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_version_that_crashes_is_taken_back_and_told() -> Result<()> {
+    play("upgrade_crashes", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
+        db.settles(3).await?;
+        in_place(&db, async || {
+            let writer = Writer::start_hasty(&db, "w").await?;
+            let image = json!({ "repository": CRASHING });
+            db.patch(json!({ "spec": { "version": CRASHING_VERSION, "image": image } })).await?;
+            is_stuck(&db, "ReleaseFailed", CRASHING_VERSION).await?;
+            db.until("all members to be well on the old version", PATIENCE, |view| {
+                ensure!(view.status().ready_replicas == 3, "{} are", view.status().ready_replicas);
+                ensure!(versions(view) == BTreeSet::from([V3_6.to_owned()]), "they run {:?}", versions(view));
+                Ok(())
+            })
+            .await?;
+            // It is not tried again, until something else is wished for.
+            db.patch(json!({ "spec": { "version": V3_6, "image": null } })).await?;
+            db.settles(3).await?;
+            goes_to(&db, V3_7).await?;
+            judge("a version that crashes, and then one that doesn't", &writer.stop().await?, &db).await
+        })
+        .await
+    })
+    .await
+}
+
+/// Waits until members run both versions.
+async fn is_mixed(db: &Cluster, versions_wanted: [&str; 2]) -> Result<View> {
+    db.until("members of both versions", PATIENCE, |view| {
+        let found = versions(view);
+        ensure!(versions_wanted.iter().all(|version| found.contains(*version)), "they run {found:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_is_turned_back_while_members_run_both_versions() -> Result<()> {
+    play("upgrade_back", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
+        db.settles(3).await?;
+        in_place(&db, async || {
+            let writer = Writer::start_hasty(&db, "w").await?;
+            wish_for(&db, V3_7).await?;
+            is_mixed(&db, [V3_6, V3_7]).await?;
+            goes_to(&db, V3_6).await?;
+            judge("turned back half-way", &writer.stop().await?, &db).await
+        })
+        .await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_member_lost_on_the_way_is_replaced_and_the_way_goes_on() -> Result<()> {
+    play("upgrade_lost", Stage::Shared, async |scene| {
+        for (name, from, to) in [("up", V3_5, V3_7), ("down", V3_7, V3_6)] {
+            let db = scene.create(&Wish::new(name, 3).version(from)).await?;
+            db.settles(3).await?;
+            let writer = Writer::start_hasty(&db, "w").await?;
+            wish_for(&db, to).await?;
+            let mixed = is_mixed(&db, [from, V3_6]).await?;
+            let lost = mixed.status().members.into_iter().find(|member| member.version.as_deref() == Some(from));
+            let lost = lost.context("nobody runs the old version")?.name;
+            pods::lose_volumes(&db, &[&lost]).await?;
+            db.until("the way to go on to its end", LONG_WAY, |view| {
+                ensure!(view.is_current() && view.phase() == Some(Phase::Running), "under way");
+                Ok(())
+            })
+            .await?;
+            db.settles_without(&lost, 3).await?;
+            let written = writer.stop().await?;
+            written.check(&db).await.with_context(|| format!("{from} -> {to}"))?;
+            db.delete().await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// At each step of the way all operators are killed, and at each other one the pod of a member besides.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_ends_well_whoever_is_killed_on_it() -> Result<()> {
+    play("upgrade_killed", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
+        db.settles(3).await?;
+        let before = db.identities().await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
+        let mut shown = Step::of(&db.view().await?);
+        wish_for(&db, V3_7).await?;
+        let mut kills = 0;
+        while let Some(view) = next_step(&db, &shown).await? {
+            ensure!(kills < MOST_STEPS, "after {kills} kills it is not there: {}", view.summary());
+            shown = Step::of(&view);
+            operator.delete_pods().await?;
+            let nth = view.pods.keys().nth(kills / 2 % view.pods.len().max(1));
+            if let Some(name) = nth.filter(|_| kills % 2 == 1) {
+                pods::delete_by_force(&db, &[name]).await?;
+            }
+            kills += 1;
+        }
+        db.settles(3).await?;
+        eprintln!("{kills} kills on the way");
+        ensure!(kills >= 8, "the way from 3.5 to 3.7 has more than {kills} steps");
+        writer.stop().await?.check(&db).await?;
+        db.is_the_same_as(&before).await
+    })
+    .await
+}
+
+/// More steps than the way has: six members' changes, three targets, the cut of the logs, and some that are done again.
+const MOST_STEPS: usize = 40;
+
+/// How far a cluster has come on its way to another version.
+#[derive(PartialEq)]
+struct Step {
+    target: Option<String>,
+    told: Vec<Option<LedgerRelease>>,
+    logs_cut: bool,
+}
+
+impl Step {
+    fn of(view: &View) -> Self {
+        let status = view.status();
+        let ledger = status.ledger.unwrap_or_default();
+        let told = ledger.members.into_values().map(|member| member.release).collect();
+        Self { target: status.target_version, told, logs_cut: ledger.logs_cut }
+    }
+}
+
+/// Waits until the cluster is a step further; `None` when it has arrived.
+async fn next_step(db: &Cluster, from: &Step) -> Result<Option<View>> {
+    let view = db
+        .until("the next step of the way", LONG_WAY, |view| {
+            ensure!(is_there(view, V3_7) || Step::of(view) != *from, "it is the same");
+            Ok(())
+        })
+        .await?;
+    Ok((!is_there(&view, V3_7)).then_some(view))
+}
+
+fn is_there(view: &View, version: &str) -> bool {
+    let runs = view.is_current() && view.phase() == Some(Phase::Running);
+    runs && versions(view) == BTreeSet::from([version.to_owned()])
+}

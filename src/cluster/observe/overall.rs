@@ -1,0 +1,123 @@
+//! Asks the members what only their client ports tell: whether a downgrade is enabled, whether an alarm is raised, the
+//! version of each database. Only while versions differ: at rest that is nobody's question.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::future::join_all;
+use quorate_crds::EtcdCluster;
+use quorate_etcd::{Access, Pool, Status};
+use quorate_statemachine::{Minor, Overall, Serial, Sight};
+use tokio::time::timeout;
+
+use super::members::{Address, Said};
+use super::pods::PodFacts;
+use super::wish;
+
+/// How long a member's status is waited for: it is told from memory, without the quorum.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How an alarm shows among the troubles that a status holds: the text form of its message, as
+/// `memberID:1 alarm:NOSPACE` (`server/etcdserver/api/v3rpc/maintenance.go`, Status).
+const ALARM: &str = "alarm:";
+
+/// Whether versions differ: of what pods are told to run, of what they run, or of the cluster's own from what is wished.
+pub fn is_due(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &Said) -> bool {
+    let Some(wished) = wish::release(&cluster.spec) else { return false };
+    let told = pods.values().filter(|pod| pod.ticket.is_some()).any(|pod| pod.release.as_ref() != Some(&wished));
+    let runs = said.seen.values().any(|seen| match &seen.sight {
+        Sight::Etcd(alive) => {
+            alive.version != Some(wished.version)
+                || alive.cluster_version.is_some_and(|minor| minor != wished.version.minor)
+        }
+        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => false,
+    });
+    told || runs
+}
+
+/// Asks every member that serves, and notes what it said. What the leader says counts for the whole.
+pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, said: &mut Said) {
+    let serving = said.seen.iter().filter(|(_, seen)| match &seen.sight {
+        Sight::Etcd(alive) => alive.has_leader,
+        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => false,
+    });
+    let asked = serving.filter_map(|(serial, _)| Some((*serial, addresses.get(serial)?)));
+    let answers = asked.map(async |(serial, address)| {
+        let member = pool.member(access, &address.endpoint()).ok()?;
+        let status = timeout(PATIENCE, member.status()).await.ok()?;
+        let status = status.inspect_err(|error| tracing::trace!(member = %serial, %error, "no status")).ok()?;
+        Some((serial, status))
+    });
+    let answers: BTreeMap<Serial, Status> = join_all(answers).await.into_iter().flatten().collect();
+    let leader = said.leader().map(|(serial, _)| serial);
+    if let Some(status) = leader.and_then(|leader| answers.get(&leader)) {
+        said.overall = of(status);
+    }
+    for (serial, status) in &answers {
+        if let Some(Sight::Etcd(alive)) = said.seen.get_mut(serial).map(|seen| &mut seen.sight) {
+            alive.storage = Minor::parse(&status.storage_version);
+        }
+    }
+}
+
+fn of(status: &Status) -> Overall {
+    Overall::Known {
+        downgrade: status.downgrade.as_deref().and_then(Minor::parse),
+        alarm: status.errors.iter().any(|error| error.contains(ALARM)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pods::TicketFacts;
+    use super::*;
+    use crate::cluster::report::fixture;
+
+    #[test]
+    fn it_is_asked_only_while_versions_differ() {
+        let due = |change: fn(&mut crate::cluster::observe::Observed)| {
+            let mut observed = fixture::healthy();
+            change(&mut observed);
+            is_due(&observed.cluster, &observed.pods, &observed.said)
+        };
+        assert!(!due(|_| ()));
+        assert!(due(|observed| {
+            let pod = observed.pods.get_mut(&Serial(1)).unwrap();
+            let (begin, volume) = (crate::cluster::render::Begin::Resume, pod.volume.clone());
+            pod.ticket = Some(TicketFacts { begin, volume, version: None, since: pod.created });
+            pod.release = None;
+        }));
+        assert!(due(|observed| {
+            let seen = observed.said.seen.get_mut(&Serial(1)).unwrap();
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                alive.version = None;
+            }
+        }));
+        assert!(due(|observed| {
+            let seen = observed.said.seen.get_mut(&Serial(1)).unwrap();
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                alive.cluster_version = Some(Minor(5));
+            }
+        }));
+        assert!(!due(|observed| {
+            let seen = observed.said.seen.get_mut(&Serial(1)).unwrap();
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                alive.cluster_version = None;
+            }
+        }));
+    }
+
+    #[test]
+    fn an_alarm_is_told_from_a_missing_leader() {
+        let status = |errors: &[&str], downgrade: Option<&str>| Status {
+            errors: errors.iter().map(|&error| error.to_owned()).collect(),
+            downgrade: downgrade.map(str::to_owned),
+            ..Status::default()
+        };
+        assert_eq!(of(&status(&[], None)), Overall::Known { downgrade: None, alarm: false });
+        assert_eq!(of(&status(&["etcdserver: no leader"], None)), Overall::Known { downgrade: None, alarm: false });
+        assert_eq!(
+            of(&status(&["memberID:1  alarm:NOSPACE "], Some("3.5.0"))),
+            Overall::Known { downgrade: Some(Minor(5)), alarm: true }
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! Trials of releases as their pods show them: what has come of each, and why. Only reading; what follows from it is the
+//! plan's business.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use quorate_crds::names::{ANNOTATION_TEMPLATE, ANNOTATION_TRIAL_OF};
+use quorate_statemachine::{Millis, NodeName, Outcome, Release, Serial, TemplateHash, Trial, Trouble, Uid};
+
+use super::facts::{millis, owner_of};
+use super::pods::{annotation, etcd_status_of, release_of};
+use super::trouble;
+use crate::cluster::render;
+
+/// The pod of a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialFacts {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: Uid,
+    /// The UID of the object that owns it.
+    pub owner: Option<String>,
+    /// When it was created.
+    pub created: Millis,
+    /// The name of the member for which it is.
+    pub member: String,
+    /// What is tried.
+    pub release: Release,
+    /// With the flags of this template.
+    pub template: TemplateHash,
+    /// On this node.
+    pub node: NodeName,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// What has come of it.
+    pub outcome: Outcome,
+    /// Why it failed, in the agent's words or the kubelet's.
+    pub words: String,
+    /// Its kubelet has not said a word about it.
+    pub wordless: bool,
+}
+
+impl TrialFacts {
+    /// What matters of the pod of a trial; `None` of any other pod.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let (outcome, words) = outcome(pod);
+        let status = pod.status.as_ref();
+        Some(Self {
+            name: pod.name_any(),
+            uid: Uid::new(pod.metadata.uid.as_deref()?),
+            owner: owner_of(pod),
+            created: pod.metadata.creation_timestamp.as_ref().map(|time| millis(time.0)).unwrap_or_default(),
+            member: annotation(pod, ANNOTATION_TRIAL_OF)?.to_owned(),
+            release: release_of(pod, None)?,
+            template: annotation(pod, ANNOTATION_TEMPLATE).and_then(render::read_hash)?,
+            node: NodeName::new(pod.spec.as_ref()?.node_name.as_deref()?),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            wordless: outcome == Outcome::Open && status.and_then(|s| s.phase.as_deref()) != Some("Running"),
+            outcome,
+            words,
+        })
+    }
+
+    /// The same in the state machine's words.
+    pub fn in_words_of_plan(&self, serial: Serial) -> Trial {
+        Trial {
+            serial,
+            uid: self.uid.clone(),
+            release: self.release.clone(),
+            template: self.template,
+            node: self.node.clone(),
+            terminating: self.terminating,
+            outcome: self.outcome,
+        }
+    }
+}
+
+fn outcome(pod: &Pod) -> (Outcome, String) {
+    // Set where a pod was evicted, or not admitted by its kubelet: that tells nothing of the image.
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    let reason = status.and_then(|status| status.reason.as_deref()).unwrap_or_default();
+    let ended = etcd_status_of(pod).and_then(|etcd| etcd.state.as_ref()?.terminated.as_ref());
+    match (ended, trouble::of(pod)) {
+        (Some(ended), _) if ended.exit_code == 0 => (Outcome::Passed, String::new()),
+        _ if phase == Some("Failed") && !reason.is_empty() => (Outcome::Undecided, reason.to_owned()),
+        (Some(ended), _) => {
+            let said = ended.message.as_deref().filter(|said| !said.trim().is_empty());
+            let words = said.or(ended.reason.as_deref()).unwrap_or("it ended without a word");
+            (Outcome::Failed, trouble::one_line(words))
+        }
+        (None, Some(told)) => match told.trouble {
+            Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
+            Trouble::ContainerFailing => (Outcome::Failed, told.words),
+            Trouble::Unschedulable => (Outcome::Open, told.words),
+        },
+        (None, None) if phase == Some("Failed") => (Outcome::Undecided, String::new()),
+        (None, None) => (Outcome::Open, String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_crds::EtcdClusterSpec;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn tried(status: &Value) -> (Outcome, String) {
+        let spec = EtcdClusterSpec::default();
+        let cluster = render::Cluster { name: "db", namespace: "ns", uid: "c", spec: &spec };
+        let (release, node) = (render::fixture::release(), NodeName::new("n1"));
+        let agent = (&render::fixture::agent(), render::Delivery::ImageVolume);
+        let mut pod = render::trial(&cluster, Serial(1), &node, &release, agent).unwrap();
+        pod.metadata.uid = Some("t".into());
+        pod.status = serde_json::from_value(status.clone()).unwrap();
+        let facts = TrialFacts::of(&pod).unwrap();
+        assert_eq!((facts.member.as_str(), &facts.release, &facts.node), ("db-1", &release, &node));
+        assert_eq!((facts.template, facts.owner.as_deref()), (render::hash(&spec), Some("c")));
+        (facts.outcome, facts.words)
+    }
+
+    fn etcd(state: &Value) -> Value {
+        json!({ "containerStatuses": [{ "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state }] })
+    }
+
+    fn ended(code: i32, message: &str) -> Value {
+        etcd(&json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message } }))
+    }
+
+    #[test]
+    fn what_it_says_counts_and_what_befalls_its_pod_does_not() {
+        assert_eq!(tried(&json!({ "phase": "Pending" })).0, Outcome::Open);
+        assert_eq!(tried(&ended(0, "")).0, Outcome::Passed);
+        assert_eq!(tried(&ended(1, "WrongVersion: x\n")), (Outcome::Failed, "WrongVersion: x".into()));
+        assert_eq!(tried(&ended(137, "")), (Outcome::Failed, "Error".into()));
+        let mut evicted = ended(137, "");
+        evicted["phase"] = json!("Failed");
+        evicted["reason"] = json!("Evicted");
+        assert_eq!(tried(&evicted).0, Outcome::Undecided);
+        assert_eq!(tried(&json!({ "phase": "Failed", "reason": "OutOfcpu" })).0, Outcome::Undecided);
+        let waiting = |reason: &str| etcd(&json!({ "waiting": { "reason": reason, "message": "m" } }));
+        assert_eq!(tried(&waiting("ImagePullBackOff")).0, Outcome::ImageMissing);
+        assert_eq!(tried(&waiting("CreateContainerError")).0, Outcome::Failed);
+        assert_eq!(tried(&waiting("ContainerCreating")).0, Outcome::Open);
+    }
+
+    #[test]
+    fn a_members_pod_is_no_trial() {
+        assert_eq!(TrialFacts::of(&Pod::default()), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Tests of the steps that change a pod while it is there, and of trials, against an API server in this process: what is
+//! written, in how many writes, and under which guard.
+
+use quorate_backup::ticket::Ticket as Written;
+use quorate_crds::{EtcdClusterStatus, Reason};
+use quorate_statemachine::{
+    Image, LookAgain, NodeName, Phase, Plan, Release, Serial, Start, Step, Ticket, Uid, Version,
+};
+use serde_json::{Value, json};
+
+use super::act::{Acted, Furnished, Stop};
+use super::fake_api::FakeApi;
+use super::observe::Observed;
+use super::pki::Wallet;
+use super::report::fixture;
+use super::tests::{CLUSTER, driver};
+use crate::lease::Claim;
+
+const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
+const SERIAL: Serial = Serial(1);
+
+fn release(version: Version, tag: &str) -> Release {
+    Release { version, image: Image::new(&format!("quay.io/coreos/etcd:{tag}")) }
+}
+
+/// A cluster at rest, and the API server that holds it, without its finalizer being due.
+fn cluster() -> (FakeApi, Observed) {
+    let api = FakeApi::default();
+    let mut observed = fixture::healthy();
+    let mut object = (*observed.cluster).clone();
+    object.metadata.finalizers = Some(vec![quorate_crds::names::FINALIZER.into()]);
+    // What is issued and applied for every cluster is not what these tests are about.
+    object.spec.tls.mode = quorate_crds::TlsMode::Disabled;
+    api.put(CLUSTER, serde_json::to_value(&object).unwrap());
+    observed.cluster = std::sync::Arc::new(serde_json::from_value(api.object(CLUSTER)).unwrap());
+    let etcd = json!({ "name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16" });
+    api.put(POD, json!({ "metadata": { "name": "db-1", "uid": "pod-1" }, "spec": { "containers": [etcd] } }));
+    let pod = observed.pods.get_mut(&SERIAL).unwrap();
+    pod.resource_version = api.object(POD)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    pod.container = Some("containerd://1".into());
+    (api, observed)
+}
+
+async fn does(api: &FakeApi, observed: &Observed, step: Step) -> (Acted, Vec<String>) {
+    let plan = Plan {
+        phase: Phase::Upgrading,
+        ledger: None,
+        steps: vec![step],
+        budget: None,
+        heading: None,
+        findings: std::collections::BTreeMap::new(),
+        look_again: LookAgain::Soon,
+    };
+    let before = api.written().len();
+    let actor = &driver(api, Claim::forever()).actor;
+    let (mut furnished, wallet) = (Furnished::default(), Wallet::default());
+    let status = EtcdClusterStatus::default();
+    let acted = actor.act(observed, &plan, &status, &mut furnished, &wallet).await;
+    let written = api.written()[before..].iter().filter(|line| line.contains("pods")).cloned().collect();
+    (acted, written)
+}
+
+fn switch(to: &Release) -> Step {
+    let ticket = Ticket { start: Start::Resume, volume: Uid::new("claim-1"), version: Some(to.version) };
+    Step::SwitchRelease { serial: SERIAL, pod: Uid::new("pod-1"), release: to.clone(), ticket: Some(ticket) }
+}
+
+#[tokio::test]
+async fn image_version_and_ticket_change_in_one_write() {
+    let (api, observed) = cluster();
+    let (acted, written) = does(&api, &observed, switch(&release(Version::new(7, 3), "v3.7.3"))).await;
+    assert!(acted.stop.is_none(), "{:?}", acted.stop);
+    assert_eq!(written, ["PATCH pods db-1"]);
+    let pod = api.object(POD);
+    assert_eq!(pod["spec"]["containers"][0], json!({ "name": "etcd", "image": "quay.io/coreos/etcd:v3.7.3" }));
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(annotations["quorate.dev/version"], "3.7.3");
+    assert_eq!(annotations["quorate.dev/switched-from"], "containerd://1");
+    let ticket = Written::parse(annotations["quorate.dev/ticket"].as_str().unwrap()).unwrap();
+    assert_eq!((ticket.version.as_str(), ticket.volume.as_str()), ("3.7.3", "claim-1"));
+    assert!(ticket.flags.iter().any(|flag| flag == "--name=db-1"));
+}
+
+#[tokio::test]
+async fn nobody_waits_for_the_end_of_a_container_that_stays() {
+    let (api, observed) = cluster();
+    let (_, written) = does(&api, &observed, switch(&release(Version::new(6, 17), "v3.6.16"))).await;
+    assert_eq!(written.len(), 1);
+    assert_eq!(api.object(POD)["metadata"]["annotations"]["quorate.dev/switched-from"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_pod_that_somebody_else_changed_is_not_switched() {
+    let (api, observed) = cluster();
+    let pod = api.object(POD);
+    api.put(POD, pod.clone());
+    let (acted, written) = does(&api, &observed, switch(&release(Version::new(7, 3), "v3.7.3"))).await;
+    assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
+    assert_eq!((written, &api.object(POD)["spec"]), (Vec::new(), &pod["spec"]));
+}
+
+#[tokio::test]
+async fn that_a_pod_is_not_resized_is_noted_on_it() {
+    let (api, observed) = cluster();
+    let (acted, written) = does(&api, &observed, Step::ResizePod { serial: SERIAL, pod: Uid::new("pod-1") }).await;
+    assert!(acted.stop.is_none(), "{:?}", acted.stop);
+    assert_eq!(written, ["PATCH pods db-1"]);
+    let annotations = &api.object(POD)["metadata"]["annotations"];
+    assert!(annotations["quorate.dev/resize-refused"].is_string(), "{annotations}");
+    assert!(annotations["quorate.dev/resources"].is_null(), "{annotations}");
+}
+
+fn trial(of: &Release) -> Step {
+    Step::TryRelease { serial: SERIAL, node: NodeName::new("n1"), release: of.clone() }
+}
+
+#[tokio::test]
+async fn a_trial_is_a_pod_on_the_members_node() {
+    let (api, observed) = cluster();
+    let (acted, written) = does(&api, &observed, trial(&release(Version::new(7, 3), "v3.7.3"))).await;
+    assert!(acted.stop.is_none() && written.len() == 1, "{:?} {written:?}", acted.stop);
+    let names = api.names("/api/v1/namespaces/ns/pods");
+    let name = names.iter().find(|name| name.starts_with("db-1-trial-")).unwrap();
+    assert_eq!(api.object(&format!("/api/v1/namespaces/ns/pods/{name}"))["spec"]["nodeName"], "n1");
+}
+
+#[tokio::test]
+async fn an_image_that_runs_already_under_that_name_as_another_version_is_refused() {
+    let (api, observed) = cluster();
+    let (acted, written) = does(&api, &observed, trial(&release(Version::new(6, 17), "v3.6.16"))).await;
+    let Some(Stop::Refused(reason, words)) = acted.stop else { panic!("{:?}", acted.stop) };
+    assert_eq!(reason, Reason::SpecInvalid);
+    assert!(words.contains("spec.image.tag") && words.contains("3.6.17"), "{words}");
+    assert_eq!(written, [""; 0]);
+}

@@ -1,0 +1,86 @@
+//! The words for changes of versions, images and resources. Only words; when they are told is decided elsewhere.
+
+use quorate_crds::names;
+use quorate_statemachine::{Failed, Floor, Outcome, Plan, Release, Serial, Version, floor};
+
+use crate::cluster::observe::Observed;
+
+pub const ROLL_WAITS: &str = "The next member is changed when all are ready, caught up and connected to each other.";
+pub const VERSIONS_UNKNOWN: &str =
+    "The next step waits until it is known what the members run, and what the cluster runs at.";
+pub const CLUSTER_VERSION_LAGS: &str = "All members run the new version. The next step waits for etcd to move the cluster's own, which takes some seconds.";
+pub const DOWNGRADE_UNDER_WAY: &str = "etcd lowers the version of the cluster, and of each database.";
+pub const LOGS_ARE_CUT: &str =
+    "Every member takes a snapshot, so that no log entry is left that the next version can't read.";
+pub const ALARM_RAISED: &str = "An alarm is raised in etcd, so versions are not changed. Mend what `etcdctl alarm list` \
+                                tells of, and disarm it.";
+pub const NO_WAY_THROUGH: &str = "The way to spec.version leads through a version for which the spec names no image. Go \
+                                  one minor version at a time, or remove spec.image.tag.";
+
+pub fn resources_outdated(member: &str) -> String {
+    format!("{member}: it is given the resources of spec.resources when its turn comes.")
+}
+
+pub fn no_room(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    let pod = about.and_then(|serial| observed.pods.get(&serial));
+    let words = pod.and_then(|pod| pod.resize_pending.as_deref()).unwrap_or_default();
+    format!("{member}: make room on its node for spec.resources, or lower them: {words}")
+}
+
+pub fn release_outdated(member: &str) -> String {
+    format!("{member}: it is told to run another version or image when its turn comes.")
+}
+
+pub fn trial_open(member: &str) -> String {
+    format!("{member}: the new image is being tried on its node.")
+}
+
+pub fn trial_missing(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    format!(
+        "{member}: the new image can't be pulled on its node; nothing was stopped. Correct spec.version or spec.image, or \
+         provide the image: {}",
+        trial_words(observed, about, Outcome::ImageMissing)
+    )
+}
+
+pub fn trial_failed(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    format!(
+        "{member}: the new image can't be used; nothing was stopped. Correct spec.version, spec.image or \
+         spec.etcd.extraFlags: {}",
+        trial_words(observed, about, Outcome::Failed)
+    )
+}
+
+fn trial_words(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> &str {
+    let mut trials = observed.trials.iter().filter(|(serial, _)| Some(*serial) == about);
+    let words = trials.find(|(_, trial)| trial.outcome == outcome).map(|(_, trial)| trial.words.as_str());
+    words.filter(|words| !words.is_empty()).unwrap_or("see the events of the trial's pod")
+}
+
+/// The patch that has to be gone to first, and why.
+pub fn below_floor(observed: &Observed) -> String {
+    let runs = observed.pods.values().filter_map(|pod| pod.release.as_ref()).map(|release| release.version);
+    let wished = observed.world.wish.release.version.minor;
+    let next = |version: Version| if wished > version.minor { version.minor.next() } else { version.minor.previous() };
+    let mut found = runs.filter_map(|version| floor(version.minor, next(version)).filter(|floor| version < floor.from));
+    found.next().map_or_else(
+        || "A later patch of the version that runs has to be gone to first.".into(),
+        |Floor { from, to, why, source }| {
+            format!("Set spec.version to {from} or a later patch before {to}: {why} ({source}).")
+        },
+    )
+}
+
+pub fn release_failed(observed: &Observed, plan: &Plan) -> String {
+    let failed = super::ledger_of(observed, plan).and_then(|ledger| ledger.failed.as_ref());
+    let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
+    let remedy = "Read its earlier log (kubectl logs -p), and set spec.version back, or to another patch.";
+    match failed {
+        Some(Failed { release: Release { version, image }, wished: _, serial }) => format!(
+            "{} did not run on etcd {version} ({}) and was taken back to what it ran before; the others stay. {remedy}",
+            names::member(cluster, serial.0),
+            image.as_str(),
+        ),
+        None => format!("A member did not run on the new version and was taken back. {remedy}"),
+    }
+}

@@ -1,0 +1,76 @@
+//! Mends a pod that is down because of what it is told to run: by telling it to run something else. Never touches one
+//! whose etcd runs, never a volume.
+
+use crate::{
+    Failed, Finding, Memory, Release, Trouble,
+    draft::Draft,
+    member::{Ground, Member},
+};
+
+/// Tells the pod to run something else, if that may help; false if not.
+///
+/// One that has never been well on what it was last told to run, or whose image can't be had, gets what may be run now; if
+/// that is the very release it fails on, it gets back the one that it ran before, and the release is not tried again until
+/// something else is wished.
+pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
+    if !member.fails_on_release() || member.ground() != Ground::Sound {
+        return false;
+    }
+    let Some(told) = member.told().cloned() else { return false };
+    let former = former(draft, member, &told);
+    let at_fault = former.is_some()
+        || member.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing)
+        || member.refusal().is_some();
+    // What never ran has to be of the minor of those that it is to join.
+    let fits = |other: &Release| {
+        let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);
+        at_fault && *other != told && (member.started || newcomers == Some(other.version.minor))
+    };
+    if let Some(other) = draft.cure.clone().filter(fits) {
+        draft.switch_release(member, &other);
+        return true;
+    }
+    let Some(former) = former else { return false };
+    draft.switch_release(member, &former);
+    if let Some(entry) = draft.ledger.members.get_mut(&member.serial) {
+        entry.former = None;
+    }
+    let wished = draft.world.wish.release.clone();
+    draft.ledger.failed = Some(Failed { release: told, wished, serial: member.serial });
+    draft.tell(Finding::ReleaseFailed);
+    true
+}
+
+/// What it ran before it was told to run what it fails on. If the ledger says something else than its pod, that is it: it
+/// was to be taken back, and an operator ended in between.
+fn former(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Release> {
+    let entry = draft.ledger.members.get(&member.serial)?;
+    let before = if entry.release.as_ref() == Some(told) { &entry.former } else { &entry.release };
+    before.clone().filter(|former| former != told)
+}
+
+/// Forgets a failure once something else is wished; tells of it till then. It is the user's to say that the release may
+/// be tried again: by wishing for the old one in between.
+pub fn recall(draft: &mut Draft<'_>) {
+    let other = draft.ledger.failed.as_ref().is_some_and(|failed| failed.wished != draft.world.wish.release);
+    if other {
+        draft.ledger.failed = None;
+    }
+    if draft.ledger.failed.is_some() {
+        draft.tell(Finding::ReleaseFailed);
+    }
+}
+
+/// Whether a member has failed on this release.
+pub fn has_failed(draft: &Draft<'_>, release: &Release) -> bool {
+    draft.ledger.failed.as_ref().is_some_and(|failed| failed.release == *release)
+}
+
+/// What may help a member while etcd can't be asked: what is wished, if that is of the minor that the member has data of.
+/// Of another minor nobody can know now whether it would be a step of one.
+pub fn without_etcd(draft: &Draft<'_>, member: &Member<'_>) -> Option<Release> {
+    let Memory::Ledger(ledger) = &draft.world.memory else { return None };
+    let wished = &draft.world.wish.release;
+    let told = ledger.members.get(&member.serial)?.release.as_ref()?;
+    (told.version.minor == wished.version.minor && !has_failed(draft, wished)).then(|| wished.clone())
+}

@@ -1,0 +1,121 @@
+//! Brings what the members run, and their pods, up to date: one member at a time, the leader last. Never while anything
+//! else is going on.
+
+use crate::{
+    Finding, Leg, LookAgain, Overall, Release, Step, Storage,
+    census::{Census, Peer},
+    cure,
+    draft::Draft,
+    shrink,
+    trial::{self, Verdict},
+};
+
+/// What a round may do about what the members run.
+enum Turn<'w> {
+    /// Switch the next one to this.
+    Switch(&'w Release),
+    /// Let etcd lower the cluster's version.
+    Lower(crate::Minor),
+    /// Take that back.
+    TakeBack,
+    /// Nothing: pods that are out of date may be replaced meanwhile.
+    Rest,
+    /// Nothing at all: etcd or a trial has to come to an end first.
+    Wait,
+}
+
+/// Takes the next step of a roll, once all is well: the followers from the highest serial down, then the leader, which
+/// hands over first. A pod that is out of date is replaced, and its next one runs the new release at once; any other is
+/// only told to run it.
+pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) {
+    for outdated in census.peers().filter(|peer| peer.member.outdated()) {
+        draft.tell_of(outdated.member.serial, Finding::PodOutdated);
+    }
+    let turn = turn(draft, census, leg);
+    let calm = census.is_calm();
+    match turn {
+        Turn::TakeBack if draft.is_idle() && census.nobody_is_between_minors() => draft.step(Step::CancelDowngrade),
+        Turn::Lower(to) if draft.is_idle() && calm => draft.step(Step::EnableDowngrade(to)),
+        Turn::TakeBack | Turn::Lower(_) | Turn::Wait => draft.look(LookAgain::Soon),
+        Turn::Switch(release) => advance(draft, census, Some(release), calm),
+        Turn::Rest => advance(draft, census, None, calm),
+    }
+}
+
+/// What the leg comes down to in this round.
+fn turn<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) -> Turn<'w> {
+    match leg {
+        Leg::Arrived => {
+            trial::end_all(draft);
+            Turn::Rest
+        }
+        Leg::Waits(finding) => {
+            draft.tell(finding);
+            draft.look(LookAgain::Soon);
+            Turn::Wait
+        }
+        Leg::Stuck(finding) => {
+            draft.tell(finding);
+            Turn::Rest
+        }
+        Leg::TakeBack => Turn::TakeBack,
+        Leg::LogsCut => {
+            draft.ledger.logs_cut = true;
+            Turn::TakeBack
+        }
+        Leg::Switch(release) => tried(draft, census, release, Turn::Switch(release)),
+        Leg::Lower(to, release) | Leg::CutLogs(to, release) => tried(draft, census, release, Turn::Lower(to)),
+    }
+}
+
+/// This turn, if the release it leads to has not failed and the trials of it have passed; and if no alarm is raised.
+fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, turn: Turn<'w>) -> Turn<'w> {
+    for voter in census.voters.iter().filter(|voter| voter.member.told() != Some(release)) {
+        draft.tell_of(voter.member.serial, Finding::ReleaseOutdated);
+    }
+    if cure::has_failed(draft, release) {
+        trial::end_all(draft);
+        return Turn::Rest;
+    }
+    match draft.world.overall {
+        Overall::Known { alarm: true, .. } => {
+            draft.tell(Finding::AlarmRaised);
+            Turn::Rest
+        }
+        Overall::Known { alarm: false, .. } | Overall::Unknown => match trial::of(draft, census, release) {
+            Verdict::Passed => turn,
+            Verdict::Open => Turn::Wait,
+            Verdict::Failed => Turn::Rest,
+        },
+    }
+}
+
+fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) {
+    let survives_its_pod = match draft.world.wish.storage {
+        Storage::Claims { .. } => true,
+        Storage::Ephemeral => false,
+    };
+    let wants_release = |voter: &Peer<'_>| release.is_some_and(|release| voter.member.told() != Some(release));
+    let wants_pod = |voter: &Peer<'_>| survives_its_pod && voter.member.outdated();
+    let due = census.voters.iter().filter(|voter| wants_release(voter) || wants_pod(voter));
+    let Some(next) = due.max_by_key(|voter| (!census.leads(voter), voter.member.serial)) else { return };
+    if !calm || !draft.is_idle() {
+        draft.tell(Finding::RollWaits);
+        draft.look(LookAgain::Soon);
+        return;
+    }
+    if census.leads(next) && census.voters.len() > 1 {
+        if let Some(step) = shrink::hand_over(draft, census, next) {
+            draft.step(step);
+        }
+        return;
+    }
+    match release.filter(|_| wants_release(next)) {
+        Some(release) if wants_pod(next) => {
+            draft.remember_release(&next.member, release);
+            draft.delete_pod(&next.member);
+        }
+        Some(release) => draft.switch_release(&next.member, release),
+        None => draft.delete_pod(&next.member),
+    }
+}

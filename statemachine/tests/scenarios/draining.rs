@@ -1,0 +1,25 @@
+//! Nodes that are about to be drained.
+
+use quorate_statemachine::Phase;
+
+use crate::scene::cluster;
+
+#[test]
+fn the_leadership_goes_to_a_node_that_stays() {
+    cluster(3).cordoned(0).plan().does(["move leader 0 to 1"]).phase(Phase::Running);
+    cluster(3).cordoned(0).cordoned(1).plan().does(["move leader 0 to 2"]);
+    cluster(3).cordoned(1).plan().does([]);
+    cluster(3).cordoned(0).led_by(1).plan().does([]);
+}
+
+#[test]
+fn it_stays_where_nobody_can_take_it() {
+    cluster(3).cordoned(0).cordoned(1).cordoned(2).plan().does([]);
+    cluster(1).cordoned(0).plan().does([]);
+    cluster(3).cordoned(0).unheard(1).etcd(2, |alive| alive.applied = 0).plan().does([]);
+}
+
+#[test]
+fn in_a_roll_it_goes_there_too() {
+    cluster(3).outdated(0).cordoned(1).plan().does(["move leader 0 to 2"]);
+}
