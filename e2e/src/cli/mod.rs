@@ -132,6 +132,9 @@ pub enum Command {
     /// Serve volumes (started by `up`).
     #[command(hide = true)]
     Provisioner,
+    /// Start again what has ended of the control plane (started by `up`).
+    #[command(hide = true)]
+    Keeper,
 }
 
 /// What can be done to a node.
@@ -174,6 +177,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Bench { only, runs, no_deploy, inside: false } => show::bench(&cluster, &only, runs, no_deploy).await,
         Command::Chaos(options) => chaos::run(&cluster, options).await,
         Command::Provisioner => cluster.provisioner().await.map(|()| 0),
+        Command::Keeper => cluster.keeper().await,
     }
 }
 
