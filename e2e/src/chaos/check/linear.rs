@@ -11,8 +11,8 @@ use crate::chaos::clock::Moment;
 use crate::chaos::history::{Answer, Call, Key, Op, Outcome, Revision, Value};
 
 /// How many steps the search for an order may take for one key. It is exponential for a history that has none; a sound
-/// one of forty calls takes some hundreds. About a second's worth.
-const MOST_STEPS: u64 = 400_000;
+/// one of forty calls takes some hundreds.
+const MOST_STEPS: u64 = 20_000;
 
 /// What a call of the register returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
