@@ -10,7 +10,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_backup::launch::{Reason, Report};
 use quorate_etcd::{Access, Endpoint, Pool, Role, Silence, Vitals};
-use quorate_statemachine::{Alive, MemberId, Millis, Minor, Overall, Refusal, Serial, Sight, Uid, Version};
+use quorate_statemachine::{Alive, Link, MemberId, Millis, Minor, Overall, Refusal, Serial, Sight, Uid, Version};
 use tokio::time::{sleep, timeout};
 
 use super::facts::millis;
@@ -67,7 +67,24 @@ pub struct Seen {
     pub version: Option<String>,
     /// The id of the member that answered.
     pub member: Option<MemberId>,
+    /// What it has sent to others.
+    pub sent: BTreeMap<MemberId, Sent>,
 }
+
+/// What a member has sent to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// So many bytes.
+    bytes: u64,
+    /// It counts the other as connected.
+    counted: bool,
+    /// When they were last seen to have become more while it did not. `None`: not yet.
+    grew: Option<Millis>,
+}
+
+/// How long a connection may carry nothing and count as there: etcd sends something every 1.7 s, and looks are up to
+/// half a second apart while something goes on.
+const LINK_PATIENCE_MS: u64 = 4_000;
 
 /// How long a launcher may find its volume in use: the kubelet kills what has not ended after a pod's grace, 30 s.
 const IN_USE_PATIENCE_MS: u64 = 35_000;
@@ -88,11 +105,21 @@ pub struct Said {
 }
 
 impl Said {
-    /// Takes over from earlier looks since when those are silent that are silent now.
+    /// Takes over from earlier looks since when those are silent that are silent now, and which connections carry
+    /// something that etcd does not count.
     pub fn recall(&mut self, earlier: &BTreeMap<Serial, Seen>) {
-        for (serial, seen) in self.seen.iter_mut().filter(|(_, seen)| seen.sight == Sight::Unknown) {
-            if let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) {
-                seen.heard = before.heard;
+        for (serial, seen) in &mut self.seen {
+            let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) else { continue };
+            match (&mut seen.sight, &before.sight) {
+                (Sight::Unknown, _) => seen.heard = before.heard,
+                (Sight::Etcd(now), Sight::Etcd(then)) if now.process == then.process => {
+                    compare(&mut seen.sent, &before.sent, now.seen);
+                    let carries = |sent: &Sent| sent.grew.is_some_and(|grew| now.seen.since(grew) < LINK_PATIENCE_MS);
+                    for (peer, _) in seen.sent.iter().filter(|(_, sent)| carries(sent)) {
+                        now.links.entry(*peer).or_insert(Link::Overlooked);
+                    }
+                }
+                (Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_), _) => {}
             }
         }
     }
@@ -136,6 +163,15 @@ pub async fn ask(
     Said { seen, list, overall: Overall::Unknown }
 }
 
+/// Notes what has become more since without being counted, and when that was seen.
+fn compare(sent: &mut BTreeMap<MemberId, Sent>, before: &BTreeMap<MemberId, Sent>, now: Millis) {
+    for (peer, sent) in sent.iter_mut().filter(|(_, sent)| !sent.counted) {
+        if let Some(before) = before.get(peer).filter(|before| !before.counted) {
+            sent.grew = if sent.bytes > before.bytes { Some(now) } else { before.grew };
+        }
+    }
+}
+
 fn sees_leader(seen: &Seen) -> bool {
     match &seen.sight {
         Sight::Etcd(alive) => alive.has_leader && !alive.learner,
@@ -156,6 +192,7 @@ async fn look_in_time(address: &Address) -> Seen {
         refusal: None,
         version: None,
         member: None,
+        sent: BTreeMap::new(),
     };
     timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent)
 }
@@ -164,21 +201,38 @@ async fn look_in_time(address: &Address) -> Seen {
 pub async fn look(address: &Address) -> Seen {
     let now = millis(Timestamp::now());
     let said = quorate_etcd::look(SocketAddr::new(address.ip, METRICS_PORT)).await;
-    let (sight, refusal, version, member) = match said {
+    let silent = Seen {
+        pod: address.pod.clone(),
+        ip: address.ip,
+        sight: Sight::Unknown,
+        heard: now,
+        refusal: None,
+        version: None,
+        member: None,
+        sent: BTreeMap::new(),
+    };
+    match said {
         quorate_etcd::Sight::Silent(silence) => {
             trace_silence(address, &silence);
-            (Sight::Unknown, None, None, None)
+            silent
         }
         quorate_etcd::Sight::Launcher(report) => {
             let (sight, refusal) = of_report(&report, now);
-            (sight, refusal, None, None)
+            Seen { sight, refusal, ..silent }
         }
         quorate_etcd::Sight::Etcd(vitals) => {
-            let member = vitals.member.map(|id| MemberId(id.0));
-            (Sight::Etcd(of_vitals(&vitals, now)), None, vitals.version, member)
+            let sent = |(peer, link): (&quorate_etcd::MemberId, &quorate_etcd::Link)| {
+                (MemberId(peer.0), Sent { bytes: link.sent_bytes, counted: link.active, grew: None })
+            };
+            Seen {
+                sight: Sight::Etcd(of_vitals(&vitals, now)),
+                member: vitals.member.map(|id| MemberId(id.0)),
+                sent: vitals.links.iter().map(sent).collect(),
+                version: vitals.version,
+                ..silent
+            }
         }
-    };
-    Seen { pod: address.pod.clone(), ip: address.ip, sight, heard: now, refusal, version, member }
+    }
 }
 
 fn trace_silence(address: &Address, silence: &Silence) {
@@ -218,9 +272,10 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         version,
         cluster_version,
         db_size: _,
-        active_peers,
+        links,
         live,
     } = vitals;
+    let counted = links.iter().filter(|(_, link)| link.active);
     Alive {
         seen: now,
         process: Millis(u64::try_from(process_start.as_millis()).unwrap_or(u64::MAX)),
@@ -234,7 +289,7 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         cluster_version: cluster_version.as_deref().and_then(Minor::parse),
         // Not told on this port.
         storage: None,
-        peers: usize::try_from(*active_peers).unwrap_or(usize::MAX),
+        links: counted.map(|(peer, _)| (MemberId(peer.0), Link::Counted)).collect(),
     }
 }
 
@@ -345,7 +400,7 @@ mod tests {
             version: Some(Version::new(6, 16)),
             cluster_version: Some(Minor(6)),
             storage: None,
-            peers: 2,
+            links: BTreeMap::new(),
         };
         let seen = Seen {
             pod: Uid::new("u"),
@@ -355,8 +410,42 @@ mod tests {
             refusal: None,
             version: None,
             member: Some(MemberId(u64::from(serial) + 100)),
+            sent: BTreeMap::new(),
         };
         (Serial(serial), seen)
+    }
+
+    /// Looks at one member in turn: at these times, with so many bytes sent to another one, in this life, without counting
+    /// it but at the times below 100. What is known of the connection after the last look.
+    fn after<const N: usize>(looks: [(u64, u64, u64); N]) -> Option<Link> {
+        let other = MemberId(7);
+        let mut earlier = BTreeMap::new();
+        for (time, bytes, process) in looks {
+            let (serial, mut seen) = seen(0, false, 9);
+            seen.sent = BTreeMap::from([(other, Sent { bytes, counted: time < 100, grew: None })]);
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                (alive.seen, alive.process) = (Millis(time), Millis(process));
+            }
+            let mut said = Said { seen: BTreeMap::from([(serial, seen)]), list: None, overall: Overall::Unknown };
+            said.recall(&earlier);
+            earlier = said.seen;
+        }
+        match &earlier[&Serial(0)].sight {
+            Sight::Etcd(alive) => alive.links.get(&other).copied(),
+            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_connection_that_carries_something_is_there_whatever_etcd_counts() {
+        assert_eq!(after([(100, 10, 1)]), None);
+        assert_eq!(after([(100, 10, 1), (200, 10, 1)]), None);
+        assert_eq!(after([(50, 10, 1), (100, 11, 1)]), None, "it may have been sent before the connection broke");
+        assert_eq!(after([(50, 10, 1), (100, 11, 1), (200, 12, 1)]), Some(Link::Overlooked));
+        assert_eq!(after([(100, 10, 1), (200, 11, 1)]), Some(Link::Overlooked));
+        assert_eq!(after([(100, 10, 1), (200, 11, 1), (2_000, 11, 1)]), Some(Link::Overlooked), "a heartbeat is due");
+        assert_eq!(after([(100, 10, 1), (200, 11, 1), (200 + LINK_PATIENCE_MS, 11, 1)]), None, "nothing came");
+        assert_eq!(after([(100, 10, 1), (200, 11, 1), (300, 12, 2)]), None, "another life");
     }
 
     #[test]
