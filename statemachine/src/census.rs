@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Link, MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage, World,
+    Link, MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage,
+    World,
     member::{Ground, Member, Volume},
     version,
 };
@@ -270,19 +271,20 @@ impl<'w> Census<'w> {
 
 /// Whether two members are connected: what either says counts, as only the one that was started later knows for sure.
 fn are_connected(one: &Peer<'_>, other: &Peer<'_>) -> bool {
-    let says = |one: &Peer<'_>, other: &Peer<'_>| {
-        one.member.alive().is_some_and(|alive| alive.links.contains_key(&other.id))
-    };
+    let says =
+        |one: &Peer<'_>, other: &Peer<'_>| one.member.alive().is_some_and(|alive| alive.links.contains_key(&other.id));
     says(one, other) || says(other, one)
 }
 
 impl Peer<'_> {
     /// Whether it counts another member as not connected that is: as a leader it would refuse changes of the list.
     pub fn overlooks_somebody(&self) -> bool {
-        self.member.alive().is_some_and(|alive| alive.links.values().any(|link| match link {
-            Link::Overlooked => true,
-            Link::Counted => false,
-        }))
+        self.member.alive().is_some_and(|alive| {
+            alive.links.values().any(|link| match link {
+                Link::Overlooked => true,
+                Link::Counted => false,
+            })
+        })
     }
 
     /// It has not run, and the ledger doesn't know it, or knows its serial by another id: somebody added a serial that

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::DeleteParams;
@@ -38,9 +38,8 @@ pub async fn lost(scene: &Scene, runs: u32) -> Result<Measured> {
         let took = lost
             .without_its_node(scene, async |started| {
                 let old = [lost.uid.clone()].into();
-                let up = until("Quorate's members", started, async || {
-                    are_up(scene, &label(&db), 3, &old, Up::Voting).await
-                });
+                let up =
+                    until("Quorate's members", started, async || are_up(scene, &label(&db), 3, &old, Up::Voting).await);
                 let took = up.await?;
                 db.settles_without(&lost.name, 3).await?;
                 Ok(took)
@@ -75,7 +74,7 @@ impl Victim {
                 return Ok(Self { name, uid, node: node.to_owned() });
             }
         }
-        anyhow::bail!("no follower has a node of its own, without the leading operator")
+        bail!("no follower has a node of its own, without the leading operator")
     }
 
     /// Runs `body` from the deletion of the Node, which is cut off and known to be not ready before; afterwards it is back.

@@ -154,7 +154,10 @@ impl Raw {
             client.member_promote(added).await.map_err(told).map(drop)
         })
         .await?;
-        let lost = pods(&self.scene, &self.label()).await?.into_iter().filter(|pod| pod.metadata.name.as_deref() == Some(lost));
+        let lost = pods(&self.scene, &self.label())
+            .await?
+            .into_iter()
+            .filter(|pod| pod.metadata.name.as_deref() == Some(lost));
         let lost = lost.filter_map(|pod| pod.metadata.uid).collect();
         stopwatch::until("the new voter", Instant::now(), async || {
             are_up(&self.scene, &self.label(), self.members, &lost, Up::Voting).await

@@ -14,6 +14,7 @@ use quorate_statemachine::{Alive, Link, MemberId, Millis, Minor, Overall, Refusa
 use tokio::time::{sleep, timeout};
 
 use super::facts::millis;
+use super::links::{self, Sent};
 
 /// The port on which the launcher and etcd say how they are.
 const METRICS_PORT: u16 = 2381;
@@ -71,21 +72,6 @@ pub struct Seen {
     pub sent: BTreeMap<MemberId, Sent>,
 }
 
-/// What a member has sent to another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
-    /// So many bytes.
-    bytes: u64,
-    /// It counts the other as connected.
-    counted: bool,
-    /// When they were last seen to have become more while it did not. `None`: not yet.
-    grew: Option<Millis>,
-}
-
-/// How long a connection may carry nothing and count as there: etcd sends something every 1.7 s, and looks are up to
-/// half a second apart while something goes on.
-const LINK_PATIENCE_MS: u64 = 4_000;
-
 /// How long a launcher may find its volume in use: the kubelet kills what has not ended after a pod's grace, 30 s.
 const IN_USE_PATIENCE_MS: u64 = 35_000;
 
@@ -112,13 +98,7 @@ impl Said {
             let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) else { continue };
             match (&mut seen.sight, &before.sight) {
                 (Sight::Unknown, _) => seen.heard = before.heard,
-                (Sight::Etcd(now), Sight::Etcd(then)) if now.process == then.process => {
-                    compare(&mut seen.sent, &before.sent, now.seen);
-                    let carries = |sent: &Sent| sent.grew.is_some_and(|grew| now.seen.since(grew) < LINK_PATIENCE_MS);
-                    for (peer, _) in seen.sent.iter().filter(|(_, sent)| carries(sent)) {
-                        now.links.entry(*peer).or_insert(Link::Overlooked);
-                    }
-                }
+                (Sight::Etcd(now), Sight::Etcd(then)) => links::compare((now, &mut seen.sent), (then, &before.sent)),
                 (Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_), _) => {}
             }
         }
@@ -161,15 +141,6 @@ pub async fn ask(
         None => None,
     };
     Said { seen, list, overall: Overall::Unknown }
-}
-
-/// Notes what has become more since without being counted, and when that was seen.
-fn compare(sent: &mut BTreeMap<MemberId, Sent>, before: &BTreeMap<MemberId, Sent>, now: Millis) {
-    for (peer, sent) in sent.iter_mut().filter(|(_, sent)| !sent.counted) {
-        if let Some(before) = before.get(peer).filter(|before| !before.counted) {
-            sent.grew = if sent.bytes > before.bytes { Some(now) } else { before.grew };
-        }
-    }
 }
 
 fn sees_leader(seen: &Seen) -> bool {
@@ -220,18 +191,13 @@ pub async fn look(address: &Address) -> Seen {
             let (sight, refusal) = of_report(&report, now);
             Seen { sight, refusal, ..silent }
         }
-        quorate_etcd::Sight::Etcd(vitals) => {
-            let sent = |(peer, link): (&quorate_etcd::MemberId, &quorate_etcd::Link)| {
-                (MemberId(peer.0), Sent { bytes: link.sent_bytes, counted: link.active, grew: None })
-            };
-            Seen {
-                sight: Sight::Etcd(of_vitals(&vitals, now)),
-                member: vitals.member.map(|id| MemberId(id.0)),
-                sent: vitals.links.iter().map(sent).collect(),
-                version: vitals.version,
-                ..silent
-            }
-        }
+        quorate_etcd::Sight::Etcd(vitals) => Seen {
+            sight: Sight::Etcd(of_vitals(&vitals, now)),
+            member: vitals.member.map(|id| MemberId(id.0)),
+            sent: vitals.links.iter().map(|(peer, link)| (MemberId(peer.0), Sent::of(link))).collect(),
+            version: vitals.version,
+            ..silent
+        },
     }
 }
 
@@ -413,39 +379,6 @@ mod tests {
             sent: BTreeMap::new(),
         };
         (Serial(serial), seen)
-    }
-
-    /// Looks at one member in turn: at these times, with so many bytes sent to another one, in this life, without counting
-    /// it but at the times below 100. What is known of the connection after the last look.
-    fn after<const N: usize>(looks: [(u64, u64, u64); N]) -> Option<Link> {
-        let other = MemberId(7);
-        let mut earlier = BTreeMap::new();
-        for (time, bytes, process) in looks {
-            let (serial, mut seen) = seen(0, false, 9);
-            seen.sent = BTreeMap::from([(other, Sent { bytes, counted: time < 100, grew: None })]);
-            if let Sight::Etcd(alive) = &mut seen.sight {
-                (alive.seen, alive.process) = (Millis(time), Millis(process));
-            }
-            let mut said = Said { seen: BTreeMap::from([(serial, seen)]), list: None, overall: Overall::Unknown };
-            said.recall(&earlier);
-            earlier = said.seen;
-        }
-        match &earlier[&Serial(0)].sight {
-            Sight::Etcd(alive) => alive.links.get(&other).copied(),
-            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
-        }
-    }
-
-    #[test]
-    fn a_connection_that_carries_something_is_there_whatever_etcd_counts() {
-        assert_eq!(after([(100, 10, 1)]), None);
-        assert_eq!(after([(100, 10, 1), (200, 10, 1)]), None);
-        assert_eq!(after([(50, 10, 1), (100, 11, 1)]), None, "it may have been sent before the connection broke");
-        assert_eq!(after([(50, 10, 1), (100, 11, 1), (200, 12, 1)]), Some(Link::Overlooked));
-        assert_eq!(after([(100, 10, 1), (200, 11, 1)]), Some(Link::Overlooked));
-        assert_eq!(after([(100, 10, 1), (200, 11, 1), (2_000, 11, 1)]), Some(Link::Overlooked), "a heartbeat is due");
-        assert_eq!(after([(100, 10, 1), (200, 11, 1), (200 + LINK_PATIENCE_MS, 11, 1)]), None, "nothing came");
-        assert_eq!(after([(100, 10, 1), (200, 11, 1), (300, 12, 2)]), None, "another life");
     }
 
     #[test]

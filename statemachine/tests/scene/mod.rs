@@ -8,9 +8,10 @@ pub mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
-    Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList, Membership,
-    Memory, Millis, NodeName, NodeSight, Overall, Pod, PodStage, Refusal, Release, Resize, Retention, Role, STOPS,
-    Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trouble, Uid, Version, Wish, World,
+    Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
+    Membership, Memory, Millis, NodeName, NodeSight, Overall, Pod, PodStage, Refusal, Release, Resize, Retention, Role,
+    STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trouble, Uid, Version, Wish,
+    World,
 };
 
 pub const NOW: Millis = Millis(1_000_000_000);
