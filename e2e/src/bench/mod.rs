@@ -1,6 +1,7 @@
 //! How fast Quorate is, each time as a ratio to a floor: what the same takes with hand-written pods on the same cluster,
 //! measured in the same minutes, one after the other in turn. It measures and reports; it demands nothing.
 
+pub mod backup;
 mod changes;
 mod nodes;
 mod raw;
