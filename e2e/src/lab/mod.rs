@@ -9,6 +9,7 @@ mod control_plane;
 mod daemon;
 mod faults;
 mod folders;
+mod keeper;
 mod lifecycle;
 mod names;
 mod network;
