@@ -16,7 +16,7 @@ use crate::scene::{Cluster, Scene, Wish, Writer};
 
 /// A step from one minor to the next, on clusters of their own each run: until all three are Ready voters on the new
 /// version.
-pub async fn upgrade(scene: &Scene, runs: u32, from: &str, to: &str) -> Result<Measured> {
+pub async fn upgrade(scene: &Scene, runs: u32, from: &'static str, to: &'static str) -> Result<Measured> {
     let floor = async |run: u32| {
         let raw = Raw::new(scene, &format!("raw{run}"), 3).version(from);
         raw.create().await?;

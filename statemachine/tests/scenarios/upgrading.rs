@@ -41,6 +41,15 @@ fn a_release_that_fails_its_trial_stops_nothing() {
     }
 }
 
+/// Found among the worlds made up at random.
+#[test]
+fn one_that_is_told_less_than_the_cluster_runs_at_is_brought_there_first() {
+    let behind = || wished().told(2, V5).unheard(2).runs_at(Minor(6));
+    behind().all_tried(V7).all_tried(USUAL).plan().never("switch 1").never("switch 0");
+    behind().runs(2, V5).etcd(2, |alive| alive.version = Some(V5)).all_tried(V7).plan().never("switch");
+    behind().crashing(2).all_tried(USUAL).plan().also_does("switch 2 to 3.6.16");
+}
+
 #[test]
 fn a_trial_of_something_else_counts_for_nothing() {
     let old = Release { version: V7, image: Image::new("other:v3.7.3") };
