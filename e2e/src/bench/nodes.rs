@@ -50,7 +50,7 @@ pub async fn lost(scene: &Scene, runs: u32) -> Result<Measured> {
         gone(&db).await?;
         Ok(took)
     };
-    in_turn(runs, floor, value).await
+    Box::pin(in_turn(runs, floor, value)).await
 }
 
 /// A follower whose node runs no other member and not the leading operator.

@@ -137,17 +137,17 @@ impl Raw {
         let name = format!("{}-{}", self.name, self.members);
         let mut doors = self.doors().await?;
         doors.remove(lost);
-        let list = membership(&doors).await?;
-        let leads = doors.get(list.leader()?).context("the leader has no address")?;
+        let known = membership(&doors).await?;
+        let leads = doors.get(known.leader()?).context("the leader has no address")?;
         let mut client = dial(leads).await?;
-        let id = list.members.get(lost).context("it is no member")?.id;
+        let id = known.members.get(lost).context("it is no member")?.id;
         client.member_remove(id).await.map_err(told).context("failed to remove the member")?;
         let learner = MemberAddOptions::new().with_is_learner();
         let added = client.member_add([self.url(&name, 2380)], Some(learner)).await.map_err(told);
         let added = added.context("failed to add the learner")?.member().context("no member was added")?.id();
         let claim = serde_json::from_value(claim(&name))?;
         self.scene.api::<PersistentVolumeClaim>().create(&PostParams::default(), &claim).await?;
-        let members = list.members.into_keys().filter(|member| member != lost).chain([name.clone()]).collect();
+        let members = known.members.into_keys().filter(|member| member != lost).chain([name.clone()]).collect();
         self.create_pod(&name, &Start { state: "existing", members }).await?;
         stopwatch::until("the learner to be promoted", Instant::now(), async || {
             // etcd refuses it until the learner has caught up.

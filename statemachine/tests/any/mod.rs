@@ -367,7 +367,7 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, serial| scene.runs(serial, STOPS[1]),
         |scene, serial| scene.runs(serial, STOPS[0]),
         |scene, serial| scene.told(serial, STOPS[1]),
-        |scene, serial| scene.disconnected(serial, if serial == 0 { 1 } else { 0 }),
+        |scene, serial| scene.disconnected(serial, u32::from(serial == 0)),
         |scene, serial| scene.etcd(serial, |alive| alive.cluster_version = None),
         |scene, _| scene.runs_at(Minor(5)),
         |scene, _| scene.runs_at(Minor(6)),
