@@ -40,8 +40,9 @@ test: unit ## Unit, property and model tests, then a choice of scenes on a real 
 e2e: setup ## Every scene, every loop to its end; FILTER=... for some
 	$(E2E) test --all --jobs $(JOBS) $(FILTER); result=$$?; $(E2E) down; exit $$result
 
-bench: setup ## Measure how fast it is, as ratios to hand-written pods; ROWS=... for some
+bench: setup ## Measure how fast it is, as ratios to the same by hand; ROWS=... for some
 	$(E2E) bench $(if $(ROWS),--only $(ROWS)); result=$$?; $(E2E) down; exit $$result
+	$(if $(ROWS),,$(E2E) bench-backup)
 
 lint: setup $(DENY) ## Formatting, clippy, generated files, dependencies
 	$(CARGO) fmt --all --check

@@ -124,6 +124,11 @@ impl<'w> Way<'_, 'w> {
 
     fn up(&self) -> Leg<'w> {
         let next = self.cluster.next();
+        let behind = |voter: &Peer<'_>| minor_of(voter).is_some_and(|minor| minor < self.cluster);
+        if self.census.voters.iter().any(behind) {
+            // What it is told to run could not join the cluster as it runs now.
+            return self.release_of(self.cluster).map_or(Leg::Stuck(Finding::NoWayThrough), Leg::Switch);
+        }
         if let Some(leg) = self.lift_to_floor(next) {
             return leg;
         }

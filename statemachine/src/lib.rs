@@ -45,7 +45,7 @@ pub use version::{
     max_learners,
 };
 pub use world::{
-    Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Listed, MemberList, Membership, Memory, NodeSight,
-    Outcome, Overall, Pod, PodStage, Refusal, Resize, Retention, Role, Seat, Seeding, Sight, Standing, Start, Storage,
-    Ticket, Trial, Trouble, Wish, World,
+    Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
+    NodeSight, Outcome, Overall, Pod, PodStage, Refusal, Resize, Retention, Role, Seat, Seeding, Sight, Standing,
+    Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

@@ -76,6 +76,7 @@ struct Result {
     leases: u64,
     leases_of_unknown_ttl: u64,
     database_bytes: u64,
+    apply_seconds: f64,
     seconds: f64,
 }
 
@@ -113,7 +114,7 @@ impl Restore {
             (None, None) => anyhow::bail!("give --data-dir or --database"),
         };
         bar.finish_and_clear();
-        let Restored { revision, events, leases, leases_of_unknown_ttl, bytes } = restored?;
+        let Restored { revision, events, leases, leases_of_unknown_ttl, bytes, applying } = restored?;
         let took = begun.elapsed();
         let result = Result {
             generation: choice.chain.key.to_string(),
@@ -122,6 +123,7 @@ impl Restore {
             leases,
             leases_of_unknown_ttl,
             database_bytes: bytes,
+            apply_seconds: applying.as_secs_f64(),
             seconds: took.as_secs_f64(),
         };
         print::show(output, &result, || {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, skip_field};
@@ -48,6 +49,7 @@ pub(super) async fn deltas(
     path: &Path,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
+    let begun = Instant::now();
     let links: Vec<&Link> = chain.links.iter().take_while(|link| link.delta.from <= target).collect();
     let mut granted = Leases::new();
     for lease in links.iter().flat_map(|link| &link.delta.leases) {
@@ -77,7 +79,7 @@ pub(super) async fn deltas(
     let (sent, (), applied) = tokio::join!(sending, reporting, applying);
     // What is wrong with the data shows on the sending side, and ends the other one early without a commit.
     sent?;
-    applied?
+    Ok(Restored { applying: begun.elapsed(), ..applied?? })
 }
 
 async fn send(store: &Store, chain: &Chain, link: &Link, orders: &mpsc::Sender<Order>) -> Result<(), RestoreError> {
@@ -253,6 +255,7 @@ impl<'a> Applier<'a> {
             leases: additions.len() as u64,
             leases_of_unknown_ttl: unknown,
             bytes,
+            applying: Duration::ZERO,
         })
     }
 }

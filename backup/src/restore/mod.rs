@@ -9,6 +9,7 @@ mod scratch;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use tokio::task::JoinError;
 
@@ -180,6 +181,8 @@ pub struct Restored {
     pub leases_of_unknown_ttl: u64,
     /// The size of the database file, in bytes.
     pub bytes: u64,
+    /// How long fetching and applying the events took.
+    pub applying: Duration,
 }
 
 /// All complete generations of a lineage. One that is damaged is an error only if it is asked for by name: the others can

@@ -86,13 +86,13 @@ impl fmt::Display for Report {
         let or_dash = |spread: Option<Spread>| spread.map_or_else(|| "-".to_owned(), |spread| spread.to_string());
         writeln!(
             f,
-            "{:<24} {:<7} {:<24} {:<24} {:>6} {:>3}",
+            "{:<30} {:<7} {:<24} {:<24} {:>6} {:>3}",
             "", "unit", "floor min/median/max", "value min/median/max", "ratio", "n"
         )?;
         for line in &self.lines {
             let Line { name, unit, floor, value, ratio, n } = line;
             let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-            writeln!(f, "{name:<24} {unit:<7} {:<24} {:<24} {ratio:>6} {n:>3}", or_dash(*floor), or_dash(*value))?;
+            writeln!(f, "{name:<30} {unit:<7} {:<24} {:<24} {ratio:>6} {n:>3}", or_dash(*floor), or_dash(*value))?;
         }
         Ok(())
     }

@@ -127,6 +127,18 @@ pub enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Measure how fast backups are and how little they disturb, without a cluster.
+    BenchBackup {
+        /// How often each row is measured.
+        #[arg(long, default_value_t = RUNS, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// The keys of the database.
+        #[arg(long, default_value_t = bench::backup::KEYS)]
+        keys: u64,
+        /// The events that are recorded after its full snapshot.
+        #[arg(long, default_value_t = bench::backup::EVENTS)]
+        events: u64,
+    },
     /// Bring up the cluster, install the operator and disturb a cluster under load at random; then judge what was seen.
     Chaos(chaos::Options),
     /// Serve volumes (started by `up`).
@@ -175,6 +187,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Demo { no_deploy } => show::demo(&cluster, no_deploy).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy: _, inside: true } => bench::run(&only, runs).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy, inside: false } => show::bench(&cluster, &only, runs, no_deploy).await,
+        Command::BenchBackup { runs, keys, events } => bench::backup::run(runs, keys, events).await.map(|()| 0),
         Command::Chaos(options) => chaos::run(&cluster, options).await,
         Command::Provisioner => cluster.provisioner().await.map(|()| 0),
         Command::Keeper => cluster.keeper().await,

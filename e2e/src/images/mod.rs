@@ -83,6 +83,13 @@ pub async fn foreign(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
 /// The operator's and the agent's image, from programs that are built now or lie in the folder that `QUORATE_BINARIES`
 /// names.
 pub async fn own(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
+    let [operator, agent] = programs(progress).await?;
+    let images = vec![own_image(OPERATOR, "quorate", operator), own_image(AGENT, "quorate-agent", agent)];
+    archive_all(images, progress).await
+}
+
+/// The operator's and the agent's program.
+pub async fn programs(progress: &Progress) -> Result<[PathBuf; 2], ImageError> {
     let folder = match std::env::var_os(BINARIES) {
         Some(folder) => PathBuf::from(folder),
         None => build_own(progress).await?,
@@ -91,11 +98,7 @@ pub async fn own(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
         let path = folder.join(name);
         if path.is_file() { Ok(path) } else { Err(ImageError::NoProgram(path)) }
     };
-    let images = vec![
-        own_image(OPERATOR, "quorate", program("quorate")?),
-        own_image(AGENT, "quorate-agent", program("quorate-agent")?),
-    ];
-    archive_all(images, progress).await
+    Ok([program("quorate")?, program("quorate-agent")?])
 }
 
 /// Builds our programs so that they run in an image with nothing else in it.

@@ -43,10 +43,12 @@ pub enum Tool {
     CoreDns,
     /// etcd, etcdctl and etcdutl.
     Etcd(Etcd),
+    /// An S3 store on a folder. A local cluster does without.
+    VersityGw,
 }
 
 impl Tool {
-    /// All of them, those first that the rest of the work waits for.
+    /// What a local cluster is made of, that first which the rest of the work waits for.
     pub const ALL: [Self; 7] = [
         Self::Kubernetes,
         Self::Etcd(Etcd::V3_6),
@@ -67,6 +69,7 @@ impl Tool {
             Self::Etcd(Etcd::V3_5) => "etcd-3.5",
             Self::Etcd(Etcd::V3_6) => "etcd-3.6",
             Self::Etcd(Etcd::V3_7) => "etcd-3.7",
+            Self::VersityGw => "versitygw",
         }
     }
 
@@ -120,6 +123,11 @@ impl Tool {
                 module: "go.etcd.io/etcd/server/v3",
                 packages: &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
                 rename: Some(("server", "etcd")),
+                ..Recipe::PLAIN
+            },
+            Self::VersityGw => Recipe {
+                module: "github.com/versity/versitygw",
+                packages: &["github.com/versity/versitygw/cmd/versitygw"],
                 ..Recipe::PLAIN
             },
         }
@@ -238,7 +246,7 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_line_of_its_module() {
-        for tool in Tool::ALL {
+        for tool in Tool::ALL.into_iter().chain([Tool::VersityGw]) {
             let pinned = go_mod(tool);
             for package in tool.recipe().packages {
                 let line = pinned.lines().any(|line| line.trim().trim_start_matches("tool ") == *package);

@@ -4,6 +4,7 @@
 pub mod cache;
 pub mod certificates;
 pub mod facts;
+pub mod links;
 pub mod members;
 mod overall;
 pub mod pods;

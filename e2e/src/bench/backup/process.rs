@@ -1,0 +1,125 @@
+//! Runs programs and says how long they took and how much memory was theirs. It knows nothing of what they do.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::process::Child;
+
+use crate::command::Command;
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+const KIB_PER_MIB: f64 = 1024.0;
+
+/// What a program came to.
+#[derive(Debug)]
+pub struct Ended {
+    /// In seconds.
+    pub seconds: f64,
+    /// The most anonymous memory that it had, in MiB.
+    pub memory: f64,
+    /// What it printed.
+    pub printed: String,
+}
+
+/// Waits until everything is on the disk, so that nobody pays for what was written before.
+pub async fn settle() -> Result<()> {
+    Ok(Command::new("sync").run().await.map(drop)?)
+}
+
+/// Runs a program to its end.
+pub async fn run(command: &Command) -> Result<Ended> {
+    settle().await?;
+    let started = Instant::now();
+    let running = Running::start(command)?;
+    running.ended(started).await
+}
+
+/// Runs programs one after the other; the seconds of all.
+pub async fn run_all(commands: &[Command]) -> Result<f64> {
+    settle().await?;
+    let started = Instant::now();
+    for command in commands {
+        command.run().await?;
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    line: String,
+}
+
+impl Running {
+    /// Starts it. It is killed when it is dropped.
+    pub fn start(command: &Command) -> Result<Self> {
+        let mut started = tokio::process::Command::from(command.to_std());
+        started.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let child = started.spawn().with_context(|| format!("failed to start `{command}`"))?;
+        Ok(Self { child, line: command.to_string() })
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub async fn terminate(self) -> Result<Ended> {
+        let pid = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()));
+        rustix::process::kill_process(pid.context("it has ended")?, rustix::process::Signal::TERM)?;
+        self.ended(Instant::now()).await
+    }
+
+    /// The anonymous memory that it has now, in MiB.
+    pub fn memory(&self) -> Option<f64> {
+        self.child.id().and_then(anonymous)
+    }
+
+    async fn ended(self, started: Instant) -> Result<Ended> {
+        let Self { child, line } = self;
+        let id = child.id();
+        let output = child.wait_with_output();
+        tokio::pin!(output);
+        let mut memory = 0.0_f64;
+        let output = loop {
+            tokio::select! {
+                output = &mut output => break output?,
+                () = tokio::time::sleep(LOOK) => {
+                    memory = memory.max(id.and_then(anonymous).unwrap_or_default());
+                }
+            }
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`{line}` failed ({}): {told}", output.status);
+        Ok(Ended { seconds, memory, printed: String::from_utf8_lossy(&output.stdout).into_owned() })
+    }
+}
+
+/// What a process has for itself, without the pages of files, which the kernel takes back when it needs them.
+fn anonymous(process: u32) -> Option<f64> {
+    in_mib(&std::fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+}
+
+fn in_mib(status: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? / KIB_PER_MIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_mib() {
+        assert_eq!(in_mib("Name:\tx\nRssAnon:\t    2048 kB\nRssFile:\t 1 kB\n"), Some(2.0));
+        assert_eq!(in_mib("Name:\tx\n"), None);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_says_what_it_said() {
+        let error = run(&Command::new("sh").args(["-c", "echo wrong >&2; exit 2"])).await.unwrap_err().to_string();
+        assert!(error.contains("wrong"), "{error}");
+        let ended = run(&Command::new("echo").arg("well")).await.unwrap();
+        assert_eq!(ended.printed, "well\n");
+    }
+}

@@ -1,0 +1,205 @@
+//! The rows: each does the same by hand and with the agent, in turn. It starts programs and takes times.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::report::Measured;
+use super::bed::Bed;
+use super::process::{self, Running};
+use super::{latency, load};
+use crate::command::Command;
+
+/// Names, units and samples.
+pub type Rows = Vec<(&'static str, &'static str, Measured)>;
+
+/// How often the archive stores what came.
+const FLUSH: &str = "1s";
+/// How long the archive may take to have stored what was written.
+const PATIENCE: Duration = Duration::from_mins(3);
+const LOOK: Duration = Duration::from_millis(100);
+/// How far a restore moves the revision on, by hand as with the agent.
+const BUMP: &str = "1000000000";
+
+fn only(value: Vec<f64>) -> Measured {
+    Measured { floor: vec![], value }
+}
+
+/// Removes what a run has left, so that the next one finds the same. What is not there is fine.
+fn clear(path: &Path) {
+    let _ = std::fs::remove_dir_all(path);
+    let _ = std::fs::remove_file(path);
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is not text")
+}
+
+/// A snapshot in the store.
+pub async fn snapshot(bed: &Bed, runs: u32) -> Result<Rows> {
+    let (mut time, mut memory) = (Measured::default(), only(vec![]));
+    let (file, packed) = (bed.file("by-hand.db"), bed.file("by-hand.db.zst"));
+    for run in 0..runs {
+        clear(&file);
+        let by_hand = [
+            bed.etcd_tool("etcdctl").args(["snapshot", "save", text(&file)?]),
+            Command::new("zstd").args(["-T0", "-q", "-f", text(&file)?, "-o", text(&packed)?]),
+            bed.curl("by-hand.db.zst").args(["--upload-file", text(&packed)?]),
+        ];
+        let floor = process::run_all(&by_hand).await?;
+        let ended = process::run(&bed.agent("snapshot", &format!("full-{run}"))).await?;
+        eprintln!("  snapshot {}: by hand {floor:.2} s, agent {:.2} s", run + 1, ended.seconds);
+        time.floor.push(floor);
+        time.value.push(ended.seconds);
+        memory.value.push(ended.memory);
+    }
+    Ok(vec![("snapshot-s3", "s", time), ("snapshot-rss-mib", "MiB", memory)])
+}
+
+/// A data folder from a full snapshot.
+pub async fn restore_full(bed: &Bed, runs: u32) -> Result<Rows> {
+    let (mut time, mut memory) = (Measured::default(), only(vec![]));
+    let (packed, file, data) = (bed.file("fetched.db.zst"), bed.file("fetched.db"), bed.file("restored"));
+    for run in 0..runs {
+        clear(&file);
+        clear(&data);
+        let by_hand = [
+            bed.curl("by-hand.db.zst").args(["--output", text(&packed)?]),
+            Command::new("zstd").args(["-d", "-q", "-f", text(&packed)?, "-o", text(&file)?]),
+            etcdutl(bed, &file, &data)?,
+        ];
+        let floor = process::run_all(&by_hand).await?;
+        clear(&data);
+        let ended = process::run(&restore(bed, "full-0", &data)?).await?;
+        eprintln!("  restore {}: by hand {floor:.2} s, agent {:.2} s", run + 1, ended.seconds);
+        time.floor.push(floor);
+        time.value.push(ended.seconds);
+        memory.value.push(ended.memory);
+    }
+    clear(&data);
+    clear(&packed);
+    clear(&file);
+    Ok(vec![("restore-full", "s", time), ("restore-full-rss-mib", "MiB", memory)])
+}
+
+fn etcdutl(bed: &Bed, snapshot: &Path, data: &Path) -> Result<Command> {
+    Ok(bed.etcd_tool("etcdutl").args(["snapshot", "restore", text(snapshot)?, "--data-dir", text(data)?]).args([
+        "--bump-revision",
+        BUMP,
+        "--mark-compacted",
+    ]))
+}
+
+fn restore(bed: &Bed, lineage: &str, data: &Path) -> Result<Command> {
+    Ok(bed
+        .agent("restore", lineage)
+        .args(["--output=json", "--bump-revision", BUMP, "--data-dir", text(data)?])
+        .args(["--etcdutl", text(&bed.etcdutl())?]))
+}
+
+fn archive(bed: &Bed, lineage: &str) -> Command {
+    let spill = bed.file("spill");
+    bed.agent("archive", lineage).args(["--flush-every", FLUSH, "--spill"]).arg(&spill)
+}
+
+/// The record of a cluster: its name, and where it ends.
+pub struct Record {
+    lineage: &'static str,
+}
+
+/// Records a full snapshot and then events, and looks at the memory that it takes.
+pub async fn record(bed: &Bed, events: u64) -> Result<(Record, Rows)> {
+    std::fs::create_dir_all(bed.file("spill"))?;
+    let lineage = "archive";
+    let client = bed.client().await?;
+    let running = Running::start(&archive(bed, lineage).args(["--full-after", "1000000000"]))?;
+    reaches(bed, lineage, load::revision(&client).await?).await?;
+    eprintln!("{events} events");
+    let mut memory = 0.0_f64;
+    {
+        let writing = load::events(&client, events);
+        tokio::pin!(writing);
+        loop {
+            tokio::select! {
+                written = &mut writing => break written?,
+                () = tokio::time::sleep(LOOK) => memory = memory.max(running.memory().unwrap_or_default()),
+            }
+        }
+    }
+    let last = load::revision(&client).await?;
+    reaches(bed, lineage, last).await?;
+    running.terminate().await?;
+    Ok((Record { lineage }, vec![("archive-rss-mib", "MiB", only(vec![memory]))]))
+}
+
+/// Waits until the record has that revision, and demands that it is one generation: events that began another one with a
+/// full snapshot would not be restored as deltas.
+async fn reaches(bed: &Bed, lineage: &str, revision: i64) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let listed: Value = serde_json::from_str(&bed.agent("list", lineage).arg("--output=json").run().await?)?;
+        let generations = listed.as_array().map_or(&[][..], Vec::as_slice);
+        ensure!(generations.len() <= 1, "the archive began anew: {listed}");
+        let last = generations.first().and_then(|one| one["whole"]["lastRevision"].as_i64());
+        if last.is_some_and(|last| last >= revision) {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < PATIENCE, "the archive ends with {last:?} instead of {revision}: {listed}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// A data folder from a full snapshot and the events after it, against etcd's own tool on a snapshot of the same size that
+/// is there already.
+pub async fn restore_with_deltas(bed: &Bed, record: &Record, runs: u32) -> Result<Rows> {
+    let (mut time, mut speed, mut memory) = (Measured::default(), only(vec![]), only(vec![]));
+    let (file, data) = (bed.file("final.db"), bed.file("restored"));
+    bed.etcd_tool("etcdctl").args(["snapshot", "save", text(&file)?]).run().await?;
+    for run in 0..runs {
+        clear(&data);
+        let floor = process::run_all(&[etcdutl(bed, &file, &data)?]).await?;
+        clear(&data);
+        let ended = process::run(&restore(bed, record.lineage, &data)?).await?;
+        let told: Value = serde_json::from_str(&ended.printed)?;
+        let field = |name: &str| told[name].as_f64().with_context(|| format!("no {name} in {told}"));
+        let rate = field("events")? / field("applySeconds")?;
+        eprintln!("  restore {}: etcdutl {floor:.2} s, agent {:.2} s, {rate:.0} events/s", run + 1, ended.seconds);
+        time.floor.push(floor);
+        time.value.push(ended.seconds);
+        speed.value.push(rate);
+        memory.value.push(ended.memory);
+    }
+    clear(&data);
+    clear(&file);
+    Ok(vec![
+        ("restore-with-deltas", "s", time),
+        ("delta-apply-events-per-second", "1/s", speed),
+        ("restore-rss-mib", "MiB", memory),
+    ])
+}
+
+/// How long writes take beside an archive, against none; also while its store does not answer.
+pub async fn disturbance(bed: &mut Bed, runs: u32) -> Result<Rows> {
+    let client = bed.client().await?;
+    let (mut rest, mut outage) = (Measured::default(), Measured::default());
+    for run in 0..runs {
+        let floor = latency::p99(&client).await?;
+        let lineage = format!("beside-{run}");
+        let running = Running::start(&archive(bed, &lineage))?;
+        reaches(bed, &lineage, load::revision(&client).await?).await?;
+        let beside = latency::p99(&client).await?;
+        bed.pause_store(true)?;
+        let without_store = latency::p99(&client).await;
+        bed.pause_store(false)?;
+        let without_store = without_store?;
+        running.terminate().await?;
+        eprintln!("  p99 {}: alone {floor:.2} ms, beside {beside:.2} ms, store away {without_store:.2} ms", run + 1);
+        rest.floor.push(floor);
+        rest.value.push(beside);
+        outage.floor.push(floor);
+        outage.value.push(without_store);
+    }
+    Ok(vec![("archive-write-p99", "ms", rest), ("archive-write-p99-outage", "ms", outage)])
+}
