@@ -1,6 +1,10 @@
 //! Reads the few gauges that matter out of etcd's `/metrics`, in Prometheus' text format, as the bytes come in. It keeps
 //! one line at a time and judges nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::MemberId;
+
 /// The most that is kept of one line, in bytes. The lines that matter have below 100; a longer one is none of them.
 const LINE_LIMIT: usize = 1024;
 
@@ -27,8 +31,10 @@ pub struct Gauges {
     pub cluster_version: Option<String>,
     /// `etcd_mvcc_db_total_size_in_bytes`: the size of the database file.
     pub db_size: Option<u64>,
-    /// The sum over `etcd_network_active_peers`: to how many other members there is a connection.
-    pub active_peers: u64,
+    /// The members for which `etcd_network_active_peers` stands at one.
+    pub active_peers: BTreeSet<MemberId>,
+    /// `etcd_network_peer_sent_bytes_total`, by receiver.
+    pub sent_bytes: BTreeMap<MemberId, u64>,
 }
 
 /// Takes the text in pieces of any size.
@@ -100,12 +106,20 @@ impl Gauges {
             "etcd_cluster_version" => note(&mut self.cluster_version, label(labels, "cluster_version"), value),
             "etcd_mvcc_db_total_size_in_bytes" => self.db_size = whole(value),
             // One series for each peer; a peer that is gone leaves its own at zero.
-            "etcd_network_active_peers" => {
-                self.active_peers = self.active_peers.saturating_add(u64::from(truth(value) == Some(true)));
+            "etcd_network_active_peers" if truth(value) == Some(true) => {
+                self.active_peers.extend(peer(labels, "Remote"));
+            }
+            "etcd_network_peer_sent_bytes_total" => {
+                self.sent_bytes.extend(peer(labels, "To").zip(whole(value)));
             }
             _ => (),
         }
     }
+}
+
+/// The member that a label names.
+fn peer(labels: &str, name: &str) -> Option<MemberId> {
+    label(labels, name)?.parse().ok()
 }
 
 /// Keeps a label's value if its series stands at one: etcd leaves the series of an earlier cluster version at zero.
@@ -163,11 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn connections_to_peers_are_counted() {
+    fn peers_are_known_by_their_ids() {
         let peer =
             |id: &str, active: u8| format!("etcd_network_active_peers{{Local=\"8e\",Remote=\"{id}\"}} {active}\n");
-        assert_eq!(read(&(peer("a", 1) + &peer("b", 0) + &peer("c", 1))).active_peers, 2);
-        assert_eq!(read("").active_peers, 0);
+        let found = read(&(peer("a", 1) + &peer("b", 0) + &peer("c", 1) + &peer("no id", 1)));
+        assert_eq!(found.active_peers, [MemberId(0xa), MemberId(0xc)].into());
+        let sent = "etcd_network_peer_sent_bytes_total{To=\"a\"} 1.2e+06\n";
+        assert_eq!(read(sent).sent_bytes, [(MemberId(0xa), 1_200_000)].into());
     }
 
     #[test]

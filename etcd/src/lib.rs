@@ -28,4 +28,4 @@ pub use ids::{ClusterId, MemberId};
 pub use list::{Member, MemberList};
 pub use member::{Added, MemberClient, Status};
 pub use pool::Pool;
-pub use sight::{Role, Sight, Silence, Vitals, is_ready, look};
+pub use sight::{Link, Role, Sight, Silence, Vitals, is_ready, look};

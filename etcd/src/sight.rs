@@ -1,7 +1,7 @@
 //! One look at a pod's metrics port: is it the launcher, etcd, or nothing that can be understood? It reports and does
 //! not conclude: silence is not death.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use http::{Method, StatusCode};
 use hyper::body::Bytes;
@@ -69,11 +69,23 @@ pub struct Vitals {
     pub cluster_version: Option<String>,
     /// The size of its database file, in bytes.
     pub db_size: Option<u64>,
-    /// To how many other members it has a connection.
-    pub active_peers: u64,
+    /// The other members that it counts as connected, and those it has sent something in this life.
+    pub links: BTreeMap<MemberId, Link>,
     /// `/livez` answers 200: it can read its own store. False also where the answer takes too long, as while it
     /// defragments.
     pub live: bool,
+}
+
+/// What a member says of its link to another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// It counts the other as connected. False for good, on all versions, where the other came back under a new address
+    /// while a message to the old one was still waiting for an answer: its failure is counted after the new connection
+    /// (`pipeline.handle` in `server/etcdserver/api/rafthttp/pipeline.go`).
+    pub active: bool,
+    /// How many bytes it has sent to the other. This grows at least every 1.7 s, with nothing to say too
+    /// (`ConnReadTimeout / 3`, `streamWriter.run` in `rafthttp/stream.go`), as long as a connection is there.
+    pub sent_bytes: u64,
 }
 
 /// What a member counts itself as.
@@ -162,7 +174,13 @@ impl Vitals {
             cluster_version,
             db_size,
             active_peers,
+            sent_bytes,
         } = gauges;
+        let mut links: BTreeMap<_, _> =
+            sent_bytes.into_iter().map(|(peer, sent_bytes)| (peer, Link { active: false, sent_bytes })).collect();
+        for peer in active_peers {
+            links.entry(peer).or_default().active = true;
+        }
         let role = match (is_leader.ok_or("etcd_server_is_leader")?, is_learner.ok_or("etcd_server_is_learner")?) {
             (true, _) => Role::Leader,
             (false, true) => Role::Learner,
@@ -180,7 +198,7 @@ impl Vitals {
             version: server_version,
             cluster_version,
             db_size,
-            active_peers,
+            links,
             live,
         })
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage, World,
+    Link, MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage,
+    World,
     member::{Ground, Member, Volume},
     version,
 };
@@ -250,10 +251,9 @@ impl<'w> Census<'w> {
     /// Whether a member can be spared for the moment: all voters are there, ready, caught up, connected to each other, and
     /// run what they are told to; and nobody comes or goes. None of it is a matter of time.
     pub fn is_calm(&self) -> bool {
-        let others = self.voters.len().saturating_sub(1);
         let all_there = self.voters.iter().all(|voter| {
             let ready = voter.member.pod.is_some_and(|pod| pod.ready && !pod.terminating);
-            let connected = voter.member.alive().is_some_and(|alive| alive.peers >= others);
+            let connected = self.voters.iter().all(|other| other.id == voter.id || are_connected(voter, other));
             ready && connected && !voter.leaving && voter.member.runs_as_told() && self.has_caught_up(voter)
         });
         all_there && self.learners.is_empty() && self.voters.len() == self.wished
@@ -271,7 +271,24 @@ impl<'w> Census<'w> {
     }
 }
 
+/// Whether two members are connected: what either says counts, as only the one that was started later knows for sure.
+fn are_connected(one: &Peer<'_>, other: &Peer<'_>) -> bool {
+    let says =
+        |one: &Peer<'_>, other: &Peer<'_>| one.member.alive().is_some_and(|alive| alive.links.contains_key(&other.id));
+    says(one, other) || says(other, one)
+}
+
 impl Peer<'_> {
+    /// Whether it counts another member as not connected that is: as a leader it would refuse changes of the list.
+    pub fn overlooks_somebody(&self) -> bool {
+        self.member.alive().is_some_and(|alive| {
+            alive.links.values().any(|link| match link {
+                Link::Overlooked => true,
+                Link::Counted => false,
+            })
+        })
+    }
+
     /// It has not run, and the ledger doesn't know it, or knows its serial by another id: somebody added a serial that
     /// was removed before. It could have been created on any volume, so it is never started.
     pub fn is_stranger(&self) -> bool {

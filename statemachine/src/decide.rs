@@ -75,7 +75,8 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
         .or_else(|| shrink::bury(draft, census))
         .or_else(|| grow::promote(draft, census))
         .or_else(|| if may_join { grow::add(draft, census) } else { None })
-        .or_else(|| shrink::shed(draft, census));
+        .or_else(|| shrink::shed(draft, census))
+        .map(|change| evade::with_a_leader_who_counts_all(census, change));
     for peer in census.peers() {
         if peer.leaving || change == Some(census.removal_of(peer)) {
             report::troubles(draft, &peer.member);

@@ -1,4 +1,5 @@
-//! Moves the leadership off a node that is about to be drained. Touches no pod.
+//! Moves the leadership where it is in nobody's way: off a node that is about to be drained, and off a member that would
+//! refuse a change of the list. Touches no pod.
 
 use crate::{Step, census::Census, draft::Draft};
 
@@ -12,5 +13,18 @@ pub fn evade(draft: &mut Draft<'_>, census: &Census<'_>) {
     let heir = census.heirs(leader).find(|heir| !census.is_cordoned(heir) && census.has_caught_up(heir));
     if let Some(heir) = heir {
         draft.step(Step::MoveLeader { from: leader.id, to: heir.id });
+    }
+}
+
+/// A change of the member list; or first the leadership to a voter that counts all others as connected, if the leader
+/// does not: it would refuse to add anybody, and to remove a live voter, for as long as it leads.
+pub fn with_a_leader_who_counts_all(census: &Census<'_>, change: Step) -> Step {
+    match change {
+        Step::AddLearner { .. } | Step::Remove { .. } => {
+            let Some(leader) = census.leader().filter(|leader| leader.overlooks_somebody()) else { return change };
+            let heir = census.heirs(leader).find(|heir| !heir.overlooks_somebody() && census.has_caught_up(heir));
+            heir.map_or(change, |heir| Step::MoveLeader { from: leader.id, to: heir.id })
+        }
+        other => other,
     }
 }

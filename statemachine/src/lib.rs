@@ -46,7 +46,7 @@ pub use version::{
     max_learners,
 };
 pub use world::{
-    Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Listed, MemberList, Membership, Memory, NodeSight,
-    Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, Seat, Seeding,
-    Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
+    Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
+    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, Seat,
+    Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

@@ -388,8 +388,18 @@ pub struct Alive {
     pub cluster_version: Option<Minor>,
     /// The version of its database file, where it was asked for.
     pub storage: Option<Minor>,
-    /// How many other members it has a connection to.
-    pub peers: usize,
+    /// The other members that it has a connection to.
+    pub links: BTreeMap<MemberId, Link>,
+}
+
+/// How a member's connection to another one shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Link {
+    /// etcd counts it.
+    Counted,
+    /// etcd counts it as broken and sends over it all the same. A leader that overlooks members so refuses to change the
+    /// member list ("unhealthy cluster"), for as long as it leads.
+    Overlooked,
 }
 
 /// What is known of a node.

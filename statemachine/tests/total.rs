@@ -300,7 +300,7 @@ fn wrong_switches_are_caught() {
     caught(next, upgrade().told(2, V7), &[(1, V7)]);
     caught(next, upgrade().runs(2, V7).switching(2), &[(1, V7)]);
     caught(next, upgrade().runs(2, V7).etcd(2, |alive| alive.applied = 0), &[(1, V7)]);
-    caught(next, upgrade().runs(2, V7).etcd(2, |alive| alive.peers = 1), &[(1, V7)]);
+    caught(next, upgrade().runs(2, V7).disconnected(2, 1), &[(1, V7)]);
     caught("versions go one minor a step", cluster(3).all_run(V5).wish_version(V7).asked(), &[(2, V7)]);
     caught("versions go one minor a step", upgrade().downgrade_to(Minor(5)), &[(2, V7)]);
     let all_on_7 = (0..3).fold(cluster(3), |scene, serial| scene.runs(serial, V7)).asked().all_tried(USUAL);

@@ -1,5 +1,5 @@
 //! Extends a database in place: new events behind the last one, leases, alarms. Nothing that is in use is touched until one
-//! meta page is written at the end, so a crash leaves the database as it was.
+//! meta page is written at the end. It never waits for the disk: who gives the file a name that counts syncs it first.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -130,7 +130,8 @@ impl<'a> Appender<'a> {
         Ok(())
     }
 
-    /// Makes it all valid at once, and tells the size of the database in bytes. When this returns, it is on the disk.
+    /// Makes it all valid at once, and tells the size of the database in bytes. It is not on the disk yet: a restore makes
+    /// etcdutl copy the file and drops it, and waiting for it would double what has to be written.
     pub fn commit(mut self) -> Result<u64, AppendError> {
         let root = self.history.finish(&mut self.out)?;
         self.replaced.insert(mvcc::KEY.to_vec(), Bucket::header(root, self.history_sequence).to_vec());
@@ -147,11 +148,8 @@ impl<'a> Appender<'a> {
         self.out.flush()?;
         let old = self.database.meta();
         let meta = Meta { root, high_water: self.out.next(), transaction: old.transaction + 1, ..*old };
-        // Everything that the new meta page refers to has to be there before it is.
-        self.file.sync_data()?;
         let (offset, page) = meta.encode();
         self.file.write_all_at(&page, offset)?;
-        self.file.sync_data()?;
         Ok(meta.end())
     }
 }

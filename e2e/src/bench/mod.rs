@@ -2,6 +2,8 @@
 //! measured in the same minutes, one after the other in turn. It measures and reports; it demands nothing.
 
 pub mod backup;
+mod changes;
+mod nodes;
 mod raw;
 mod report;
 mod rows;
@@ -16,6 +18,13 @@ use report::{Measured, Report};
 
 /// How often each row is measured when nothing else is asked for: enough for a median that one slow run does not move.
 pub const RUNS: u32 = 5;
+
+/// The versions between which it is gone.
+const V3_5: &str = "3.5.35";
+/// The default of an EtcdCluster.
+const V3_6: &str = "3.6.16";
+/// The last one.
+const V3_7: &str = "3.7.3";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,6 +53,21 @@ pub enum Row {
     /// As bootstrap-3, with the leading operator's pod deleted once the seed runs.
     #[value(name = "operator-restart")]
     OperatorRestart,
+    /// From 3.5 to 3.6: until three Ready voters run it.
+    #[value(name = "upgrade-3.5-3.6")]
+    UpgradeTo36,
+    /// From 3.6 to 3.7: until three Ready voters run it.
+    #[value(name = "upgrade-3.6-3.7")]
+    UpgradeTo37,
+    /// The longest time without an acknowledged write on the way from 3.5 to 3.7.
+    #[value(name = "upgrade-write-gap")]
+    UpgradeWriteGap,
+    /// From a change of settings to three healthy voters in new pods.
+    #[value(name = "rolling-restart")]
+    RollingRestart,
+    /// From the deletion of a member's Node to three healthy voters on others.
+    #[value(name = "node-lost")]
+    NodeLost,
     /// The leading operator's resident memory with one cluster at rest.
     #[value(name = "operator-rss-mib")]
     Memory,
@@ -66,7 +90,12 @@ impl Row {
             | Self::AllPodsDeleted
             | Self::ScaleUp
             | Self::ScaleDown
-            | Self::OperatorRestart => "s",
+            | Self::OperatorRestart
+            | Self::UpgradeTo36
+            | Self::UpgradeTo37
+            | Self::UpgradeWriteGap
+            | Self::RollingRestart
+            | Self::NodeLost => "s",
             Self::Memory => "MiB",
             Self::IdleWrites => "writes",
         }
@@ -82,6 +111,11 @@ impl Row {
             Self::ScaleUp => rows::scale_up(scene, runs).await,
             Self::ScaleDown => rows::scale_down(scene, runs).await,
             Self::OperatorRestart => rows::bootstrap(scene, runs, true).await,
+            Self::UpgradeTo36 => changes::upgrade(scene, runs, V3_5, V3_6).await,
+            Self::UpgradeTo37 => changes::upgrade(scene, runs, V3_6, V3_7).await,
+            Self::UpgradeWriteGap => changes::write_gap(scene, runs, V3_5, V3_7).await,
+            Self::RollingRestart => changes::rolling_restart(scene, runs).await,
+            Self::NodeLost => nodes::lost(scene, runs).await,
             Self::Memory => rows::memory(scene, runs).await,
             Self::IdleWrites => rows::idle_writes(scene, runs).await,
         }
@@ -96,7 +130,7 @@ pub async fn run(only: &[Row], runs: u32) -> Result<()> {
     for row in rows {
         let name = row.name();
         eprintln!("{name}: {runs} runs");
-        let scene = Scene::open(&format!("bench-{name}")).await?;
+        let scene = Scene::open(&format!("bench-{}", name.replace('.', "-"))).await?;
         let measured = row.measure(&scene, runs).await.with_context(|| format!("failed to measure {name}"))?;
         scene.close().await?;
         report.add(name, row.unit(), &measured);

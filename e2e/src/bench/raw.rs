@@ -1,19 +1,19 @@
 //! The floor: etcd in hand-written pods, with the same image, volumes, probes and security as Quorate's, and nobody who
-//! looks after them.
+//! looks after them. What an administrator would do with them by hand is here too.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use etcd_client::MemberAddOptions;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::stopwatch::{self, Up, are_up, pods, uids};
-use crate::scene::Scene;
+use crate::scene::{Door, Membership, Scene, dial, membership, told};
 
-/// The version that is measured: the default of an EtcdCluster.
-const IMAGE: &str = "quay.io/coreos/etcd:v3.6.16";
 /// The user of Quorate's pods.
 const USER: i64 = 65532;
 
@@ -23,12 +23,27 @@ pub struct Raw {
     scene: Scene,
     name: String,
     members: usize,
+    version: &'static str,
+}
+
+/// How a hand-written pod's etcd starts.
+#[derive(Clone, Debug)]
+struct Start {
+    /// `new` or `existing`.
+    state: &'static str,
+    /// Who is a member.
+    members: Vec<String>,
 }
 
 impl Raw {
     /// A cluster of so many members, not created yet.
     pub fn new(scene: &Scene, name: &str, members: usize) -> Self {
-        Self { scene: scene.clone(), name: name.to_owned(), members }
+        Self { scene: scene.clone(), name: name.to_owned(), members, version: super::V3_6 }
+    }
+
+    /// The same, on this version of etcd.
+    pub fn version(self, version: &'static str) -> Self {
+        Self { version, ..self }
     }
 
     /// The label of its pods.
@@ -74,16 +89,95 @@ impl Raw {
 
     /// Creates pods on claims that are there.
     pub async fn create_pods(&self, names: &[String]) -> Result<()> {
-        let pods = self.scene.api::<Pod>();
-        let make =
-            names.iter().map(|name| {
-                let pods = pods.clone();
-                async move {
-                    anyhow::Ok(pods.create(&PostParams::default(), &serde_json::from_value(self.pod(name))?).await?)
-                }
-            });
-        try_join_all(make).await.context("failed to create the pods")?;
+        let start = Start { state: "new", members: self.names() };
+        try_join_all(names.iter().map(|name| self.create_pod(name, &start))).await?;
         Ok(())
+    }
+
+    async fn create_pod(&self, name: &str, start: &Start) -> Result<()> {
+        let pod = serde_json::from_value(self.pod(name, start))?;
+        self.scene.api::<Pod>().create(&PostParams::default(), &pod).await.context("failed to create the pod")?;
+        Ok(())
+    }
+
+    /// Gives one pod the image of another version; returns when it is a Ready voter on it.
+    pub async fn change_version(&self, name: &str, version: &str) -> Result<()> {
+        let image = json!({ "spec": { "containers": [{ "name": "etcd", "image": image(version) }] } });
+        let (pods, params) = (self.scene.api::<Pod>(), PatchParams::default());
+        pods.patch(name, &params, &Patch::Strategic(image)).await.context("failed to change the image")?;
+        stopwatch::until("the member on the new version", Instant::now(), async || {
+            stopwatch::runs(&pods.get(name).await?, version)?;
+            are_up(&self.scene, &self.label(), self.members, &[].into(), Up::Voting).await
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Deletes one pod with its grace and creates it again on its volume; returns when it is a healthy voter.
+    pub async fn restart(&self, name: &str) -> Result<()> {
+        let old = uids(&pods(&self.scene, &self.label()).await?);
+        let api = self.scene.api::<Pod>();
+        api.delete(name, &DeleteParams::default()).await.context("failed to delete the pod")?;
+        stopwatch::until("the pod to be gone", Instant::now(), async || {
+            ensure!(api.get_opt(name).await?.is_none(), "it is there");
+            Ok(())
+        })
+        .await?;
+        self.create_pods(&[name.to_owned()]).await?;
+        stopwatch::until("the restarted member", Instant::now(), async || {
+            are_up(&self.scene, &self.label(), 1, &old, Up::Voting).await
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Removes a member that is lost and has a new one join under the next name, as a learner first; returns when that is
+    /// a healthy voter.
+    pub async fn replace(&self, lost: &str) -> Result<()> {
+        let name = format!("{}-{}", self.name, self.members);
+        let mut doors = self.doors().await?;
+        doors.remove(lost);
+        let list = membership(&doors).await?;
+        let leads = doors.get(list.leader()?).context("the leader has no address")?;
+        let mut client = dial(leads).await?;
+        let id = list.members.get(lost).context("it is no member")?.id;
+        client.member_remove(id).await.map_err(told).context("failed to remove the member")?;
+        let learner = MemberAddOptions::new().with_is_learner();
+        let added = client.member_add([self.url(&name, 2380)], Some(learner)).await.map_err(told);
+        let added = added.context("failed to add the learner")?.member().context("no member was added")?.id();
+        let claim = serde_json::from_value(claim(&name))?;
+        self.scene.api::<PersistentVolumeClaim>().create(&PostParams::default(), &claim).await?;
+        let members = list.members.into_keys().filter(|member| member != lost).chain([name.clone()]).collect();
+        self.create_pod(&name, &Start { state: "existing", members }).await?;
+        stopwatch::until("the learner to be promoted", Instant::now(), async || {
+            // etcd refuses it until the learner has caught up.
+            client.member_promote(added).await.map_err(told).map(drop)
+        })
+        .await?;
+        let lost = pods(&self.scene, &self.label())
+            .await?
+            .into_iter()
+            .filter(|pod| pod.metadata.name.as_deref() == Some(lost));
+        let lost = lost.filter_map(|pod| pod.metadata.uid).collect();
+        stopwatch::until("the new voter", Instant::now(), async || {
+            are_up(&self.scene, &self.label(), self.members, &lost, Up::Voting).await
+        })
+        .await
+        .map(drop)
+    }
+
+    /// etcd's own member list.
+    pub async fn membership(&self) -> Result<Membership> {
+        membership(&self.doors().await?).await
+    }
+
+    async fn doors(&self) -> Result<BTreeMap<String, Door>> {
+        let pods = pods(&self.scene, &self.label()).await?.into_iter();
+        let doors = pods.filter_map(|pod| {
+            let (name, address) = (pod.metadata.name?, pod.status?.pod_ip?);
+            Some((name.clone(), Door { address, host: name, keys: None }))
+        });
+        Ok(doors.collect())
     }
 
     /// Deletes pods without grace and creates them again on the same volumes; the seconds until all members are up.
@@ -143,8 +237,9 @@ impl Raw {
         format!("http://{member}.{}.{}.svc:{port}", self.name, self.scene.namespace())
     }
 
-    fn pod(&self, name: &str) -> Value {
-        let all: Vec<_> = self.names().iter().map(|name| format!("{name}={}", self.url(name, 2380))).collect();
+    fn pod(&self, name: &str, start: &Start) -> Value {
+        let Start { state, members } = start;
+        let all: Vec<_> = members.iter().map(|name| format!("{name}={}", self.url(name, 2380))).collect();
         let command = [
             "/usr/local/bin/etcd".to_owned(),
             format!("--name={name}"),
@@ -156,7 +251,7 @@ impl Raw {
             format!("--advertise-client-urls={}", self.url(name, 2379)),
             format!("--initial-cluster={}", all.join(",")),
             format!("--initial-cluster-token={}-{}", self.scene.namespace(), self.name),
-            "--initial-cluster-state=new".to_owned(),
+            format!("--initial-cluster-state={state}"),
         ];
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -175,7 +270,7 @@ impl Raw {
                     },
                 }] } },
                 "containers": [{
-                    "name": "etcd", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": command,
+                    "name": "etcd", "image": image(self.version), "imagePullPolicy": "IfNotPresent", "command": command,
                     "readinessProbe": { "httpGet": { "path": "/readyz", "port": 2381 }, "periodSeconds": 1 },
                     "securityContext": {
                         "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
@@ -187,6 +282,10 @@ impl Raw {
             },
         })
     }
+}
+
+fn image(version: &str) -> String {
+    format!("quay.io/coreos/etcd:v{version}")
 }
 
 fn claim(name: &str) -> Value {

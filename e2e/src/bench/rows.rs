@@ -20,9 +20,9 @@ use crate::scene::{Cluster, Scene, Wish, etcd_processes};
 /// been connected for 5 s (`HealthInterval` in etcd's server); what is measured is a cluster at rest.
 const REST: Duration = Duration::from_secs(7);
 
-/// The label of Quorate's pods of a cluster.
-fn label(db: &Cluster) -> String {
-    format!("quorate.dev/cluster={}", db.name())
+/// The labels of Quorate's pods of a cluster; a trial of another version has only the first.
+pub fn label(db: &Cluster) -> String {
+    format!("quorate.dev/cluster={},app.kubernetes.io/name=etcd", db.name())
 }
 
 async fn is_up(db: &Cluster, started: Instant, count: usize, old: &BTreeSet<String>, up: Up) -> Result<f64> {
@@ -30,11 +30,15 @@ async fn is_up(db: &Cluster, started: Instant, count: usize, old: &BTreeSet<Stri
 }
 
 /// Creates the object directly, as the floor creates its objects: kubectl's own start is nobody's time.
-async fn create(scene: &Scene, name: &str) -> Result<Cluster> {
-    let db = scene.cluster(name);
-    let object = serde_json::from_value(Wish::new(name, 3).object())?;
+pub async fn create_wish(scene: &Scene, wish: &Wish) -> Result<Cluster> {
+    let db = scene.cluster(wish.name());
+    let object = serde_json::from_value(wish.object())?;
     db.objects().create(&PostParams::default(), &object).await.context("failed to create the cluster")?;
     Ok(db)
+}
+
+async fn create(scene: &Scene, name: &str) -> Result<Cluster> {
+    create_wish(scene, &Wish::new(name, 3)).await
 }
 
 /// A hand-written cluster and one of Quorate's, both of three and at rest.
@@ -87,7 +91,7 @@ pub async fn bootstrap(scene: &Scene, runs: u32, restart: bool) -> Result<Measur
 }
 
 /// Waits until nothing of the cluster is left that would take time from the next run.
-async fn gone(db: &Cluster) -> Result<()> {
+pub async fn gone(db: &Cluster) -> Result<()> {
     until("pods and claims to be gone", Instant::now(), async || {
         let all = kube::api::ListParams::default().labels(&label(db));
         let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());

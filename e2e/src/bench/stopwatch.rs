@@ -66,6 +66,15 @@ pub async fn are_up(scene: &Scene, label: &str, count: usize, old: &BTreeSet<Str
     Ok(())
 }
 
+/// Demands that a pod's etcd runs and is ready from the image of this version: what the kubelet says of the container of
+/// the image before is no answer.
+pub fn runs(pod: &Pod, version: &str) -> Result<()> {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
+    let etcd = statuses.iter().find(|status| status.name == "etcd").context("a pod without the container etcd")?;
+    ensure!(etcd.ready && etcd.image.ends_with(&format!(":v{version}")), "{} runs, ready: {}", etcd.image, etcd.ready);
+    Ok(())
+}
+
 /// Measures the floor and the value in turn, so that a slow minute of the machine meets both.
 pub async fn in_turn(
     runs: u32,

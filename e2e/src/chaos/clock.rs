@@ -16,6 +16,12 @@ impl Moment {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
+    /// This much later.
+    #[must_use]
+    pub fn later_by(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(micros(span)))
+    }
+
     /// The moment this much earlier; the beginning of the run if that is later.
     pub fn earlier_by(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(micros(span)))

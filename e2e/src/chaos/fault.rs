@@ -109,6 +109,20 @@ pub enum Fault {
         /// For how long.
         millis: Millis,
     },
+    /// The user wants another version of etcd.
+    Upgrade {
+        /// This one: the next minor.
+        to: String,
+    },
+    /// The user wants another version, and later the one before again: on the way there, or when all run it.
+    TurnBack {
+        /// This one first: the next minor.
+        to: String,
+        /// Then this one: the version before.
+        back: String,
+        /// After how long.
+        millis: Millis,
+    },
 }
 
 /// Whom it hits, of the members that there are.
@@ -213,6 +227,8 @@ impl Fault {
             Self::Scale { .. } => "scale",
             Self::Roll { .. } => "roll",
             Self::Hibernate { .. } => "hibernate",
+            Self::Upgrade { .. } => "upgrade",
+            Self::TurnBack { .. } => "upgrade and back",
         }
     }
 
@@ -227,8 +243,17 @@ impl Fault {
             Self::CutNode { .. } | Self::CutNodeFromApi { .. } | Self::StopNode { .. } => Scope::Nodes,
             Self::KillOperators { .. } | Self::PauseOperator { .. } | Self::CutOperator { .. } => Scope::Operator,
             Self::StopApi { .. } | Self::PauseApi { .. } => Scope::Api,
-            Self::Scale { .. } | Self::Roll { .. } | Self::Hibernate { .. } => Scope::Spec,
+            Self::Scale { .. }
+            | Self::Roll { .. }
+            | Self::Hibernate { .. }
+            | Self::Upgrade { .. }
+            | Self::TurnBack { .. } => Scope::Spec,
         }
+    }
+
+    /// Whether it changes the version that is wished.
+    pub fn changes_version(&self) -> bool {
+        matches!(self, Self::Upgrade { .. } | Self::TurnBack { .. })
     }
 
     /// How long it lasts; nothing for what is done at once.
@@ -243,13 +268,15 @@ impl Fault {
             | Self::CutOperator { millis }
             | Self::StopApi { millis }
             | Self::PauseApi { millis }
-            | Self::Hibernate { millis } => Duration::from_millis((*millis).into()),
+            | Self::Hibernate { millis }
+            | Self::TurnBack { millis, .. } => Duration::from_millis((*millis).into()),
             Self::KillProcesses { .. }
             | Self::DeletePods { .. }
             | Self::LoseVolumes { .. }
             | Self::KillOperators { .. }
             | Self::Scale { .. }
-            | Self::Roll { .. } => Duration::ZERO,
+            | Self::Roll { .. }
+            | Self::Upgrade { .. } => Duration::ZERO,
         }
     }
 }
@@ -270,6 +297,8 @@ impl fmt::Display for Fault {
             Self::KillOperators { all } => f.write_str(if *all { " all" } else { " leader" })?,
             Self::Scale { replicas } => write!(f, " to {replicas}")?,
             Self::Roll { change } => write!(f, " {change:?}")?,
+            Self::Upgrade { to } => write!(f, " to {to}")?,
+            Self::TurnBack { to, back, millis: _ } => write!(f, " to {to}, {back}")?,
             Self::PauseOperator { .. }
             | Self::CutOperator { .. }
             | Self::StopApi { .. }

@@ -314,6 +314,11 @@ pub enum Step {
         /// Of this serial.
         serial: u32,
     },
+    /// A member's container was started anew with another release.
+    SwitchRelease {
+        /// Of this serial.
+        serial: u32,
+    },
     /// A claim was deleted.
     DeleteClaim {
         /// Of this serial.

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::clock::Clock;
+use super::clock::{Clock, Moment};
 use super::history::{Deed, MemberId, Step};
 use crate::faults::operator::NAMESPACE;
 use crate::lab::Lab;
@@ -32,7 +32,16 @@ const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
 #[derive(Debug)]
 pub struct OperatorLog {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Deed>>,
+    thread: JoinHandle<Said>,
+}
+
+/// What all replicas said since the run began, in the order of time.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// What they did to the cluster.
+    pub deeds: Vec<Deed>,
+    /// Every line, after the name of the pod.
+    pub lines: Vec<String>,
 }
 
 impl OperatorLog {
@@ -43,15 +52,18 @@ impl OperatorLog {
         let (cluster, stopped) = (cluster.to_owned(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut files = Files::default();
-            let mut deeds = Vec::new();
+            let (mut deeds, mut lines) = (Vec::new(), Vec::new());
             loop {
                 // Asked before the look, so that the last look comes after the request to stop.
                 let last = stopped.load(Ordering::Relaxed);
-                for line in files.new_lines(&folders) {
+                for (pod, line) in files.new_lines(&folders) {
                     deeds.extend(deed(&line, &cluster, &clock));
+                    lines.extend(moment(&line, &clock).map(|moment| (moment, format!("{moment} {pod} {line}"))));
                 }
                 if last {
-                    return deeds;
+                    deeds.sort_by_key(|deed| deed.at);
+                    lines.sort_by_key(|(moment, _)| *moment);
+                    return Said { deeds, lines: lines.into_iter().map(|(_, line)| line).collect() };
                 }
                 std::thread::sleep(LOOK_INTERVAL);
             }
@@ -59,37 +71,50 @@ impl OperatorLog {
         Self { stop, thread }
     }
 
-    /// Stops, and says what was done, in the order of time.
-    pub async fn end(self) -> anyhow::Result<Vec<Deed>> {
+    /// Stops, and tells what was said.
+    pub async fn end(self) -> anyhow::Result<Said> {
         self.stop.store(true, Ordering::Relaxed);
         let joined = tokio::task::spawn_blocking(move || self.thread.join()).await?;
-        let mut deeds = joined.map_err(|_| anyhow::anyhow!("the reader of the operator's log panicked"))?;
-        deeds.sort_by_key(|deed| deed.at);
-        Ok(deeds)
+        joined.map_err(|_| anyhow::anyhow!("the reader of the operator's log panicked"))
     }
 }
 
 /// The open log files, by inode: a rotated one keeps it, and a new one may have an old one's name.
 #[derive(Debug, Default)]
-struct Files(HashMap<u64, (File, Vec<u8>)>);
+struct Files(HashMap<u64, Open>);
+
+#[derive(Debug)]
+struct Open {
+    pod: String,
+    file: File,
+    /// The beginning of a line whose end was not there yet.
+    rest: Vec<u8>,
+}
 
 impl Files {
-    fn new_lines(&mut self, folders: &[PathBuf]) -> Vec<String> {
+    /// The lines that have come since the last time, each with its pod.
+    fn new_lines(&mut self, folders: &[PathBuf]) -> Vec<(String, String)> {
         for path in folders.iter().flat_map(|folder| log_files(folder)) {
             let Ok(file) = File::open(&path) else { continue };
             let Ok(metadata) = file.metadata() else { continue };
-            self.0.entry(metadata.ino()).or_insert((file, Vec::new()));
+            self.0.entry(metadata.ino()).or_insert_with(|| Open { pod: pod_of(&path), file, rest: Vec::new() });
         }
         let mut lines = Vec::new();
-        for (file, rest) in self.0.values_mut() {
+        for Open { pod, file, rest } in self.0.values_mut() {
             // What can't be read now is read at the next look.
             let _ = file.read_to_end(rest);
             let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
             let text: Vec<u8> = rest.drain(..whole).collect();
-            lines.extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
+            lines.extend(String::from_utf8_lossy(&text).lines().map(|line| (pod.clone(), line.to_owned())));
         }
         lines
     }
+}
+
+/// The pod whose log this is.
+fn pod_of(path: &Path) -> String {
+    let folder = path.parent().and_then(Path::parent).and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    folder.split('_').nth(1).unwrap_or_default().to_owned()
 }
 
 /// The logs of the operator's containers on one node: `<namespace>_<pod>_<uid>/<container>/<n>.log`.
@@ -106,11 +131,16 @@ fn log_files(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
 }
 
+/// When a line was written, unless that was before the run.
+fn moment(line: &str, clock: &Clock) -> Option<Moment> {
+    let time: Timestamp = line.split_once(' ')?.0.parse().ok()?;
+    clock.at(SystemTime::from(time))
+}
+
 /// What a line says that was done to this cluster since the run began. A line as the container runtime writes it:
 /// `<time> stderr F <JSON>`.
 fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
-    let (time, said) = line.split_once(' ')?;
-    let said = said.split_once(" F ").map(|(_, json)| json)?;
+    let said = line.split_once(" F ").map(|(_, json)| json)?;
     let said: Value = serde_json::from_str(said).ok()?;
     if said["cluster"] != cluster {
         return None;
@@ -121,8 +151,7 @@ fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
         CALLED if UNKNOWN_OUTCOMES.contains(&text("outcome")) => Step::LostAnswer { verb: text("verb").to_owned() },
         _ => return None,
     };
-    let time: Timestamp = time.parse().ok()?;
-    Some(Deed { at: clock.at(SystemTime::from(time))?, step })
+    Some(Deed { at: moment(line, clock)?, step })
 }
 
 /// Reads a step as the operator's log has it, as in `Promote { serial: Serial(1), id: MemberId(7), expect: {...} }`.
@@ -134,6 +163,7 @@ fn read(text: &str) -> Option<Step> {
         "Remove" => Step::Remove { id: id(text)?, expect: expect(text)? },
         "MoveLeader" => Step::MoveLeader,
         "DeletePod" => Step::DeletePod { serial: serial(text)? },
+        "SwitchRelease" => Step::SwitchRelease { serial: serial(text)? },
         "DeleteClaim" => Step::DeleteClaim { serial: serial(text)? },
         "" => return None,
         _ => Step::Harmless { name },
@@ -184,6 +214,9 @@ mod tests {
         assert_eq!(read(text), Some(Step::Remove { id: MemberId(5), expect: ids(&[]) }));
         let text = "DeletePod { serial: Serial(0), pod: Uid(\"a\") }";
         assert_eq!(read(text), Some(Step::DeletePod { serial: 0 }));
+        let text =
+            "SwitchRelease { serial: Serial(1), pod: Uid(\"a\"), release: Release { version: 3.6.16 }, ticket: None }";
+        assert_eq!(read(text), Some(Step::SwitchRelease { serial: 1 }));
         assert_eq!(read("CreateClaim(Serial(1))"), Some(Step::Harmless { name: "CreateClaim".into() }));
         for unreadable in ["", "AddLearner { serial: 3 }", "Remove { id: MemberId(x), expect: {} }", "{}"] {
             assert_eq!(read(unreadable), None, "{unreadable}");
@@ -226,10 +259,11 @@ mod tests {
         let mut files = Files::default();
         let folders = [folder.path().to_path_buf()];
         file.write_all(b"one\ntw").unwrap();
-        assert_eq!(files.new_lines(&folders), ["one"]);
+        let said = |line: &str| vec![("quorate-1".to_owned(), line.to_owned())];
+        assert_eq!(files.new_lines(&folders), said("one"));
         file.write_all(b"o\n").unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(files.new_lines(&folders), ["two"]);
+        assert_eq!(files.new_lines(&folders), said("two"));
         assert!(files.new_lines(&folders).is_empty());
     }
 

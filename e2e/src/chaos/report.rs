@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::check::Violation;
-use super::clock::Moment;
+use super::gaps::{Gap, gaps};
 use super::history::{Op, Outcome, Step};
 use super::inject::Carried;
 use super::run::Run;
 
+/// The file that a report is kept in.
+pub const REPORT: &str = "report.json";
+
 /// How often one kind of fault was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// It was done.
     pub done: usize,
@@ -27,7 +30,7 @@ pub struct Faults {
 }
 
 /// What came of one kind of call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calls {
     /// Answered.
     pub done: usize,
@@ -38,39 +41,39 @@ pub struct Calls {
 }
 
 /// The counts of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    seed: u64,
-    version: String,
-    fault_seconds: f64,
-    faults: BTreeMap<&'static str, Faults>,
-    calls: BTreeMap<&'static str, Calls>,
-    keys: usize,
-    watched_events: usize,
-    operator_steps: BTreeMap<String, usize>,
-    longest_gap_of_writes_seconds: f64,
-    converged_seconds: Option<f64>,
-    violations: Vec<Violation>,
+    pub(super) seed: u64,
+    pub(super) version: String,
+    pub(super) fault_seconds: f64,
+    pub(super) faults: BTreeMap<String, Faults>,
+    pub(super) calls: BTreeMap<String, Calls>,
+    pub(super) keys: usize,
+    pub(super) watched_events: usize,
+    pub(super) operator_steps: BTreeMap<String, usize>,
+    pub(super) gaps_of_writes: Vec<Gap>,
+    pub(super) converged_seconds: Option<f64>,
+    pub(super) violations: Vec<Violation>,
 }
 
 impl Report {
     /// Counts a run.
     pub fn of(run: &Run) -> Self {
-        let Run { schedule, deeds, history, converged, violations } = run;
-        let mut faults: BTreeMap<&'static str, Faults> = BTreeMap::new();
+        let Run { schedule, deeds, history, operator_log: _, renewals, converged, violations } = run;
+        let mut faults: BTreeMap<String, Faults> = BTreeMap::new();
         for deed in deeds {
-            let counts = faults.entry(deed.event.fault.name()).or_default();
+            let counts = faults.entry(deed.event.fault.name().to_owned()).or_default();
             match deed.carried {
                 Carried::Done(_) => counts.done += 1,
                 Carried::Skipped(_) => counts.skipped += 1,
                 Carried::Failed(_) => counts.failed += 1,
             }
         }
-        let mut calls: BTreeMap<&'static str, Calls> = BTreeMap::new();
+        let mut calls: BTreeMap<String, Calls> = BTreeMap::new();
         let mut keys: Vec<_> = history.calls.iter().map(|call| &call.key).collect();
         for call in &history.calls {
-            let counts = calls.entry(name_of(call.op)).or_default();
+            let counts = calls.entry(name_of(call.op).to_owned()).or_default();
             match call.outcome {
                 Outcome::Done { .. } => counts.done += 1,
                 Outcome::Failed(_) => counts.failed += 1,
@@ -92,7 +95,7 @@ impl Report {
             keys: keys.len(),
             watched_events: history.watches.iter().map(|watch| watch.events.len()).sum(),
             operator_steps,
-            longest_gap_of_writes_seconds: rounded(longest_gap(run)),
+            gaps_of_writes: gaps(&history.calls, deeds, renewals),
             converged_seconds: converged.map(rounded),
             violations: violations.clone(),
         }
@@ -109,6 +112,13 @@ impl Report {
     }
 }
 
+/// The report that was kept in this folder.
+pub fn kept(folder: &Path) -> Result<Report> {
+    let path = folder.join(REPORT);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} holds no report", path.display()))
+}
+
 /// Writes schedule, faults, history and report of a run into a folder of its own below this one, and returns it.
 pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
     let folder = below.join(format!("seed-{}", run.schedule.seed));
@@ -120,17 +130,10 @@ pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
     };
     write("schedule.json", serde_json::to_string_pretty(&run.schedule)?)?;
     write("faults.json", serde_json::to_string_pretty(&run.deeds)?)?;
-    write("report.json", Report::of(run).json()?)?;
+    write("operator.log", run.operator_log.join("\n"))?;
+    write(REPORT, Report::of(run).json()?)?;
     run.history.write(&folder.join("history.jsonl"))?;
     Ok(folder)
-}
-
-/// The longest time between two acknowledged writes: how long the cluster, with all that was done to it, served nobody.
-fn longest_gap(run: &Run) -> Duration {
-    let writes = run.history.calls.iter().filter(|call| call.acknowledged().is_some());
-    let mut ends: Vec<Moment> = writes.map(|call| call.returned).collect();
-    ends.sort_unstable();
-    ends.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap_or_default()
 }
 
 fn name_of(op: Op) -> &'static str {
@@ -149,6 +152,7 @@ fn step_name(step: &Step) -> &str {
         Step::Remove { .. } => "Remove",
         Step::MoveLeader => "MoveLeader",
         Step::DeletePod { .. } => "DeletePod",
+        Step::SwitchRelease { .. } => "SwitchRelease",
         Step::DeleteClaim { .. } => "DeleteClaim",
         Step::LostAnswer { .. } => "lost answers of etcd",
         Step::Harmless { name } => name,
@@ -157,7 +161,7 @@ fn step_name(step: &Step) -> &str {
 }
 
 /// To milliseconds: what lies below is noise.
-fn rounded(span: Duration) -> f64 {
+pub(super) fn rounded(span: Duration) -> f64 {
     (span.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
@@ -172,7 +176,7 @@ impl fmt::Display for Report {
             keys,
             watched_events,
             operator_steps,
-            longest_gap_of_writes_seconds,
+            gaps_of_writes,
             converged_seconds,
             violations,
         } = self;
@@ -188,7 +192,8 @@ impl fmt::Display for Report {
         let steps: Vec<String> = operator_steps.iter().map(|(name, times)| format!("{name} {times}")).collect();
         writeln!(f, "\n{keys} keys, {watched_events} events seen by watches; operator: {}", steps.join(", "))?;
         let converged = converged_seconds.map_or_else(|| "not converged".to_owned(), |s| format!("converged in {s} s"));
-        writeln!(f, "longest time without an acknowledged write: {longest_gap_of_writes_seconds} s; {converged}")?;
+        writeln!(f, "{converged}; the longest times without an acknowledged write:")?;
+        gaps_of_writes.iter().try_for_each(|gap| writeln!(f, "  {gap}"))?;
         if violations.is_empty() {
             return write!(f, "nothing is wrong");
         }
@@ -201,6 +206,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
     use crate::chaos::check::Check;
+    use crate::chaos::clock::Moment;
     use crate::chaos::fault::Fault;
     use crate::chaos::history::{Answer, Call, ClientId, Deed as Act, History, Key, Revision, Value};
     use crate::chaos::inject::Deed;
@@ -237,6 +243,8 @@ mod tests {
                 deeds: vec![Act { at: Moment(1), step: Step::MoveLeader }],
                 ..History::default()
             },
+            operator_log: vec!["db does".into()],
+            renewals: vec![],
             converged: None,
             violations: vec![Violation { check: Check::Kept, what: "a write is lost".into() }],
         }
@@ -249,7 +257,7 @@ mod tests {
         assert_eq!(report.calls["put"], Calls { done: 2, failed: 0, unknown: 0 });
         assert_eq!(report.calls["delete"], Calls { done: 0, failed: 0, unknown: 1 });
         assert_eq!((report.keys, report.operator_steps["MoveLeader"]), (1, 1));
-        assert!((report.longest_gap_of_writes_seconds - 2.5).abs() < 1e-9);
+        assert_eq!(report.gaps_of_writes.len(), 1);
         assert!(!report.is_sound());
         let text = report.to_string();
         for says in ["seed 7, etcd 3.6.16", "scale                      1       1       0", "kept: a write is lost"] {
@@ -264,6 +272,8 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
         assert_eq!(serde_json::from_str::<Schedule>(&read("schedule.json")).unwrap(), run().schedule);
         assert_eq!(serde_json::from_str::<Vec<Deed>>(&read("faults.json")).unwrap(), run().deeds);
+        assert_eq!(kept(&folder).unwrap(), Report::of(&run()));
+        assert_eq!(read("operator.log"), "db does");
         assert!(read("history.jsonl").lines().count() >= 5 && read("report.json").contains("a write is lost"));
     }
 }

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Change, Fault, Loss, Millis, Scope, Victims, Way};
+use crate::tools::Etcd;
 
 /// The shortest and longest time between the beginnings of two faults: often enough that they overlap, seldom enough
 /// that the cluster gets somewhere in between.
@@ -19,6 +20,9 @@ const NODE_AWAY: (Millis, Millis) = (4000, 18_000);
 const API_AWAY: (Millis, Millis) = (500, 7000);
 /// How long a cluster sleeps once it is told to: long enough that most are asleep, some on their way.
 const ASLEEP: (Millis, Millis) = (2000, 12_000);
+/// How long another version is wanted before the one before is wanted again: from the first trial of an image to the end
+/// of a roll that nothing disturbs.
+const TURNS_BACK: (Millis, Millis) = (2000, 20_000);
 /// The sizes that users ask for; one more would not fit two processors.
 const SIZES: [u8; 3] = [1, 3, 5];
 /// The raft snapshot interval, in entries: from "each learner joins by snapshot" to the default.
@@ -90,10 +94,12 @@ enum Card {
     Scale,
     Roll,
     Hibernate,
+    Upgrade,
+    TurnBack,
 }
 
 /// The deck. Kinds that come in many forms are in it more than once.
-const DECK: [Card; 24] = [
+const DECK: [Card; 26] = [
     Card::KillOne,
     Card::KillMany,
     Card::DeleteOne,
@@ -118,6 +124,8 @@ const DECK: [Card; 24] = [
     Card::Scale,
     Card::Roll,
     Card::Hibernate,
+    Card::Upgrade,
+    Card::TurnBack,
 ];
 
 /// What the generator remembers.
@@ -125,13 +133,20 @@ struct Dealer {
     rng: Rng,
     deck: Vec<Card>,
     size: u8,
+    version: String,
     events: Vec<Event>,
 }
 
 impl Schedule {
     /// The schedule of this seed: faults over this time, on this version of etcd.
     pub fn generate(seed: u64, length: Duration, version: &str) -> Self {
-        let mut dealer = Dealer { rng: Rng::with_seed(seed), deck: Vec::new(), size: FIRST_SIZE, events: Vec::new() };
+        let mut dealer = Dealer {
+            rng: Rng::with_seed(seed),
+            deck: Vec::new(),
+            size: FIRST_SIZE,
+            version: version.to_owned(),
+            events: Vec::new(),
+        };
         let snapshot_count = dealer.choose(&SNAPSHOT_COUNTS);
         let length = Millis::try_from(length.as_millis()).unwrap_or(Millis::MAX);
         let mut at = dealer.between(GAP);
@@ -186,6 +201,9 @@ impl Dealer {
                 if let Fault::Scale { replicas } = event.fault {
                     self.size = replicas;
                 }
+                if let Fault::Upgrade { to } = &event.fault {
+                    self.version.clone_from(to);
+                }
                 self.events.push(event);
                 return true;
             }
@@ -227,6 +245,11 @@ impl Dealer {
             }
             Card::Roll => Fault::Roll { change: self.change() },
             Card::Hibernate => Fault::Hibernate { millis: self.between(ASLEEP) },
+            Card::Upgrade => Fault::Upgrade { to: next(&self.version)?.to_owned() },
+            Card::TurnBack => {
+                let to = next(&self.version)?.to_owned();
+                Fault::TurnBack { to, back: self.version.clone(), millis: self.between(TURNS_BACK) }
+            }
         })
     }
 
@@ -265,6 +288,14 @@ impl Dealer {
             Change::CpuMillis(self.rng.u32(5..=50))
         }
     }
+}
+
+/// The version of the next minor, if there is one.
+fn next(version: &str) -> Option<&'static str> {
+    let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
+    let mut versions = Etcd::ALL.map(Etcd::version).into_iter();
+    versions.by_ref().find(|known| minor(known) == minor(version))?;
+    versions.next()
 }
 
 /// How long after the end of a fault the next of its scope may begin.
@@ -310,6 +341,22 @@ mod tests {
     }
 
     #[test]
+    fn versions_go_up_by_one_minor() {
+        assert_eq!(["3.5.20", "3.6.16", "3.7.3", "x"].map(next), [Some("3.6.16"), Some("3.7.3"), None, None]);
+    }
+
+    #[test]
+    fn most_runs_that_can_go_up_do() {
+        let upgrades = |version: &str| {
+            let schedules = (0..20).map(|seed| Schedule::generate(seed, Duration::from_mins(3), version));
+            let changed = |schedule: &Schedule| schedule.events.iter().any(|event| event.fault.changes_version());
+            schedules.filter(changed).count()
+        };
+        assert!(upgrades("3.5.35") >= 15 && upgrades("3.6.16") >= 15);
+        assert_eq!(upgrades("3.7.3"), 0);
+    }
+
+    #[test]
     fn another_seed_is_another_schedule() {
         let all: BTreeSet<String> = (0..50)
             .map(|seed| format!("{:?}", Schedule::generate(seed, Duration::from_mins(1), VERSION).events))
@@ -336,8 +383,8 @@ mod tests {
 
         #[test]
         fn a_schedule_asks_for_nothing_that_a_cluster_can_not_take(seed: u64) {
-            let schedule = Schedule::generate(seed, Duration::from_mins(10), VERSION);
-            let mut size = FIRST_SIZE;
+            let schedule = Schedule::generate(seed, Duration::from_mins(10), "3.5.35");
+            let (mut size, mut version) = (FIRST_SIZE, schedule.version.clone());
             for (index, event) in schedule.events.iter().enumerate() {
                 prop_assert!(event.ends() <= schedule.lasts());
                 prop_assert!(index == 0 || schedule.events[index - 1].at <= event.at);
@@ -346,6 +393,13 @@ mod tests {
                     Fault::Scale { replicas } => {
                         prop_assert!(SIZES.contains(replicas) && *replicas != size);
                         size = *replicas;
+                    }
+                    Fault::Upgrade { to } => {
+                        prop_assert_eq!(next(&version), Some(to.as_str()));
+                        version.clone_from(to);
+                    }
+                    Fault::TurnBack { to, back, .. } => {
+                        prop_assert_eq!((next(&version), &version), (Some(to.as_str()), back));
                     }
                     Fault::LoseVolumes { victims, .. } => {
                         let members: Vec<String> = (0..size).map(|number| format!("db-{number}")).collect();

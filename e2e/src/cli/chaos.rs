@@ -8,10 +8,12 @@ use clap::Args;
 
 use super::cluster::{Context, code};
 use crate::chaos::session::Session;
+use crate::chaos::summary;
 use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
 use crate::provider::ProviderKind;
+use crate::workspace;
 
 /// What chaos is asked for.
 #[derive(Debug, Clone, Args)]
@@ -35,6 +37,9 @@ pub struct Options {
     /// Shows the report as JSON.
     #[arg(long)]
     json: bool,
+    /// Runs nothing: shows all runs that were kept as one table.
+    #[arg(long, exclusive = true)]
+    summary: bool,
     /// Don't install the operator: it is there.
     #[arg(long)]
     no_deploy: bool,
@@ -45,8 +50,12 @@ pub struct Options {
 
 /// Does it. Returns the exit code: 1 if a promise was broken.
 pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
+    if options.summary {
+        println!("{}", summary::of_all(&workspace::cache().join("chaos"))?);
+        return Ok(0);
+    }
     if options.inside {
-        let Options { seed, minutes, version, replay, shrink, json, no_deploy: _, inside: _ } = options;
+        let Options { seed, minutes, version, replay, shrink, json, summary: _, no_deploy: _, inside: _ } = options;
         let length = Duration::from_mins(minutes.into());
         let session = Session { seed, length, version, replay, shrink, json };
         return Ok(u8::from(!session.play().await?));
@@ -71,7 +80,7 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
 
 /// The same options for the program that is started inside.
 fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
-    let Options { seed, minutes, version, replay, shrink, json, no_deploy: _, inside: _ } = options;
+    let Options { seed, minutes, version, replay, shrink, json, summary: _, no_deploy: _, inside: _ } = options;
     let mut arguments = Vec::new();
     match replay {
         Some(path) => {
@@ -101,6 +110,7 @@ mod tests {
             replay: None,
             shrink: true,
             json: true,
+            summary: false,
             no_deploy: true,
             inside: false,
         };

@@ -119,6 +119,10 @@ impl Context {
         Ok(())
     }
 
+    pub(super) async fn keeper(&self) -> anyhow::Result<u8> {
+        Lab::open(self.lab.clone())?.keep().await
+    }
+
     pub(super) async fn provisioner(&self) -> anyhow::Result<()> {
         Ok(provisioner::run(&Lab::open(self.lab.clone())?).await?)
     }

@@ -144,6 +144,9 @@ pub enum Command {
     /// Serve volumes (started by `up`).
     #[command(hide = true)]
     Provisioner,
+    /// Start again what has ended of the control plane (started by `up`).
+    #[command(hide = true)]
+    Keeper,
 }
 
 /// What can be done to a node.
@@ -187,6 +190,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::BenchBackup { runs, keys, events } => bench::backup::run(runs, keys, events).await.map(|()| 0),
         Command::Chaos(options) => chaos::run(&cluster, options).await,
         Command::Provisioner => cluster.provisioner().await.map(|()| 0),
+        Command::Keeper => cluster.keeper().await,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::scene::{PATIENCE, wait_for};
 /// The operator's namespace.
 pub const NAMESPACE: &str = "quorate-system";
 /// The name of its Deployment and of its Lease.
-const NAME: &str = "quorate";
+pub const NAME: &str = "quorate";
 /// The environment variable that lets the operator end itself after so many writes.
 const CRASH_VARIABLE: &str = "QUORATE_CRASH_AFTER_WRITES";
 

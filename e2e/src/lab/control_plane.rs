@@ -138,6 +138,12 @@ impl ControlPlane<'_> {
         self.daemon(Component::Provisioner, &self.programs.own, args, vec![])
     }
 
+    /// Who starts again what has ended of the others.
+    pub fn keeper(&self) -> Daemon {
+        let args = vec![format!("--lab={}", self.lab), "keeper".into()];
+        self.daemon(Component::Keeper, &self.programs.own, args, vec![])
+    }
+
     fn daemon(
         &self,
         component: Component,

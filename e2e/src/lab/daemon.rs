@@ -1,8 +1,8 @@
 //! Starts the lab's long-running programs, each in a control group of its own that says whether it runs, and keeps what
-//! they print. Must not know what they are for.
+//! they print. What was started and not ended since is written down. Must not know what they are for.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::str::FromStr;
@@ -36,6 +36,8 @@ pub enum Component {
     Proxy,
     /// The provisioner of volumes.
     Provisioner,
+    /// Who starts again what has ended of these.
+    Keeper,
     /// A node's containerd.
     Containerd(NodeNumber),
     /// A node's kubelet.
@@ -45,9 +47,10 @@ pub enum Component {
 }
 
 impl Component {
-    /// All that a lab can have.
+    /// All that a lab can have, in the order they are stopped: the keeper would restart what goes first.
     pub fn all() -> Vec<Self> {
         let mut all = vec![
+            Self::Keeper,
             Self::Etcd,
             Self::ApiServer,
             Self::ControllerManager,
@@ -76,6 +79,7 @@ impl fmt::Display for Component {
             Self::Dns => f.write_str("coredns"),
             Self::Proxy => f.write_str("kube-proxy"),
             Self::Provisioner => f.write_str("provisioner"),
+            Self::Keeper => f.write_str("keeper"),
             Self::Containerd(node) => write!(f, "containerd-{node}"),
             Self::Kubelet(node) => write!(f, "kubelet-{node}"),
             Self::KubeProxy(node) => write!(f, "kube-proxy-{node}"),
@@ -133,32 +137,78 @@ impl Daemons {
         !self.cgroup(component).processes().is_empty()
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills it, and waits until it is gone: it is to stay so.
     pub async fn kill(&self, component: Component) -> Result<(), LabError> {
+        let _claim = self.claim(component).await?;
+        self.end(component).await
+    }
+
+    async fn end(&self, component: Component) -> Result<(), LabError> {
+        let record = self.record(component);
+        match fs::remove_file(&record) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(LabError::io("remove", &record)(error));
+            }
+            Ok(()) | Err(_) => (),
+        }
         self.cgroup(component).kill().await
     }
 
     /// Whether it runs with this command line and these files.
     pub fn is_current(&self, daemon: &Daemon) -> Result<bool, LabError> {
         let fingerprint = fingerprint(daemon)?;
-        let unchanged = fs::read_to_string(self.record(daemon)).is_ok_and(|recorded| recorded == fingerprint);
+        let unchanged = fs::read_to_string(self.record(daemon.component)).is_ok_and(|recorded| recorded == fingerprint);
         Ok(unchanged && self.is_running(daemon.component))
     }
 
     /// Starts it, unless it runs with this command line and these files. Returns whether it was started.
     pub async fn ensure(&self, daemon: &Daemon) -> Result<bool, LabError> {
+        let _claim = self.claim(daemon.component).await?;
         if self.is_current(daemon)? {
             return Ok(false);
         }
-        self.kill(daemon.component).await?;
-        self.spawn(daemon).await?;
-        super::write(&self.record(daemon), &fingerprint(daemon)?)?;
+        self.end(daemon.component).await?;
+        self.begin(daemon).await?;
         Ok(true)
     }
 
+    /// Whether it was started, nobody has ended it, and it runs no more.
+    pub fn has_ended(&self, component: Component) -> bool {
+        self.record(component).exists() && !self.is_running(component)
+    }
+
+    /// Starts it if it has ended by itself. Returns whether it was started.
+    pub async fn revive(&self, daemon: &Daemon) -> Result<bool, LabError> {
+        let _claim = self.claim(daemon.component).await?;
+        if !self.has_ended(daemon.component) {
+            return Ok(false);
+        }
+        self.begin(daemon).await?;
+        Ok(true)
+    }
+
+    async fn begin(&self, daemon: &Daemon) -> Result<(), LabError> {
+        self.spawn(daemon).await?;
+        super::write(&self.record(daemon.component), &fingerprint(daemon)?)
+    }
+
     /// Where it is written down how a daemon was started.
-    fn record(&self, daemon: &Daemon) -> PathBuf {
-        self.folders.run.join("daemons").join(daemon.component.to_string())
+    fn record(&self, component: Component) -> PathBuf {
+        self.folders.run.join("daemons").join(component.to_string())
+    }
+
+    /// Keeps two programs from starting or ending the same daemon at the same time, until it is dropped.
+    async fn claim(&self, component: Component) -> Result<File, LabError> {
+        let path = self.folders.run.join("daemons").join(format!("{component}.lock"));
+        super::create_folder(path.parent().unwrap_or(&path))?;
+        let file = File::create(&path).map_err(LabError::io("create", &path))?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(POLL).await,
+                Err(TryLockError::Error(error)) => return Err(LabError::io("lock", &path)(error)),
+            }
+        }
     }
 
     /// Waits until `ready` says so; an error, with the end of its log, when it ends or takes longer than `limit`.

@@ -87,8 +87,18 @@ impl Lab {
         self.daemons.cgroup(Component::ApiServer).signal(Signal::CONT);
     }
 
-    /// Undoes all faults: links, stopped processes, nodes without power, the API server and what ended for want of it.
-    /// Waits until the nodes are Ready.
+    /// Kills a part of the control plane, as a crash does. The lab starts it again by itself, as a kubelet would.
+    pub fn crash(&self, component: Component) {
+        self.daemons.cgroup(component).signal(Signal::KILL);
+    }
+
+    /// The process of a part of the lab, if it runs.
+    pub fn process_of(&self, component: Component) -> Option<i32> {
+        self.daemons.cgroup(component).processes().first().map(|pid| pid.as_raw_nonzero().get())
+    }
+
+    /// Undoes all faults: links, stopped processes, nodes without power and the API server. Waits until the nodes are
+    /// Ready.
     pub async fn heal_all(&self) -> Result<(), LabError> {
         let places = self.nodes().map(|node| node.number().into()).chain([Place::ControlPlane]);
         for place in places {
@@ -96,7 +106,6 @@ impl Lab {
         }
         self.thaw_apiserver();
         self.start_apiserver().await?;
-        self.restart_ended().await?;
         for node in self.nodes() {
             node.thaw();
             node.start().await?;

@@ -39,6 +39,11 @@ impl Folders {
         self.run.join("kubeconfig")
     }
 
+    /// What kubectl remembers of the API.
+    pub fn kubectl_cache(&self) -> PathBuf {
+        self.run.join("kubectl")
+    }
+
     /// The log of a part of the lab.
     pub fn log(&self, component: Component) -> PathBuf {
         self.run.join("logs").join(format!("{component}.log"))

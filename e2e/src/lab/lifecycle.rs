@@ -73,7 +73,7 @@ impl Lab {
         cgroup.remove()
     }
 
-    fn control_plane(&self) -> ControlPlane<'_> {
+    pub(super) fn control_plane(&self) -> ControlPlane<'_> {
         ControlPlane { lab: &self.name, folders: &self.folders, programs: &self.state.programs, pki: &self.pki }
     }
 
@@ -96,7 +96,7 @@ impl Lab {
             self.daemons.ensure(&daemon).await?;
         }
         addons::apply(self).await?;
-        for daemon in [plane.dns(), plane.proxy()] {
+        for daemon in [plane.dns(), plane.proxy(), plane.keeper()] {
             self.daemons.ensure(&daemon).await?;
         }
         Ok(())
@@ -104,27 +104,29 @@ impl Lab {
 
     /// Starts the API server, unless it runs, and waits until it is ready.
     pub async fn start_apiserver(&self) -> Result<(), LabError> {
-        self.daemons.ensure(&self.control_plane().api_server()).await?;
-        self.daemons.wait(Component::ApiServer, START_TIMEOUT, || ready::api_server(self)).await
+        let plane = self.control_plane();
+        let started = self.daemons.ensure(&plane.api_server()).await?;
+        self.daemons.wait(Component::ApiServer, START_TIMEOUT, || ready::api_server(self)).await?;
+        if started {
+            self.wake([plane.controller_manager(), plane.scheduler(), plane.dns()]).await?;
+        }
+        Ok(())
     }
 
-    /// Kills the API server, as a crash does.
+    /// Starts those anew that were refused by an API server that was about to start: client-go then waits for up to a
+    /// minute before it watches again, in which nobody makes pods of Deployments, and no name of a new pod is known. With
+    /// a second API server, which most clusters have, that does not happen.
+    async fn wake(&self, daemons: [Daemon; 3]) -> Result<(), LabError> {
+        for daemon in daemons.iter().filter(|daemon| self.daemons.is_running(daemon.component)) {
+            self.daemons.kill(daemon.component).await?;
+            self.daemons.ensure(daemon).await?;
+        }
+        Ok(())
+    }
+
+    /// Kills the API server. It stays away until it is started.
     pub async fn stop_apiserver(&self) -> Result<(), LabError> {
         self.daemons.kill(Component::ApiServer).await
-    }
-
-    /// Starts what has ended of the control plane besides the API server and its etcd, as the kubelet of a control plane
-    /// does: kube-scheduler ends itself when it finds its cache contradicted, which an API server that was paused can
-    /// bring about (kubernetes/pkg/scheduler/backend/cache, "Scheduler cache is corrupted"). Returns what was started.
-    pub async fn restart_ended(&self) -> Result<Vec<Component>, LabError> {
-        let plane = self.control_plane();
-        let mut started = Vec::new();
-        for daemon in [plane.controller_manager(), plane.scheduler(), plane.provisioner(), plane.dns(), plane.proxy()] {
-            if !self.daemons.is_running(daemon.component) && self.daemons.ensure(&daemon).await? {
-                started.push(daemon.component);
-            }
-        }
-        Ok(started)
     }
 
     async fn up_node(&self, number: NodeNumber, archives: &[Archive], progress: &Progress) -> Result<(), LabError> {

@@ -9,6 +9,7 @@ mod control_plane;
 mod daemon;
 mod faults;
 mod folders;
+mod keeper;
 mod lifecycle;
 mod names;
 mod network;
@@ -260,10 +261,12 @@ impl Lab {
         self.name.control_plane()
     }
 
-    /// A call of the built kubectl, with the administrator's kubeconfig, in the control plane's namespace.
+    /// A call of the built kubectl, with the administrator's kubeconfig, in the control plane's namespace. What it remembers
+    /// of the API is the lab's own: all labs have the same address, by which kubectl would take theirs for this one's.
     pub fn kubectl(&self) -> Command {
         Command::in_namespace(&self.namespace().path(), self.state.programs.kubernetes("kubectl"))
             .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECACHEDIR", self.folders.kubectl_cache())
     }
 
     /// The log of a part of the lab.

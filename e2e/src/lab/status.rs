@@ -34,7 +34,8 @@ impl Lab {
             | Component::Scheduler
             | Component::Dns
             | Component::Proxy
-            | Component::Provisioner => true,
+            | Component::Provisioner
+            | Component::Keeper => true,
         };
         for component in Component::all().into_iter().filter(here) {
             let pids = self.daemons.cgroup(component).processes();

@@ -156,7 +156,12 @@ impl Cluster {
     /// Waits until the cluster is as asked for, with `voters` members: what the status says, what the pods say and what
     /// etcd says have to agree, and every member has to serve a linearizable read itself.
     pub async fn settles(&self, voters: usize) -> Result<Membership> {
-        wait_for(&format!("{} to settle with {voters} members", self.name), PATIENCE, async || {
+        self.settles_within(voters, PATIENCE).await
+    }
+
+    /// The same, in this time.
+    pub async fn settles_within(&self, voters: usize, deadline: Duration) -> Result<Membership> {
+        wait_for(&format!("{} to settle with {voters} members", self.name), deadline, async || {
             let view = self.view().await?;
             self.is_settled(&view, voters).await.with_context(|| view.summary())
         })

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use http_body_util::{BodyExt as _, Empty};
+use http::Method;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -18,11 +19,16 @@ const LAG: f64 = 100.0;
 
 /// `GET http://<address>:<port><path>`: the status and the body.
 pub async fn get(address: &str, port: u16, path: &str) -> Result<(u16, String)> {
+    call(Method::GET, address, port, path, Bytes::new()).await
+}
+
+async fn call(method: Method, address: &str, port: u16, path: &str, body: Bytes) -> Result<(u16, String)> {
     let asked = async {
         let stream = TcpStream::connect((address, port)).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        let request = http::Request::get(path).header(http::header::HOST, address).body(Empty::<Bytes>::new())?;
+        let request = http::Request::builder().method(method).uri(path).header(http::header::HOST, address);
+        let request = request.body(Full::new(body))?;
         let answer = sender.send_request(request).await?;
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await?.to_bytes();
@@ -35,6 +41,11 @@ pub async fn get(address: &str, port: u16, path: &str) -> Result<(u16, String)> 
 /// The path on the metrics listener.
 pub async fn ask(address: &str, path: &str) -> Result<(u16, String)> {
     get(address, PORT, path).await
+}
+
+/// Brings a body to the path on the metrics listener.
+pub async fn bring(address: &str, path: &str, body: String) -> Result<(u16, String)> {
+    call(Method::POST, address, PORT, path, body.into()).await
 }
 
 /// The value of a gauge or counter without labels in Prometheus' text form.

@@ -35,7 +35,7 @@ pub use contents::{Contents, Entry};
 pub use gateway::Gateway;
 pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
 pub use kubectl::{Said, kubectl};
-pub use members::{Door, Keys, Member, Membership, dial};
+pub use members::{Door, Keys, Member, Membership, dial, membership, told};
 pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
 pub use twice::{Twice, Watch};
 pub use view::View;

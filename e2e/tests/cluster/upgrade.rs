@@ -273,38 +273,68 @@ async fn a_member_lost_on_the_way_is_replaced_and_the_way_goes_on() -> Result<()
     .await
 }
 
-/// At each step of the way all operators are killed, and at each other one the pod of a member besides.
+/// At each step of the way all operators are killed.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn a_way_ends_well_whoever_is_killed_on_it() -> Result<()> {
+async fn a_way_ends_well_with_the_operators_killed_at_every_step() -> Result<()> {
     play("upgrade_killed", Stage::Alone, async |scene| {
         let operator = Operator::new(scene.client());
-        let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
-        db.settles(3).await?;
-        let before = db.identities().await?;
-        let writer = Writer::start_hasty(&db, "w").await?;
-        let mut shown = Step::of(&db.view().await?);
-        wish_for(&db, V3_7).await?;
-        let mut kills = 0;
-        while let Some(view) = next_step(&db, &shown).await? {
-            ensure!(kills < MOST_STEPS, "after {kills} kills it is not there: {}", view.summary());
-            shown = Step::of(&view);
-            operator.delete_pods().await?;
-            let nth = view.pods.keys().nth(kills / 2 % view.pods.len().max(1));
-            if let Some(name) = nth.filter(|_| kills % 2 == 1) {
-                pods::delete_by_force(&db, &[name]).await?;
-            }
-            kills += 1;
-        }
-        db.settles(3).await?;
-        eprintln!("{kills} kills on the way");
-        ensure!(kills >= 8, "the way from 3.5 to 3.7 has more than {kills} steps");
-        writer.stop().await?.check(&db).await?;
-        db.is_the_same_as(&before).await
+        a_way_with_faults(scene, async |_, _, _| operator.delete_pods().await).await
     })
     .await
 }
 
+/// At each step of the way the pod of a member is killed, in turn.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
+    play("upgrade_pods", Stage::Alone, async |scene| a_way_with_faults(scene, kill_one).await).await
+}
+
+/// At each step of the way all operators are killed, and the pod of a member besides.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_ends_well_with_operators_and_pods_killed_at_every_step() -> Result<()> {
+    play("upgrade_both", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        a_way_with_faults(scene, async |db, view, nth| {
+            operator.delete_pods().await?;
+            kill_one(db, view, nth).await
+        })
+        .await
+    })
+    .await
+}
+
+async fn kill_one(db: &Cluster, view: &View, nth: usize) -> Result<()> {
+    let name = view.pods.keys().nth(nth % view.pods.len().max(1)).context("there are no pods")?;
+    pods::delete_by_force(db, &[name]).await
+}
+
+/// The way from 3.5 to 3.7 with a fault at each step that it takes. It ends, with the same members and no write lost.
+async fn a_way_with_faults(scene: &Scene, fault: impl AsyncFn(&Cluster, &View, usize) -> Result<()>) -> Result<()> {
+    let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
+    db.settles(3).await?;
+    let before = db.identities().await?;
+    let writer = Writer::start_hasty(&db, "w").await?;
+    let mut shown = Step::of(&db.view().await?);
+    wish_for(&db, V3_7).await?;
+    let mut faults = 0;
+    while let Some(view) = next_step(&db, &shown).await? {
+        ensure!(faults < MOST_STEPS, "after {faults} faults it is not there: {}", view.summary());
+        shown = Step::of(&view);
+        fault(&db, &view, faults).await?;
+        faults += 1;
+    }
+    db.settles(3).await?;
+    eprintln!("{faults} faults on the way");
+    ensure!(faults >= LEAST_STEPS, "the way from 3.5 to 3.7 has more than {faults} steps");
+    writer.stop().await?.check(&db).await?;
+    db.is_the_same_as(&before).await
+}
+
+/// Three members are told twice to run something else, the logs are cut, and the target changes once.
+const LEAST_STEPS: usize = 8;
 /// More steps than the way has: six members' changes, three targets, the cut of the logs, and some that are done again.
 const MOST_STEPS: usize = 40;
 

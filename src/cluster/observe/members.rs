@@ -10,10 +10,13 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_backup::launch::{Reason, Report};
 use quorate_etcd::{Access, Endpoint, Pool, Role, Silence, Vitals};
-use quorate_statemachine::{Alive, MemberId, Millis, Minor, Overall, Refusal, Restore, Serial, Sight, Uid, Version};
+use quorate_statemachine::{
+    Alive, Link, MemberId, Millis, Minor, Overall, Refusal, Restore, Serial, Sight, Uid, Version,
+};
 use tokio::time::{sleep, timeout};
 
 use super::facts::millis;
+use super::links::{self, Sent};
 use super::trouble::one_line;
 
 /// The port on which the launcher and etcd say how they are.
@@ -68,6 +71,8 @@ pub struct Seen {
     pub version: Option<String>,
     /// The id of the member that answered.
     pub member: Option<MemberId>,
+    /// What it has sent to others.
+    pub sent: BTreeMap<MemberId, Sent>,
 }
 
 /// What is wrong at a pod before etcd is started, in its own words.
@@ -105,11 +110,15 @@ pub struct Said {
 }
 
 impl Said {
-    /// Takes over from earlier looks since when those are silent that are silent now.
+    /// Takes over from earlier looks since when those are silent that are silent now, and which connections carry
+    /// something that etcd does not count.
     pub fn recall(&mut self, earlier: &BTreeMap<Serial, Seen>) {
-        for (serial, seen) in self.seen.iter_mut().filter(|(_, seen)| seen.sight == Sight::Unknown) {
-            if let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) {
-                seen.heard = before.heard;
+        for (serial, seen) in &mut self.seen {
+            let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) else { continue };
+            match (&mut seen.sight, &before.sight) {
+                (Sight::Unknown, _) => seen.heard = before.heard,
+                (Sight::Etcd(now), Sight::Etcd(then)) => links::compare((now, &mut seen.sent), (then, &before.sent)),
+                (Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_), _) => {}
             }
         }
     }
@@ -173,6 +182,7 @@ async fn look_in_time(address: &Address) -> Seen {
         refusal: None,
         version: None,
         member: None,
+        sent: BTreeMap::new(),
     };
     timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent)
 }
@@ -181,21 +191,33 @@ async fn look_in_time(address: &Address) -> Seen {
 pub async fn look(address: &Address) -> Seen {
     let now = millis(Timestamp::now());
     let said = quorate_etcd::look(SocketAddr::new(address.ip, METRICS_PORT)).await;
-    let (sight, refusal, version, member) = match said {
+    let silent = Seen {
+        pod: address.pod.clone(),
+        ip: address.ip,
+        sight: Sight::Unknown,
+        heard: now,
+        refusal: None,
+        version: None,
+        member: None,
+        sent: BTreeMap::new(),
+    };
+    match said {
         quorate_etcd::Sight::Silent(silence) => {
             trace_silence(address, &silence);
-            (Sight::Unknown, None, None, None)
+            silent
         }
         quorate_etcd::Sight::Launcher(report) => {
             let (sight, refusal) = of_report(&report, now);
-            (sight, refusal, None, None)
+            Seen { sight, refusal, ..silent }
         }
-        quorate_etcd::Sight::Etcd(vitals) => {
-            let member = vitals.member.map(|id| MemberId(id.0));
-            (Sight::Etcd(of_vitals(&vitals, now)), None, vitals.version, member)
-        }
-    };
-    Seen { pod: address.pod.clone(), ip: address.ip, sight, heard: now, refusal, version, member }
+        quorate_etcd::Sight::Etcd(vitals) => Seen {
+            sight: Sight::Etcd(of_vitals(&vitals, now)),
+            member: vitals.member.map(|id| MemberId(id.0)),
+            sent: vitals.links.iter().map(|(peer, link)| (MemberId(peer.0), Sent::of(link))).collect(),
+            version: vitals.version,
+            ..silent
+        },
+    }
 }
 
 fn trace_silence(address: &Address, silence: &Silence) {
@@ -248,9 +270,10 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         version,
         cluster_version,
         db_size: _,
-        active_peers,
+        links,
         live,
     } = vitals;
+    let counted = links.iter().filter(|(_, link)| link.active);
     Alive {
         seen: now,
         process: Millis(u64::try_from(process_start.as_millis()).unwrap_or(u64::MAX)),
@@ -264,7 +287,7 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         cluster_version: cluster_version.as_deref().and_then(Minor::parse),
         // Not told on this port.
         storage: None,
-        peers: usize::try_from(*active_peers).unwrap_or(usize::MAX),
+        links: counted.map(|(peer, _)| (MemberId(peer.0), Link::Counted)).collect(),
     }
 }
 
@@ -383,7 +406,7 @@ mod tests {
             version: Some(Version::new(6, 16)),
             cluster_version: Some(Minor(6)),
             storage: None,
-            peers: 2,
+            links: BTreeMap::new(),
         };
         let seen = Seen {
             pod: Uid::new("u"),
@@ -393,6 +416,7 @@ mod tests {
             refusal: None,
             version: None,
             member: Some(MemberId(u64::from(serial) + 100)),
+            sent: BTreeMap::new(),
         };
         (Serial(serial), seen)
     }

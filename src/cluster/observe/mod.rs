@@ -5,6 +5,7 @@ pub mod backup;
 pub mod cache;
 pub mod certificates;
 pub mod facts;
+pub mod links;
 pub mod members;
 mod overall;
 pub mod pods;

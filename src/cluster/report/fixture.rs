@@ -46,7 +46,7 @@ fn alive(serial: Serial) -> Alive {
         version: Some(release().version),
         cluster_version: Some(release().version.minor),
         storage: None,
-        peers: 2,
+        links: BTreeMap::new(),
     }
 }
 
@@ -112,6 +112,7 @@ fn seen(serial: Serial, pod: &Pod) -> Seen {
         refusal: None,
         version: Some("3.6.16".into()),
         member: Some(id(serial)),
+        sent: BTreeMap::new(),
     }
 }
 

@@ -2,11 +2,11 @@
 
 pub mod rules;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
-    Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Listed, MemberId, MemberList,
+    Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
     Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness,
     Refusal, Release, Resize, Restore, Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage,
     TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
@@ -199,10 +199,14 @@ fn refusal() -> impl Strategy<Value = Refusal> {
     select(vec![Refusal::VolumeLost, Refusal::VolumeForeign, Refusal::Other])
 }
 
+fn links() -> impl Strategy<Value = BTreeMap<MemberId, Link>> {
+    prop::collection::btree_map(member_id(), select(vec![Link::Counted, Link::Counted, Link::Overlooked]), 0..7)
+}
+
 fn alive() -> impl Strategy<Value = Alive> {
     let index = || select(vec![0, 9_900, 10_000_u64]);
     let flags = (prop::bool::weighted(0.8), any::<bool>(), any::<bool>(), prop::bool::weighted(0.8));
-    let versions = (option::of(version()), option::of(minor()), option::of(minor()), 0..7_usize);
+    let versions = (option::of(version()), option::of(minor()), option::of(minor()), links());
     (instant(), instant(), flags, index(), index(), versions).prop_map(
         |(seen, process, (has_leader, leads, learner, live), committed, applied, versions)| Alive {
             seen,
@@ -216,7 +220,7 @@ fn alive() -> impl Strategy<Value = Alive> {
             version: versions.0,
             cluster_version: versions.1,
             storage: versions.2,
-            peers: versions.3,
+            links: versions.3,
         },
     )
 }
@@ -381,7 +385,7 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, serial| scene.runs(serial, STOPS[1]),
         |scene, serial| scene.runs(serial, STOPS[0]),
         |scene, serial| scene.told(serial, STOPS[1]),
-        |scene, serial| scene.etcd(serial, |alive| alive.peers = 1),
+        |scene, serial| scene.disconnected(serial, if serial == 0 { 1 } else { 0 }),
         |scene, serial| scene.etcd(serial, |alive| alive.cluster_version = None),
         |scene, _| scene.runs_at(Minor(5)),
         |scene, _| scene.runs_at(Minor(6)),

@@ -1,7 +1,7 @@
 //! The rules for what members are told to run, and when.
 
 use quorate_statemachine::{
-    Alive, Life, MemberList, Minor, Outcome, Overall, Plan, Release, Serial, Start, Step, Version, World,
+    Alive, Life, Listed, MemberList, Minor, Outcome, Overall, Plan, Release, Serial, Start, Step, Version, World,
 };
 
 use super::{alive, ledger, ledger_after, list, need, pod, voters, well};
@@ -75,13 +75,23 @@ pub fn next_when_last_is_back(world: &World, plan: &Plan) -> Verdict {
     for serial in &all {
         let state = alive(world, *serial).ok_or_else(|| format!("{serial} is down"))?;
         need(well(world, Some(*serial)) && runs_as_told(world, *serial), || format!("{serial} is not back"))?;
-        need(state.peers + 1 >= all.len(), || format!("{serial} is connected to {} of {all:?}", state.peers))?;
+        for other in all.iter().filter(|other| *other != serial) {
+            let connected = counts(world, *serial, *other) || counts(world, *other, *serial);
+            need(connected, || format!("{serial} and {other} are not connected"))?;
+        }
         need(leads.saturating_sub(state.applied) <= 100, || format!("{serial} lags"))?;
         need(pod(world, *serial).is_some_and(|pod| pod.ready && !pod.terminating), || {
             format!("{serial} is not ready")
         })?;
     }
     Ok(())
+}
+
+/// Whether one member says that it is connected to another one.
+fn counts(world: &World, one: Serial, other: Serial) -> bool {
+    let is_other = |line: &Listed| line.serial == Some(other);
+    let id = list(world).and_then(|list| list.members.iter().find(|(_, line)| is_other(line)).map(|(id, _)| *id));
+    alive(world, one).zip(id).is_some_and(|(alive, id)| alive.links.contains_key(&id))
 }
 
 pub fn one_minor_a_step(world: &World, plan: &Plan) -> Verdict {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use quorate_statemachine::{
-    Alive, Claim, Freshness, Home, Listed, MemberId, MemberList, Membership, Memory, Millis, Minor, NodeName,
+    Alive, Claim, Freshness, Home, Link, Listed, MemberId, MemberList, Membership, Memory, Millis, Minor, NodeName,
     NodeSight, Overall, Pod, PodStage, Resize, Restore, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, Uid,
     World,
 };
@@ -183,7 +183,11 @@ fn sight(state: &State, serial: u8, process: Process) -> Sight {
             version: seat.pod.map(|pod| release(pod.runs).version),
             cluster_version: Some(Minor(u16::from(state.versions.cluster))),
             storage: Some(Minor(u16::from(state.versions.cluster))),
-            peers: state.seats.iter().filter(|other| other.member.is_some() && other.alive()).count().saturating_sub(1),
+            links: state
+                .serials()
+                .filter(|other| *other != serial && state.seat(*other).member.is_some() && state.seat(*other).alive())
+                .map(|other| (id_of(other), Link::Counted))
+                .collect(),
         }),
     }
 }

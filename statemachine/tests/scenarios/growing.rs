@@ -203,3 +203,17 @@ fn a_promoted_member_is_labelled() {
     let demoted = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
     demoted.pod(2, |pod| pod.created = Millis(NOW.0)).plan().also_does("unlabel 2");
 }
+
+/// etcd refuses to add a member while its leader counts too few others as connected, and that count may be wrong for as
+/// long as it runs.
+#[test]
+fn a_leader_that_overlooks_somebody_hands_over_before_the_list_changes() {
+    let grows = || cluster(3).wish(5).spare(3).spare(4).overlooked(0, 2);
+    grows().plan().does(["move leader 0 to 1"]);
+    grows().led_by(1).plan().does(["add 3"]);
+    grows().overlooked(1, 0).plan().does(["move leader 0 to 2"]);
+    grows().overlooked(1, 0).overlooked(2, 0).plan().does(["add 3"]);
+    let shrinks = || cluster(5).wish(3).overlooked(0, 2);
+    shrinks().plan().also_does("move leader 0 to 1").never("remove");
+    shrinks().led_by(1).plan().also_does("remove 4");
+}

@@ -8,10 +8,10 @@ pub mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
-    Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Listed, MemberId, MemberList, Membership,
-    Memory, Millis, NodeName, NodeSight, Origin, Overall, Pod, PodStage, Readiness, Refusal, Release, Resize, Restore,
-    Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trouble, Uid,
-    Version, Wish, World,
+    Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
+    Membership, Memory, Millis, NodeName, NodeSight, Origin, Overall, Pod, PodStage, Readiness, Refusal, Release,
+    Resize, Restore, Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash,
+    Ticket, Trouble, Uid, Version, Wish, World,
 };
 
 pub const NOW: Millis = Millis(1_000_000_000);
@@ -131,7 +131,7 @@ fn etcd(serial: u32, learner: bool) -> Sight {
         version: Some(USUAL),
         cluster_version: Some(USUAL.minor),
         storage: None,
-        peers: 6,
+        links: (0..7).map(|other| (id(other), Link::Counted)).collect(),
     })
 }
 
@@ -296,6 +296,25 @@ impl Scene {
             if let Sight::Etcd(alive) = &mut pod.sight {
                 change(alive);
             }
+        })
+    }
+
+    /// Neither of two members counts the other as connected.
+    pub fn disconnected(self, one: u32, other: u32) -> Self {
+        self.uncounted(one, other).uncounted(other, one)
+    }
+
+    /// One member does not count another one as connected.
+    pub fn uncounted(self, one: u32, other: u32) -> Self {
+        self.etcd(one, |alive| {
+            alive.links.remove(&id(other));
+        })
+    }
+
+    /// One member does not count another one, to which it sends all the same.
+    pub fn overlooked(self, one: u32, other: u32) -> Self {
+        self.etcd(one, |alive| {
+            alive.links.insert(id(other), Link::Overlooked);
         })
     }
 

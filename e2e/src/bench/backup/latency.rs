@@ -7,7 +7,7 @@ use etcd_client::Client;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::load;
+use super::{load, process};
 
 /// Writes a second: a busy cluster, and far from what etcd can take.
 const PACE: u32 = 1_000;
@@ -17,6 +17,7 @@ const SPAN: Duration = Duration::from_secs(10);
 /// The 99th percentile of the time that a write took, in milliseconds. Writes are sent on time however long others take, so
 /// that a pause is seen by all that fall into it.
 pub async fn p99(client: &Client) -> Result<f64> {
+    process::settle().await?;
     let mut ticks = interval(SPAN / (PACE * u32::try_from(SPAN.as_secs())?));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut calls = JoinSet::new();

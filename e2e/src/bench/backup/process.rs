@@ -23,8 +23,14 @@ pub struct Ended {
     pub printed: String,
 }
 
+/// Waits until everything is on the disk, so that nobody pays for what was written before.
+pub async fn settle() -> Result<()> {
+    Ok(Command::new("sync").run().await.map(drop)?)
+}
+
 /// Runs a program to its end.
 pub async fn run(command: &Command) -> Result<Ended> {
+    settle().await?;
     let started = Instant::now();
     let running = Running::start(command)?;
     running.ended(started).await
@@ -32,6 +38,7 @@ pub async fn run(command: &Command) -> Result<Ended> {
 
 /// Runs programs one after the other; the seconds of all.
 pub async fn run_all(commands: &[Command]) -> Result<f64> {
+    settle().await?;
     let started = Instant::now();
     for command in commands {
         command.run().await?;

@@ -1,5 +1,5 @@
 //! Whether every key is linearizable, by stateright's tester. Each key has a history of its own, kept short by those who
-//! call; it is a register that can be absent. Looks at no revision: that is the business of `order`.
+//! call; it is a register that can be absent. No revision decides anything: that is the business of `order`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stateright::semantics::{ConsistencyTester as _, LinearizabilityTester, SequentialSpec};
 
 use crate::chaos::clock::Moment;
-use crate::chaos::history::{Answer, Call, Key, Op, Outcome, Value};
+use crate::chaos::history::{Answer, Call, Key, Op, Outcome, Revision, Value};
 
 /// How many steps the search for an order may take for one key. It is exponential for a history that has none; a sound
 /// one of forty calls takes some hundreds. About a second's worth.
@@ -124,12 +124,12 @@ fn judge(calls: &[&Call]) -> Verdict {
     edges.sort_unstable();
     let steps = Arc::new(AtomicU64::new(0));
     let mut tester = LinearizabilityTester::new(Register { value: None, steps: steps.clone() });
-    let mut threads = Threads { of: vec![0; calls.len()], free: Vec::new(), next: 0, unknown: calls.len() };
+    let threads = threads(calls);
     for (_, edge, index) in edges {
         let call = calls[index];
         let told = match (edge, call.done()) {
-            (Edge::Begins, done) => tester.on_invoke(threads.begin(index, done.is_some()), call.op).map(drop),
-            (Edge::Ends, Some((_, answer))) => tester.on_return(threads.end(index), answer.into()).map(drop),
+            (Edge::Begins, _) => tester.on_invoke(threads[index], call.op).map(drop),
+            (Edge::Ends, Some((_, answer))) => tester.on_return(threads[index], answer.into()).map(drop),
             (Edge::Ends, None) => Ok(()),
         };
         if let Err(why) = told {
@@ -143,32 +143,68 @@ fn judge(calls: &[&Call]) -> Verdict {
     }
 }
 
-/// The tester wants calls by threads that make one at a time. Who really made a call does not matter, and few threads
-/// make its search short. Calls without an answer have the last numbers, so that they are tried last.
-struct Threads {
-    of: Vec<usize>,
-    free: Vec<usize>,
-    next: usize,
-    unknown: usize,
+/// The thread of each call. The tester wants calls by threads that make one at a time, and tries them in the order of
+/// their numbers. Who really made a call does not matter: so each has a thread of its own, and they are numbered in the
+/// order that their revisions suggest, which makes the search short and decides nothing. Calls without an answer come
+/// last.
+fn threads(calls: &[&Call]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..calls.len()).collect();
+    order.sort_by_key(|index| {
+        let call = calls[*index];
+        match call.done() {
+            Some((revision, answer)) => (false, revision, !answer.wrote(), call.returned),
+            None => (true, Revision::default(), true, call.invoked),
+        }
+    });
+    let mut threads = vec![0; calls.len()];
+    order.into_iter().enumerate().for_each(|(thread, call)| threads[call] = thread);
+    threads
 }
 
-impl Threads {
-    fn begin(&mut self, call: usize, ends: bool) -> usize {
-        let thread = if ends {
-            self.free.pop().unwrap_or_else(|| {
-                self.next += 1;
-                self.next - 1
-            })
-        } else {
-            self.unknown += 1;
-            self.unknown - 1
-        };
-        self.of[call] = thread;
-        thread
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::history::{ClientId, Found};
+
+    fn call(op: Op, invoked: u64, returned: u64, revision: i64, answer: Answer) -> Call {
+        let outcome = Outcome::Done { revision: Revision(revision), answer };
+        let (member, key) = ("db-0".into(), Key("k".into()));
+        Call { client: ClientId(0), member, key, op, invoked: Moment(invoked), returned: Moment(returned), outcome }
     }
 
-    fn end(&mut self, call: usize) -> usize {
-        self.free.push(self.of[call]);
-        self.of[call]
+    /// What a write looks like that hung on a member that had lost its leader: all others happened meanwhile.
+    fn long_write_around_many(last: i64) -> Vec<Call> {
+        let mut calls = vec![call(Op::Put(Value(100)), 0, 1000, 40, Answer::Put)];
+        for number in 0..18 {
+            let (at, revision) = (10 + 20 * number, i64::try_from(number).unwrap() + 2);
+            calls.push(call(Op::Put(Value(number)), at, at + 15, revision, Answer::Put));
+            let found = Found { value: Value(number), modified: Revision(revision) };
+            calls.push(call(Op::Get, at + 10, at + 18, revision, Answer::Get(Some(found))));
+        }
+        let found = Found { value: Value(100), modified: Revision(last) };
+        calls.push(call(Op::Get, 2000, 2001, last, Answer::Get(Some(found))));
+        let mut unknown = call(Op::Delete, 0, 900, 0, Answer::Put);
+        unknown.outcome = Outcome::Unknown("no answer".into());
+        calls.extend(vec![unknown; 3]);
+        calls
+    }
+
+    #[test]
+    fn a_write_that_took_long_does_not_make_the_search_long() {
+        assert_eq!(check(&long_write_around_many(40)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn revisions_decide_nothing() {
+        // They are told wrong, and there is an order all the same.
+        let mut calls = vec![
+            call(Op::Put(Value(1)), 0, 1, 9, Answer::Put),
+            call(Op::Put(Value(2)), 2, 3, 5, Answer::Put),
+            call(Op::Get, 4, 5, 1, Answer::Get(Some(Found { value: Value(2), modified: Revision(5) }))),
+        ];
+        assert_eq!(check(&calls), Vec::<String>::new());
+        // They look right, and there is none.
+        calls[2] = call(Op::Get, 4, 5, 9, Answer::Get(Some(Found { value: Value(1), modified: Revision(9) })));
+        assert!(check(&calls)[0].contains("has no order"));
     }
 }

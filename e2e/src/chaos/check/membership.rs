@@ -52,6 +52,7 @@ fn once_only(deeds: &[Deed]) -> Vec<String> {
             | Step::Remove { .. }
             | Step::MoveLeader
             | Step::DeletePod { .. }
+            | Step::SwitchRelease { .. }
             | Step::DeleteClaim { .. }
             | Step::LostAnswer { .. }
             | Step::Harmless { .. } => (),
@@ -99,6 +100,7 @@ impl After {
             }
             Step::MoveLeader
             | Step::DeletePod { .. }
+            | Step::SwitchRelease { .. }
             | Step::DeleteClaim { .. }
             | Step::LostAnswer { .. }
             | Step::Harmless { .. }
@@ -163,6 +165,8 @@ impl Judge<'_> {
             Step::DeletePod { serial } if !self.is_put_to_sleep(at) => {
                 self.taken_away("stopped", &self.name(*serial), at, wrong);
             }
+            // Its container is started anew, in which it is away for some seconds.
+            Step::SwitchRelease { serial } => self.taken_away("switched", &self.name(*serial), at, wrong),
             Step::DeleteClaim { serial } => {
                 let name = self.name(*serial);
                 // A spare that was dismissed has never been a member: its serial may be added later, on another volume.

@@ -419,6 +419,9 @@ fn a_live_voter_removed_while_another_is_down_is_caught() {
 fn a_live_voter_stopped_at_the_cost_of_quorum_is_caught() {
     let deeds = vec![(44, Step::DeletePod { serial: 1 })];
     assert_membership(&with_deeds(looks(replacement), deeds.clone()), "the live voter db-1 was stopped");
+    let switch = vec![(44, Step::SwitchRelease { serial: 1 })];
+    assert_membership(&with_deeds(looks(replacement), switch.clone()), "the live voter db-1 was switched");
+    assert_eq!(check(&with_deeds(looks(|_, _| ()), switch)), []);
     // Where all are to sleep, that is what is asked for.
     let asleep = |second, sample: &mut Sample| {
         replacement(second, sample);

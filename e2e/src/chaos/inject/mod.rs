@@ -32,8 +32,6 @@ const ACT_DEADLINE: Duration = Duration::from_mins(1);
 const TRY_DEADLINE: Duration = Duration::from_secs(10);
 /// The pause between two such tries.
 const TRY_PAUSE: Duration = Duration::from_millis(300);
-/// How often the control plane is looked after: a kubelet is not faster.
-const KEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the progress is told.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -131,18 +129,6 @@ impl Injector {
         tokio::select! {
             deeds = work => deeds,
             never = tell => never,
-            never = self.keep_control_plane() => never,
-        }
-    }
-
-    /// What ends of the control plane comes back, as it does anywhere else: that is no fault of the schedule's.
-    async fn keep_control_plane(&self) -> ! {
-        loop {
-            tokio::time::sleep(KEEP_INTERVAL).await;
-            match self.lab.restart_ended().await {
-                Ok(started) => started.iter().for_each(|part| tracing::info!(%part, "had ended and was started again")),
-                Err(error) => tracing::debug!(%error, "failed to look after the control plane"),
-            }
         }
     }
 
@@ -178,6 +164,8 @@ impl Injector {
             Fault::Scale { replicas } => self.scale(*replicas).await,
             Fault::Roll { change } => self.roll(*change).await,
             Fault::Hibernate { .. } => self.hibernate(fault.lasts()).await,
+            Fault::Upgrade { to } => self.upgrade(to).await,
+            Fault::TurnBack { to, back, .. } => self.turn_back(to, back, fault.lasts()).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a user may change in the middle of everything: the size, the settings, and whether it sleeps.
+//! What a user may change in the middle of everything: the size, the settings, the version, and whether it sleeps.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,6 +39,19 @@ impl Injector {
         };
         self.patch(patch).await?;
         Ok(Carried::Done(what))
+    }
+
+    pub(super) async fn upgrade(&self, to: &str) -> Result<Carried> {
+        self.patch(json!({ "version": to })).await?;
+        Ok(Carried::Done(to.to_owned()))
+    }
+
+    pub(super) async fn turn_back(&self, to: &str, back: &str, span: Duration) -> Result<Carried> {
+        self.upgrade(to).await?;
+        tokio::time::sleep(span).await;
+        let ran = self.cluster.view().await.ok().and_then(|view| view.status().version.clone());
+        self.upgrade(back).await?;
+        Ok(Carried::Done(format!("{to}, {back}; {} ran last", ran.as_deref().unwrap_or("nobody knows what"))))
     }
 
     async fn wish(&self, replicas: u8) -> Result<()> {

@@ -1,0 +1,142 @@
+//! Many runs in one table, as the documentation shows them: by the version that they began with. Reads reports that were
+//! kept; runs and judges nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use super::report::{REPORT, Report, kept};
+
+/// What there is to say of all runs that began with one version.
+#[derive(Debug, Default)]
+struct Runs<'a> {
+    reports: Vec<&'a Report>,
+}
+
+impl Runs<'_> {
+    fn sum(&self, of: impl Fn(&Report) -> usize) -> usize {
+        self.reports.iter().map(|report| of(report)).sum()
+    }
+
+    fn most(&self, of: impl Fn(&Report) -> f64) -> f64 {
+        self.reports.iter().map(|report| of(report)).fold(0.0, f64::max)
+    }
+
+    fn done(&self, fault: &str) -> usize {
+        self.sum(|report| report.faults.get(fault).map_or(0, |faults| faults.done))
+    }
+
+    fn row(&self, version: &str) -> String {
+        let seeds: Vec<String> = self.reports.iter().map(|report| report.seed.to_string()).collect();
+        let minutes = self.reports.iter().map(|report| report.fault_seconds).sum::<f64>() / 60.0;
+        let faults = self.sum(|report| report.faults.values().map(|faults| faults.done).sum());
+        let calls = |of: fn(&super::report::Calls) -> usize| move |report: &Report| report.calls.values().map(of).sum();
+        let all = self.sum(calls(|calls| calls.done + calls.failed + calls.unknown));
+        let answered = self.sum(calls(|calls| calls.done));
+        let gap = self.most(|report| report.gaps_of_writes.first().map_or(0.0, |gap| gap.seconds));
+        let converged = self.most(|report| report.converged_seconds.unwrap_or(0.0));
+        let broken: Vec<String> =
+            self.reports.iter().filter(|report| !report.is_sound()).map(|report| told(report)).collect();
+        let broken = if broken.is_empty() { "none".to_owned() } else { broken.join("; ") };
+        let seeds = seeds.join(", ");
+        format!(
+            "| {version} | {seeds} | {minutes:.0} | {faults} | {all} | {answered} | {gap:.0} s | {converged:.0} s | {broken} |"
+        )
+    }
+}
+
+/// What a run broke.
+fn told(report: &Report) -> String {
+    let checks: BTreeSet<String> = report.violations.iter().map(|violation| violation.check.to_string()).collect();
+    format!("{}: {}", report.seed, checks.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// The tables of all runs that were kept below this folder.
+pub fn of_all(below: &Path) -> Result<String> {
+    let folders = std::fs::read_dir(below).with_context(|| format!("no run was kept in {}", below.display()))?;
+    let mut reports = Vec::new();
+    for folder in folders {
+        let folder = folder?.path();
+        // One that was stopped half-way has none.
+        if folder.join(REPORT).is_file() {
+            reports.push(kept(&folder)?);
+        }
+    }
+    reports.sort_by_key(|report| report.seed);
+    Ok(tables(&reports))
+}
+
+fn tables(reports: &[Report]) -> String {
+    let mut by_version: BTreeMap<&str, Runs<'_>> = BTreeMap::new();
+    for report in reports {
+        by_version.entry(&report.version).or_default().reports.push(report);
+    }
+    let mut text =
+        "| etcd at first | Seeds | Minutes of faults | Faults | Calls | Answered | Longest without a write | \
+                    Converged within | Broken |\n|---|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (version, runs) in &by_version {
+        text.extend([runs.row(version), "\n".to_owned()]);
+    }
+    let kinds: BTreeSet<&str> = reports.iter().flat_map(|report| report.faults.keys().map(String::as_str)).collect();
+    let versions: Vec<&str> = by_version.keys().copied().collect();
+    // Writing to a string can't fail.
+    let _ = write!(text, "\n| Fault | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
+    for kind in kinds {
+        let counts: Vec<String> = by_version.values().map(|runs| runs.done(kind).to_string()).collect();
+        let _ = writeln!(text, "| {kind} | {} |", counts.join(" | "));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::check::{Check, Violation};
+    use crate::chaos::report::{Calls, Faults};
+
+    fn report(seed: u64, version: &str, violations: Vec<Violation>) -> Report {
+        Report {
+            seed,
+            version: version.into(),
+            fault_seconds: 90.0,
+            faults: [("scale".into(), Faults { done: 2, skipped: 1, failed: 0 })].into(),
+            calls: [("put".into(), Calls { done: 10, failed: 1, unknown: 2 })].into(),
+            keys: 1,
+            watched_events: 0,
+            operator_steps: BTreeMap::new(),
+            gaps_of_writes: vec![],
+            converged_seconds: Some(3.2),
+            violations,
+        }
+    }
+
+    #[test]
+    fn runs_are_added_up_by_their_version() {
+        let lost = Violation { check: Check::Kept, what: "a write".into() };
+        let reports =
+            [report(1, "3.5.35", vec![]), report(2, "3.5.35", vec![lost.clone(), lost]), report(3, "3.6.16", vec![])];
+        let text = tables(&reports);
+        for line in [
+            "| 3.5.35 | 1, 2 | 3 | 4 | 26 | 20 | 0 s | 3 s | 2: kept |",
+            "| 3.6.16 | 3 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
+            "| Fault | 3.5.35 | 3.6.16 |",
+            "| scale | 4 | 2 |",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn only_folders_with_a_report_count() {
+        let below = tempfile::tempdir().unwrap();
+        std::fs::create_dir(below.path().join("seed-1")).unwrap();
+        assert!(!of_all(below.path()).unwrap().contains("seed"));
+        std::fs::write(below.path().join("seed-1").join(REPORT), report(1, "3.7.3", vec![]).json().unwrap()).unwrap();
+        assert!(of_all(below.path()).unwrap().contains("| 3.7.3 | 1 |"));
+        assert!(of_all(&below.path().join("none")).is_err());
+    }
+}
