@@ -118,7 +118,7 @@ impl Said {
             match (&mut seen.sight, &before.sight) {
                 (Sight::Unknown, _) => seen.heard = before.heard,
                 (Sight::Etcd(now), Sight::Etcd(then)) => links::compare((now, &mut seen.sent), (then, &before.sent)),
-                (Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_), _) => {}
+                (Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_), _) => {}
             }
         }
     }
