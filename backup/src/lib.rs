@@ -9,6 +9,7 @@ pub mod format;
 pub mod install;
 pub mod launch;
 pub mod restore;
+pub mod seed;
 pub mod snapshot;
 pub mod source;
 pub mod store;

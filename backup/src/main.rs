@@ -38,6 +38,8 @@ enum Action {
     ///
     ///   create  the volume is new, or an earlier create on it left a log with neither an entry
     ///           nor a vote; such data is deleted
+    ///   restored
+    ///           a backup was restored onto the volume for this member, and etcd has not run on it
     ///   resume  the volume carries this member's marker (quorate.json) and a log with an entry
     ///
     /// If all fits, this process becomes etcd, with the ticket's flags and no others. If not, it
@@ -53,7 +55,8 @@ enum Action {
     ///   /ticket   takes one ticket ahead of the file, by POST, signed by the operator for this pod
     ///
     /// Reasons: NoTicket, OtherMember, OtherVolume, VolumeIsEmpty, VolumeHasOtherData,
-    /// VolumeHasNoEntry, VolumeInUse, VolumeUnreadable, WrongVersion, BadTicket, BinaryMissing.
+    /// VolumeHasNoEntry, VolumeNotRestored, VolumeInUse, VolumeUnreadable, WrongVersion, BadTicket,
+    /// BinaryMissing.
     #[command(verbatim_doc_comment)]
     Launch(Launch),
     /// Say whether the image's etcd has a version and takes flags, without starting it
@@ -78,6 +81,12 @@ enum Action {
     /// To the newest state, a revision, or a time. Every byte is checked, and nothing appears under its name before it is
     /// complete. A restore that was stopped is simply repeated.
     Restore(commands::restore::Restore),
+    /// Restore onto the volume of a new cluster's first member, before its launcher
+    ///
+    /// The command of an init container. The volume's marker says how far it is: a restore that was killed is repeated,
+    /// one that was done is not, and nothing is restored onto a volume on which etcd was started, or in a pod that has a
+    /// ticket. It tries until it is done, and says on the metrics port, at /quorate, how far it is and what is wrong.
+    Seed(commands::seed::Seed),
     /// Show the backups in a store
     List(commands::list::List),
     /// Show one backup with all its parts
@@ -149,6 +158,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Action::Snapshot(snapshot) => snapshot.run(),
         Action::Archive(archive) => archive.run().map(|()| ExitCode::SUCCESS),
         Action::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
+        Action::Seed(seed) => seed.run().map(|()| ExitCode::SUCCESS),
         Action::List(list) => list.run().map(|()| ExitCode::SUCCESS),
         Action::Inspect(inspect) => inspect.run().map(|()| ExitCode::SUCCESS),
         Action::Verify(verify) => verify.run().map(|()| ExitCode::SUCCESS),

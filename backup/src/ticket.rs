@@ -80,6 +80,8 @@ text!(
 pub enum Start {
     /// The first start of this identity: the volume is empty, or an earlier try on it left no entry.
     Create,
+    /// The first start of this identity, on a backup that was restored onto the volume for it, and on nothing else.
+    Restored,
     /// Every later start: the volume carries this member and at least one entry.
     Resume,
 }
@@ -88,6 +90,7 @@ impl fmt::Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Create => "create",
+            Self::Restored => "restored",
             Self::Resume => "resume",
         })
     }
@@ -207,7 +210,9 @@ mod tests {
         let text = r#"{"start":"create","member":"blue-0","volume":"3f0c","version":"3.6.16","flags":["--name=blue-0","--data-dir=/var/lib/etcd/data"]}"#;
         assert_eq!(ticket().render().unwrap(), text);
         assert_eq!(Ticket::parse(text).unwrap(), ticket());
-        assert_eq!(Ticket::parse(&text.replace("create", "resume")).unwrap().start, Start::Resume);
+        for start in [Start::Create, Start::Restored, Start::Resume] {
+            assert_eq!(Ticket::parse(&text.replace("create", &start.to_string())).unwrap().start, start);
+        }
     }
 
     #[test]

@@ -65,6 +65,7 @@ pub struct EtcdBackupSpec {
     #[schemars(length(min = 1, max = 40))]
     pub cluster: String,
     /// Where the backup is kept.
+    #[schemars(transform = rules_at("EtcdBackup.spec.store"))]
     pub store: BackupStore,
     /// For how many minutes it is tried, counted from the creation of this object. After that it has failed.
     #[serde(default = "one_hour")]

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{self, Structural, rules_at};
-use crate::{ClientService, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls};
+use crate::{Bootstrap, ClientService, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls};
 
 /// What the user asks for.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -95,6 +95,9 @@ pub struct EtcdClusterSpec {
     /// Keep hands off: while true, Quorate writes nothing for this cluster but its status. Members that run go on
     /// running, and nothing is healed. A deletion still completes.
     pub paused: bool,
+    /// What the cluster begins with, if not with nothing. It is read once, and can't be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
 }
 
 impl Default for EtcdClusterSpec {
@@ -110,6 +113,7 @@ impl Default for EtcdClusterSpec {
             scheduling: Scheduling::default(),
             service: ClientService::default(),
             paused: false,
+            bootstrap: None,
         }
     }
 }

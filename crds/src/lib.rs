@@ -1,6 +1,7 @@
 //! The API types of Quorate and their validation. This crate describes; it decides nothing and talks to nobody.
 
 mod backup;
+mod bootstrap;
 mod cluster;
 pub mod flags;
 mod ledger;
@@ -21,6 +22,7 @@ mod tls;
 mod tuning;
 
 pub use backup::{BackupPhase, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
+pub use bootstrap::{Bootstrap, LocalBackup, Restore};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
 pub use ledger::{FailedRelease, HexId, Ledger, LedgerMember, LedgerRelease};
 pub use quantity::{Quantity, QuantityError};

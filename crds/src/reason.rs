@@ -34,6 +34,27 @@ reasons! {
     Progressing,
     /// The first member is being started. Nothing to do.
     Seeding,
+    /// A backup is being restored into the first member. Nothing to do.
+    Restoring,
+    /// The EtcdBackup that the cluster begins with is still being taken. Nothing to do.
+    BackupAwaited,
+    /// There is no such backup: no EtcdBackup of the name in `spec.bootstrap.restore.backup`, or none in the store that
+    /// is what was asked for. The message says what there is. Create the backup; or create the cluster anew with another
+    /// `spec.bootstrap`.
+    BackupMissing,
+    /// The EtcdBackup that the cluster is to begin with has failed. Create the cluster anew with another one.
+    BackupFailed,
+    /// A part of the backup is missing or damaged; the message names it. Put it back from a copy (`quorate-agent copy`),
+    /// upon which the restore goes on; or create the cluster anew with another backup.
+    BackupDamaged,
+    /// The volume has no room for the restore, which needs the database's size twice. Make `spec.storage.size` larger.
+    NoRoomToRestore,
+    /// The backup's database is larger than etcd may have, which would refuse every write. Make `spec.etcd.quota` larger.
+    AboveQuota,
+    /// The restore failed for another reason, which the message has. It is tried again.
+    RestoreFailed,
+    /// A backup was restored, and the first member was told to create the cluster from it. Nothing to do.
+    Restored,
     /// Members are being added: to a new cluster, or after `spec.replicas` was raised. Nothing to do.
     Growing,
     /// Members are being removed after `spec.replicas` was lowered. Nothing to do.
@@ -147,6 +168,9 @@ reasons! {
     /// etcd lists a member that Quorate did not add. Quorate changes no membership until it is gone: remove it with
     /// `etcdctl member remove`.
     MembershipForeign,
+    /// etcd's users are turned on (`etcdctl auth enable`), and the operator may not change members. Give the user that its
+    /// certificate names the role root: `docs/tls.md` says which that is.
+    EtcdForbids,
     /// Every certificate can be used, until the date in the message. Nothing to do.
     CertificatesValid,
     /// Certificates are being issued. Nothing to do.
@@ -172,12 +196,12 @@ reasons! {
     ClusterMissing,
     /// No member can be read. See why the cluster does not serve.
     NoHealthyMember,
-    /// The Secret that `spec.store.credentials` names does not exist. Create it.
+    /// The Secret that the store's `credentials` name does not exist. Create it.
     SecretMissing,
     /// The pod that takes the snapshot does not start; the message says why. Look for its image, its Secrets and its volume.
     PodWaiting,
-    /// The store's address, an option, or the form of its credentials is wrong. Create another EtcdBackup with what the
-    /// message names corrected.
+    /// The store's address, an option, or the form of its credentials is wrong. Correct the Secret; or create another
+    /// EtcdBackup or EtcdCluster with what the message names corrected.
     StoreInvalid,
     /// The bucket does not exist. Create it, or correct its name or region.
     BucketMissing,

@@ -117,6 +117,8 @@ words! {
     Phase {
         /// Nothing has been created yet.
         Pending,
+        /// A backup is being restored into the first member.
+        Restoring,
         /// The first member is being started.
         Seeding,
         /// Members are being added: to a new cluster, or after `spec.replicas` was raised.

@@ -6,32 +6,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::LocalSecret;
-use crate::schema::rules_at;
 
 /// Where backups are kept: an object store, or a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(transform = rules_at("EtcdBackup.spec.store"))]
 pub struct BackupStore {
     /// `s3://bucket/prefix`, `gs://bucket/prefix` or `azure://account/container/prefix`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub address: Option<String>,
-    /// Instead of an address: a volume claim of the cluster's namespace, which is mounted while a backup is taken.
+    /// Instead of an address: a volume claim of the same namespace, which is mounted where it is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_claim: Option<VolumeClaim>,
     /// Options of the object store: `endpoint`, `region`, `addressing` (`path`, `virtual-hosted`), `payload` (`signed`,
-    /// `unsigned`), `kms-key`. Unknown ones are refused when the backup is taken.
+    /// `unsigned`), `kms-key`. Unknown ones are refused when the store is opened.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "options")]
     pub options: BTreeMap<String, String>,
     /// A Secret with the store's credentials. S3: `access-key-id`, `secret-access-key`, perhaps `session-token`. Google:
     /// `service-account.json`. Azure: `account-key`; or `sas-token`; or `tenant-id`, `client-id` and `client-secret`. Each
-    /// may also have `ca.crt`, whom to trust. The operator does not read it: only the Job mounts it.
+    /// may also have `ca.crt`, whom to trust. The operator does not read it: only what takes or restores a backup mounts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<LocalSecret>,
-    /// The ServiceAccount that the Job runs as, for credentials that the provider ties to it. Without it the Job has no
-    /// account's token.
+    /// The ServiceAccount that the backup is taken or restored as, for credentials that the provider ties to it. Without it
+    /// there is no account's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,

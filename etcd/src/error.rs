@@ -162,7 +162,7 @@ impl CallError {
 /// etcd's refusals by their text (`api/v3rpc/rpctypes/error.go`, the same in 3.5, 3.6 and 3.7). The text and not the
 /// code decides: "unhealthy cluster" has the code of a lost connection, and "not enough started members" leaves the
 /// server as `Unknown` (`etcdserver/api/v3rpc/util.go` maps it to the client's error instead of the server's).
-const BY_TEXT: [(&str, Refusal); 17] = [
+const BY_TEXT: [(&str, Refusal); 18] = [
     ("etcdserver: unhealthy cluster", Refusal::UnhealthyCluster),
     ("etcdserver: too many learner members in cluster", Refusal::TooManyLearners),
     ("etcdserver: Peer URLs already exists", Refusal::PeerUrlExists),
@@ -176,6 +176,8 @@ const BY_TEXT: [(&str, Refusal); 17] = [
     ("etcdserver: rpc not supported for learner", Refusal::NotForLearners),
     ("etcdserver: permission denied", Refusal::Forbidden),
     ("etcdserver: invalid auth token", Refusal::Forbidden),
+    // Users are turned on, and the caller has shown none.
+    ("etcdserver: user name is empty", Refusal::Forbidden),
     ("etcdserver: corrupt cluster", Refusal::Corrupt),
     ("etcdserver: invalid downgrade target version", Refusal::BadDowngradeTarget),
     ("etcdserver: cluster has a downgrade job in progress", Refusal::DowngradeInProgress),

@@ -6,28 +6,22 @@ use k8s_openapi::api::batch::v1::{
     PodFailurePolicyRule,
 };
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LocalObjectReference, PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec,
-    ResourceRequirements, SecretVolumeSource, Volume, VolumeMount,
+    Container, EnvVar, LocalObjectReference, PodSpec, PodTemplateSpec, ResourceRequirements, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use quorate_crds::{BackupStore, EtcdBackup, EtcdCluster, TlsMode, names};
+use quorate_crds::{EtcdBackup, EtcdCluster, TlsMode, names};
 use quorate_statemachine::Serial;
 
+use crate::cluster::render::store::{self, secret_volume};
 use crate::cluster::render::{self, container_security, pod_security};
 
 /// The name of the container.
 const CONTAINER: &str = "snapshot";
-/// Where a volume for backups is mounted.
-const VOLUME_FOLDER: &str = "/backups";
-/// Where the store's credentials are.
-const CREDENTIALS_FOLDER: &str = "/etc/quorate/store";
 /// Where the certificate for etcd is.
 const TLS_FOLDER: &str = "/etc/quorate/etcd";
 /// Where the kubelet takes a container's last message from.
 const REPORT: &str = "/dev/termination-log";
-/// Only for the group of the pod.
-const FILE_MODE: i32 = 0o440;
 /// How often a Job tries again. The pauses are Kubernetes': 10 s, doubled each time.
 const TRIES_AGAIN: i32 = 4;
 /// The agent's exit code for a failure that a repetition would not mend.
@@ -58,15 +52,15 @@ pub fn job(order: Order<'_>) -> Option<Job> {
     let store = &backup.spec.store;
     let serials = voters.iter().filter_map(|name| names::serial(rendered.name, name));
     let endpoints: Vec<_> = serials.map(|serial| rendered.client_url(Serial(serial))).collect();
-    let mut env = store_env(store);
-    env.extend([("QUORATE_LINEAGE", rendered.uid.to_owned()), ("QUORATE_ENDPOINT", endpoints.join(","))]);
-    let (mut volumes, mut mounts) = store_volumes(store);
+    let store::Access { mut env, mut mounts, mut volumes } = store::access(store, store::Use::Write);
+    env.push(variable("QUORATE_LINEAGE", rendered.uid.to_owned()));
+    env.push(variable("QUORATE_ENDPOINT", endpoints.join(",")));
     if let Some(secret) = client_secret(&rendered) {
         env.extend(
             [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")]
-                .map(|(name, file)| (name, format!("{TLS_FOLDER}/{file}"))),
+                .map(|(name, file)| variable(name, format!("{TLS_FOLDER}/{file}"))),
         );
-        volumes.push(secret_volume("etcd", &secret));
+        volumes.push(secret_volume("etcd", &secret, false));
         mounts.push(mount("etcd", TLS_FOLDER, true));
     }
     let container = Container {
@@ -74,7 +68,7 @@ pub fn job(order: Order<'_>) -> Option<Job> {
         image: Some(image.to_owned()),
         image_pull_policy: Some("IfNotPresent".into()),
         command: Some(["/quorate-agent", "snapshot", "--report", REPORT].map(str::to_owned).to_vec()),
-        env: Some(env.into_iter().map(|(name, value)| variable(name, value)).collect()),
+        env: Some(env),
         volume_mounts: Some(mounts),
         resources: Some(resources()),
         security_context: Some(container_security()),
@@ -160,33 +154,6 @@ fn failure_policy() -> PodFailurePolicy {
     PodFailurePolicy { rules: vec![finals, disrupted] }
 }
 
-fn store_env(store: &BackupStore) -> Vec<(&'static str, String)> {
-    let BackupStore { address, volume_claim: _, options, credentials, service_account_name: _ } = store;
-    let address = address.clone().unwrap_or_else(|| format!("file://{VOLUME_FOLDER}"));
-    let mut env = vec![("QUORATE_STORE", address)];
-    if !options.is_empty() {
-        let options: Vec<_> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        env.push(("QUORATE_STORE_OPTIONS", options.join(",")));
-    }
-    env.extend(credentials.as_ref().map(|_| ("QUORATE_STORE_CREDENTIALS", CREDENTIALS_FOLDER.to_owned())));
-    env
-}
-
-fn store_volumes(store: &BackupStore) -> (Vec<Volume>, Vec<VolumeMount>) {
-    let mut volumes = Vec::new();
-    let mut mounts = Vec::new();
-    if let Some(secret) = &store.credentials {
-        volumes.push(secret_volume("store", &secret.name));
-        mounts.push(mount("store", CREDENTIALS_FOLDER, true));
-    }
-    if let Some(claim) = &store.volume_claim {
-        let claim = PersistentVolumeClaimVolumeSource { claim_name: claim.name.clone(), read_only: None };
-        volumes.push(Volume { name: "backups".into(), persistent_volume_claim: Some(claim), ..Volume::default() });
-        mounts.push(mount("backups", VOLUME_FOLDER, false));
-    }
-    (volumes, mounts)
-}
-
 /// The Secret with what clients of the cluster show.
 fn client_secret(cluster: &render::Cluster<'_>) -> Option<String> {
     match (cluster.spec.tls.mode, &cluster.spec.tls.secrets) {
@@ -194,15 +161,6 @@ fn client_secret(cluster: &render::Cluster<'_>) -> Option<String> {
         (TlsMode::Secrets, Some(secrets)) => Some(secrets.client.name.clone()),
         (TlsMode::Issued, _) | (TlsMode::Secrets, None) => Some(names::client_secret(cluster.name)),
     }
-}
-
-fn secret_volume(name: &str, secret: &str) -> Volume {
-    let secret = SecretVolumeSource {
-        secret_name: Some(secret.to_owned()),
-        default_mode: Some(FILE_MODE),
-        ..SecretVolumeSource::default()
-    };
-    Volume { name: name.to_owned(), secret: Some(secret), ..Volume::default() }
 }
 
 fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {

@@ -157,7 +157,7 @@ impl Driver {
 
     /// Sends the events in the background: nothing waits for them.
     fn tell(&self, observed: &Observed, plan: &Plan, status: &EtcdClusterStatus, acted: &Acted, written: bool) {
-        let mut news = report::events::of_steps(&observed.cluster.name_any(), &acted.done);
+        let mut news = report::events::of_steps(&observed.cluster, &acted.done);
         news.extend(report::events::of_renewals(&acted.renewed, Timestamp::now()));
         if written {
             news.extend(report::events::of_turns(observed, plan, status));
@@ -199,6 +199,13 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
         Stop::Kube(error) => error.refusal().map(|words| (Reason::ObjectRefused, format!("{error}: {words}"))),
         Stop::Render(error) => Some((Reason::SpecInvalid, error.to_string())),
         Stop::Refused(reason, words) => Some((*reason, words.clone())),
+        Stop::Etcd(error) if error.refusal() == Some(quorate_etcd::Refusal::Forbidden) => Some((
+            Reason::EtcdForbids,
+            format!(
+                "etcd's users are turned on, and the operator may not do what it has to: {error}. See the section on etcd's \
+                 users in docs/tls.md."
+            ),
+        )),
         Stop::Surprise(_) | Stop::Etcd(_) | Stop::Issue(_) | Stop::Shut(_) => None,
     }
 }
@@ -207,6 +214,8 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
 pub mod fake_api;
 #[cfg(test)]
 mod release_tests;
+#[cfg(test)]
+mod restore_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -143,7 +143,9 @@ impl<'w> Census<'w> {
         let overdue = match &pod.sight {
             Sight::Etcd(_) if member.started => world.now.since(told) > CATCH_UP_PATIENCE_MS,
             Sight::Waiting if pod.ticket.is_none() => false,
-            Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_) => world.now.since(told) > START_PATIENCE_MS,
+            Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {
+                world.now.since(told) > START_PATIENCE_MS
+            }
             Sight::Unknown => world.now.since(told.max(pod.heard)) > START_PATIENCE_MS,
         };
         member.ground() != Ground::Sound || (overdue && !self.has_caught_up(learner))

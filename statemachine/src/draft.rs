@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Bind, Finding, Ledger, LookAgain, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid, World,
+    Bind, Birth, Finding, Ledger, LookAgain, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid, World,
     member::{Ground, Member},
     version::FIRST_WITH_NEW_LOG,
 };
@@ -114,7 +114,7 @@ impl<'w> Draft<'w> {
     }
 
     /// Creates a claim and a pod on it, or a pod with an emptyDir, for a serial that has neither.
-    pub fn create_seat(&mut self, serial: Serial) {
+    pub fn create_seat(&mut self, serial: Serial, birth: Birth) {
         let bind = match self.world.wish.storage {
             Storage::Claims { .. } => {
                 self.step(Step::CreateClaim(serial));
@@ -122,14 +122,14 @@ impl<'w> Draft<'w> {
             }
             Storage::Ephemeral => Bind::Ephemeral,
         };
-        self.create_pod(serial, bind, false);
+        self.create_pod(serial, bind, birth);
     }
 
     /// Creates a pod, told to run what its member was last told to run, or what newcomers run.
-    pub fn create_pod(&mut self, serial: Serial, bind: Bind, resume: bool) {
+    pub fn create_pod(&mut self, serial: Serial, bind: Bind, birth: Birth) {
         let remembered = self.ledger.members.get(&serial).and_then(|entry| entry.release.clone());
         let release = remembered.or_else(|| self.newcomers.clone()).unwrap_or_else(|| self.world.wish.release.clone());
-        self.step(Step::CreatePod { serial, bind, resume, release });
+        self.step(Step::CreatePod { serial, bind, birth, release });
     }
 
     /// Tells a pod to run another release, under the same ticket otherwise. Of a member the ledger knows first.

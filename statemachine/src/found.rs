@@ -1,11 +1,11 @@
 //! Founds a cluster: chooses the seed and starts it. A cluster is seeded at most once in its life.
 
 use crate::{
-    Finding, Phase, Seeding, Serial, Start,
+    Finding, Origin, Phase, Seeding, Serial, Start,
     draft::Draft,
     keep::keep,
     member::{Ground, Member, Volume},
-    report, spares,
+    report, restore, spares,
 };
 
 /// No seed yet: spares for the whole cluster are made, and the first one whose launcher waits becomes the seed, so that
@@ -13,6 +13,10 @@ use crate::{
 pub fn choose_seed(draft: &mut Draft<'_>) -> Phase {
     run_what_is_wished(draft);
     spares::strike_out_unfit(draft);
+    match draft.world.wish.origin {
+        Origin::Nothing => {}
+        Origin::Backup(readiness) => return restore::restore_seed(draft, readiness),
+    }
     let wished = usize::from(draft.world.wish.replicas);
     let Some((seed, volume)) = spares::readiest(draft).and_then(|seed| Some((seed, seed.volume_to_create_on()?)))
     else {

@@ -1,7 +1,7 @@
 //! Keeps the pod of a serial there and fit for what it has to do. Never touches the member list, never another volume.
 
 use crate::{
-    Bind, LookAgain, Start, cure,
+    Bind, Birth, LookAgain, Start, cure,
     draft::Draft,
     member::{Ground, Member, Volume},
     report,
@@ -11,7 +11,8 @@ use crate::{
 pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
     report::troubles(draft, member);
     draft.remember(member);
-    let Some(pod) = member.pod else { return revive(draft, member) };
+    let birth = if member.started { Birth::Resuming } else { Birth::Waiting };
+    let Some(pod) = member.pod else { return revive(draft, member, birth) };
     if !member.well() && member.is_settling() {
         draft.look(LookAgain::Soon);
     }
@@ -27,6 +28,9 @@ pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
         }
         Volume::Unfit => draft.delete_pod(member),
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if member.wants_new_pod() => draft.delete_pod(member),
+        Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if restores_for_another(draft, member) => {
+            draft.delete_pod(member);
+        }
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if cure::cure(draft, member) => {}
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if prepare_newcomer(draft, member) => {}
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) => let_resume(draft, member),
@@ -34,17 +38,24 @@ pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
 }
 
 /// Makes a new pod for a serial that has none, on the volume it has.
-fn revive(draft: &mut Draft<'_>, member: &Member<'_>) {
+pub fn revive(draft: &mut Draft<'_>, member: &Member<'_>, birth: Birth) {
     let bind = match member.volume() {
-        Volume::Absent => return draft.create_seat(member.serial),
+        Volume::Absent => return draft.create_seat(member.serial, birth),
         Volume::Blank(uid) | Volume::Intact(uid) => Bind::Claim(uid.clone()),
         Volume::Unfit => return draft.look(LookAgain::Soon),
         Volume::Going(_) | Volume::Lost(_) => return,
     };
     match member.ground_for_new_pod() {
-        Ground::Sound => draft.create_pod(member.serial, bind, member.started),
+        Ground::Sound => draft.create_pod(member.serial, bind, birth),
         Ground::Unreachable | Ground::Gone => draft.look(LookAgain::Later),
     }
+}
+
+/// Whether it restores for another release than is to run: each release's own tool makes its data, and the image of what
+/// runs before the launcher is not exchanged in place.
+fn restores_for_another(draft: &Draft<'_>, member: &Member<'_>) -> bool {
+    let unspent = member.create.is_none() && member.pod.is_some_and(|pod| pod.restores && pod.ticket.is_none());
+    unspent && member.told() != draft.newcomers.as_ref()
 }
 
 /// A pod that was never told to start is told to run what newcomers run now; false if it does. One that was made for what

@@ -4,7 +4,7 @@
 //! its own ([`Sight::Unknown`], [`Membership::Unknown`]), never a guess.
 //!
 //! To read it: `world.rs` and `plan.rs` have the words, `decide.rs` drives, and each job has a file of its own: found,
-//! keep, spares, grow, shrink, leave, roll (with trial, course and cure), resize, evade, endure (without etcd's answer),
+//! restore, keep, spares, grow, shrink, leave, roll (with trial, course and cure), resize, evade, endure (without etcd's answer),
 //! sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask, `mirror.rs` writes down what
 //! etcd says, `report.rs` tells the rest.
 
@@ -26,6 +26,7 @@ mod names;
 mod plan;
 mod report;
 mod resize;
+mod restore;
 mod roll;
 mod shrink;
 mod sleep;
@@ -39,13 +40,13 @@ use course::Leg;
 pub use census::PROMOTION_LAG;
 pub use decide::plan;
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
-pub use plan::{Bind, Finding, LookAgain, Phase, Plan, Step};
+pub use plan::{Bind, Birth, Finding, LookAgain, Phase, Plan, Step};
 pub use version::{
     FIRST_WITH_NEW_LOG, FIRST_WITHOUT_OLD_LOG, FLOORS, Floor, Image, Minor, Release, STOPS, Version, floor,
     max_learners,
 };
 pub use world::{
     Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
-    NodeSight, Outcome, Overall, Pod, PodStage, Refusal, Resize, Retention, Role, Seat, Seeding, Sight, Standing,
-    Start, Storage, Ticket, Trial, Trouble, Wish, World,
+    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, Seat,
+    Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

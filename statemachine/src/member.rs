@@ -146,7 +146,7 @@ impl<'w> Member<'w> {
     pub fn refusal(&self) -> Option<Refusal> {
         match self.pod?.sight {
             Sight::Refused(refusal) => Some(refusal),
-            Sight::Unknown | Sight::Waiting | Sight::Etcd(_) => None,
+            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Etcd(_) => None,
         }
     }
 
@@ -154,7 +154,7 @@ impl<'w> Member<'w> {
     pub fn alive(&self) -> Option<&'w Alive> {
         match self.pod.filter(|pod| !pod.terminating).map(|pod| &pod.sight)? {
             Sight::Etcd(alive) => Some(alive),
-            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
         }
     }
 
@@ -185,7 +185,7 @@ impl<'w> Member<'w> {
         let Some(pod) = self.pod else { return self.ground_of_last_node() != Ground::Unreachable };
         match (self.ground(), &pod.sight) {
             (_, Sight::Etcd(_)) | (Ground::Unreachable, _) => false,
-            (Ground::Gone, _) | (Ground::Sound, Sight::Waiting | Sight::Refused(_)) => true,
+            (Ground::Gone, _) | (Ground::Sound, Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_)) => true,
             (Ground::Sound, Sight::Unknown) => pod.stage != PodStage::Running,
         }
     }
@@ -204,7 +204,9 @@ impl<'w> Member<'w> {
     pub fn is_settling(&self) -> bool {
         let newest = self.pod.map(|pod| match &pod.sight {
             Sight::Etcd(alive) => alive.process.max(pod.created).max(pod.ticket_since),
-            Sight::Unknown | Sight::Waiting | Sight::Refused(_) => pod.created.max(pod.ticket_since),
+            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {
+                pod.created.max(pod.ticket_since)
+            }
         });
         newest.is_some_and(|newest| self.world.now.since(newest) < SETTLING_MS)
     }

@@ -30,6 +30,8 @@ pub struct Plan {
 pub enum Phase {
     /// Not begun.
     Pending,
+    /// A backup is being restored onto the volume of who is to be the seed.
+    Restoring,
     /// The seed is being started.
     Seeding,
     /// Becoming larger: from the seed, or because more members are wished for.
@@ -67,8 +69,8 @@ pub enum Step {
         serial: Serial,
         /// On this volume.
         bind: Bind,
-        /// With a ticket from birth: only ever one to resume.
-        resume: bool,
+        /// To begin like this.
+        birth: Birth,
         /// Told to run this.
         release: Release,
     },
@@ -195,6 +197,17 @@ pub enum Bind {
     Ephemeral,
 }
 
+/// How a new pod begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Birth {
+    /// Its launcher waits for a ticket.
+    Waiting,
+    /// It restores a backup onto its volume; then its launcher waits for a ticket. Never after a seed was chosen.
+    Restoring,
+    /// It has a ticket to resume from the start.
+    Resuming,
+}
+
 /// What there is to tell. The operator has a reason and a sentence for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Finding {
@@ -268,6 +281,13 @@ pub enum Finding {
     TrialFailed,
     /// A member failed on the new release and was taken back to the old one. The others stay as they are.
     ReleaseFailed,
+    /// The backup that the cluster is to begin with is still being taken.
+    BackupAwaited,
+    /// The backup that the cluster is to begin with can't be restored: there is none, it has failed, or what it takes to
+    /// reach it is missing.
+    BackupUnfit,
+    /// The restore fails, and is tried again.
+    RestoreFails,
 }
 
 /// When to observe again if nothing happens before.
@@ -290,6 +310,7 @@ impl Plan {
         let alarming = match self.phase {
             Phase::QuorumLost | Phase::Failed => true,
             Phase::Pending
+            | Phase::Restoring
             | Phase::Seeding
             | Phase::Growing
             | Phase::Running

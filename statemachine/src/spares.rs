@@ -1,7 +1,7 @@
 //! Spares: serials with a volume and a waiting launcher, ready to become members. Never touches a member.
 
 use crate::{
-    Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
+    Birth, Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
     draft::Draft,
     keep::{keep, may_join},
     member::{Ground, Member, Volume},
@@ -19,6 +19,19 @@ pub fn muster<'w>(draft: &Draft<'w>) -> Vec<Member<'w>> {
         .collect();
     spares.sort_by_key(|spare| (!is_ready(draft, spare), spare.serial));
     spares
+}
+
+/// The spare that restores a backup for who is to be the seed: the one that is furthest, where what runs can be known.
+pub fn restoring<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
+    let at_work = |spare: &Member<'_>| spare.pod.is_some_and(|pod| pod.restores) && is_on_sound_ground(spare);
+    let mut restoring: Vec<_> = muster(draft).into_iter().filter(at_work).collect();
+    restoring.sort_by_key(|spare| (!spare.waits(), spare.serial));
+    restoring.into_iter().next()
+}
+
+/// The first spare that has no pod, and can have one.
+pub fn without_pod<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
+    muster(draft).into_iter().find(|spare| spare.pod.is_none() && is_on_sound_ground(spare))
 }
 
 /// Strikes out the spares that can never become members: their claim was made for another object, or their pod got a
@@ -48,7 +61,7 @@ pub fn furnish(draft: &mut Draft<'_>, wanted: usize) {
         keep(draft, spare);
     }
     for _ in fit.len()..wanted {
-        hand_out_serial(draft);
+        hand_out_serial(draft, Birth::Waiting);
     }
 }
 
@@ -91,13 +104,17 @@ fn is_ready(draft: &Draft<'_>, spare: &Member<'_>) -> bool {
         && spare.volume_to_create_on().is_some()
 }
 
-/// Whether it is where it can be started, or will be.
+/// Whether it is where it can be started, or will be. What a backup was restored onto is no new member's volume.
 fn is_fit(spare: &Member<'_>) -> bool {
+    is_on_sound_ground(spare) && !spare.pod.is_some_and(|pod| pod.restores)
+}
+
+fn is_on_sound_ground(spare: &Member<'_>) -> bool {
     spare.ground() == Ground::Sound && spare.ground_for_new_pod() == Ground::Sound
 }
 
 /// Hands out a serial above every one there is a trace of, and makes its claim and its pod.
-fn hand_out_serial(draft: &mut Draft<'_>) {
+pub fn hand_out_serial(draft: &mut Draft<'_>, birth: Birth) {
     let world = draft.world;
     let listed = match &world.membership {
         Membership::Unknown => None,
@@ -114,7 +131,7 @@ fn hand_out_serial(draft: &mut Draft<'_>) {
     }
     draft.ledger.next_serial = highest.next();
     draft.ledger.members.insert(highest, Entry::default());
-    draft.create_seat(highest);
+    draft.create_seat(highest, birth);
 }
 
 /// Whether a spare will be ready in a moment: it is on its way on a sound node, and was made a moment ago.

@@ -58,6 +58,28 @@ pub struct Wish {
     pub stops: BTreeMap<Minor, Release>,
     /// Where members keep their data.
     pub storage: Storage,
+    /// What the first member begins with.
+    pub origin: Origin,
+}
+
+/// What the first member of a cluster begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// Nothing.
+    Nothing,
+    /// A backup.
+    Backup(Readiness),
+}
+
+/// Whether a backup can be restored, as far as that shows before it is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Readiness {
+    /// It can be tried.
+    Ready,
+    /// It is being taken.
+    Awaited,
+    /// It can't: there is none, it has failed, or what it takes to reach it is missing.
+    Unfit,
 }
 
 /// Whether the cluster is wanted.
@@ -221,6 +243,8 @@ pub struct Pod {
     pub trouble: Option<Trouble>,
     /// The volume it was made for: its claim's UID when it was created, or its own UID with ephemeral storage.
     pub volume: Uid,
+    /// Before its launcher it restores a backup onto that volume.
+    pub restores: bool,
     /// The ticket it carries.
     pub ticket: Option<Ticket>,
     /// When that ticket was put on it. Zero if unknown.
@@ -309,10 +333,21 @@ pub enum Sight {
     Unknown,
     /// The launcher, waiting for a ticket.
     Waiting,
+    /// What restores a backup, before the launcher.
+    Restoring(Restore),
     /// The launcher, which does not accept its ticket.
     Refused(Refusal),
     /// etcd.
     Etcd(Alive),
+}
+
+/// How a restore fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Restore {
+    /// It is at work.
+    UnderWay,
+    /// It has failed, and tries again.
+    Fails,
 }
 
 /// Why a launcher does not accept its ticket.

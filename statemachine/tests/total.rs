@@ -6,8 +6,8 @@ mod scene;
 use any::{any_world, plausible_world, rules};
 use proptest::prelude::*;
 use quorate_statemachine::{
-    Bind, ClusterId, Ledger, Life, LookAgain, Membership, Minor, Phase, Plan, Seeding, Serial, Sight, Start, Step,
-    Ticket, Version, World, plan,
+    Bind, Birth, ClusterId, Ledger, Life, LookAgain, Membership, Minor, Phase, Plan, Readiness, Restore, Seeding,
+    Serial, Sight, Start, Step, Ticket, Version, World, plan,
 };
 use scene::{Scene, USUAL, claim_uid, cluster, founding, id, ids, pod_uid, release, seeding};
 
@@ -84,7 +84,7 @@ fn create_pod(serial: u32, volume: u32) -> Step {
     Step::CreatePod {
         serial: Serial(serial),
         bind: Bind::Claim(claim_uid(volume)),
-        resume: true,
+        birth: Birth::Resuming,
         release: release(USUAL),
     }
 }
@@ -169,7 +169,8 @@ fn resuming_on_another_volume_is_caught() {
     caught(rule, &cluster(3).pod_gone(1), vec![create_pod(1, 2)]);
     let swapped = cluster(3).pod_gone(1).claim(1, |claim| claim.uid = claim_uid(9));
     caught(rule, &swapped, vec![create_pod(1, 9)]);
-    let anew = Step::CreatePod { serial: Serial(1), bind: Bind::NewClaim, resume: false, release: release(USUAL) };
+    let anew =
+        Step::CreatePod { serial: Serial(1), bind: Bind::NewClaim, birth: Birth::Waiting, release: release(USUAL) };
     caught(rule, &cluster(3).seat_gone(1), vec![Step::CreateClaim(Serial(1)), anew]);
 }
 
@@ -189,6 +190,32 @@ fn seeding_twice_is_caught() {
     caught_in(rule, &lost, &Plan { ledger: Some(ledger), ..wrong(&lost, vec![]) });
     let again = Ledger { next_serial: Serial(3), ..Ledger::default() };
     caught_in(rule, &lost, &Plan { ledger: Some(again), ..wrong(&lost, vec![]) });
+}
+
+#[test]
+fn seeding_without_the_backup_and_restoring_twice_are_caught() {
+    let rule = "a backup is restored before the seed";
+    let begun = |scene: &Scene, steps| {
+        let ledger = Ledger { seeding: Seeding::Begun(Serial(1)), next_serial: Serial(3), ..Ledger::default() };
+        Plan { ledger: Some(ledger), ..wrong(&scene.world, steps) }
+    };
+    let founded = founding(3).begins_with_backup(Readiness::Ready);
+    caught_in(rule, &founded.world, &begun(&founded, vec![issue(1, Start::Seed, 1)]));
+    let at_work = founded.clone().restoring(1, Restore::UnderWay);
+    caught_in(rule, &at_work.world, &begun(&at_work, vec![issue(1, Start::Seed, 1)]));
+    let restore = |serial| Step::CreatePod {
+        serial: Serial(serial),
+        bind: Bind::Claim(claim_uid(serial)),
+        birth: Birth::Restoring,
+        release: release(USUAL),
+    };
+    caught(rule, &founded.clone().pod_gone(0).pod_gone(1), vec![restore(0), restore(1)]);
+    caught(rule, &founding(3).pod_gone(0), vec![restore(0)]);
+    caught(rule, &founding(3).begins_with_backup(Readiness::Awaited).pod_gone(0), vec![restore(0)]);
+    caught(rule, &seeding(3).begins_with_backup(Readiness::Ready).pod_gone(0), vec![restore(0)]);
+    caught(rule, &cluster(3).begins_with_backup(Readiness::Ready).pod_gone(0), vec![restore(0)]);
+    let joins = cluster(2).wish(3).spare(2).restored(2);
+    caught(rule, &joins, vec![Step::AddLearner { serial: Serial(2), expect: ids(0..2) }]);
 }
 
 #[test]
@@ -311,6 +338,7 @@ fn plausible_worlds_lead_to_every_kind_of_step() {
         seen.extend(world.seats.values().filter_map(|seat| seat.pod.as_ref()).map(|pod| match pod.sight {
             Sight::Unknown => "unheard".to_owned(),
             Sight::Waiting => "waiting".to_owned(),
+            Sight::Restoring(restore) => format!("{restore:?}"),
             Sight::Refused(refusal) => format!("{refusal:?}"),
             Sight::Etcd(_) => "etcd".to_owned(),
         }));
@@ -340,6 +368,8 @@ fn plausible_worlds_lead_to_every_kind_of_step() {
         "Upgrading",
         "ReleaseFinalizer",
         "Pending",
+        "Restoring",
+        "Fails",
         "Seeding",
         "Growing",
         "Running",

@@ -8,6 +8,7 @@ pub mod list;
 mod print;
 pub mod prune;
 pub mod restore;
+pub mod seed;
 pub mod snapshot;
 pub mod verify;
 

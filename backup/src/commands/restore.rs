@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::ProgressBar;
 use quorate_backup::format::Chain;
-use quorate_backup::restore::{self, Membership, Progress, Restored, Tool, Wanted};
+use quorate_backup::restore::{self, Damaged, Membership, Progress, Restored, Tool, Wanted};
 use serde::Serialize;
 
 use super::arguments::StoreArguments;
 use super::choose::WantedArguments;
 use super::print::{self, Output};
+
+/// How far the revision is moved on if nothing else is said: more than a cluster hands out between its last backup and its
+/// end.
+pub const BUMP: u64 = 1_000_000_000;
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -50,7 +54,7 @@ struct Member {
     etcdutl: PathBuf,
     /// How far the revision is moved on. It has to be above every revision that was ever handed out, so that clients
     /// notice; 0 is for looking at a backup only
-    #[arg(long, value_name = "REVISIONS", default_value_t = 1_000_000_000)]
+    #[arg(long, value_name = "REVISIONS", default_value_t = BUMP)]
     bump_revision: u64,
     /// The member's name
     #[arg(long, default_value = "default")]
@@ -91,7 +95,7 @@ impl Restore {
         let begun = std::time::Instant::now();
         let store = store.open()?;
         let wanted = Wanted::from(wanted);
-        let chains: Vec<Chain> = restore::survey(&store, &wanted).await?;
+        let chains: Vec<Chain> = restore::survey(&store, &wanted, Damaged::LeftOut).await?;
         let choice = restore::pick(&chains, &wanted)?;
         let bar = print::bytes_bar("restore");
         let report = |progress| show(&bar, progress);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quorate_backup::care::{Verified, verify};
-use quorate_backup::restore::{self, Wanted};
+use quorate_backup::restore::{self, Damaged, Wanted};
 use serde::Serialize;
 
 use super::arguments::StoreArguments;
@@ -48,7 +48,7 @@ impl Verify {
         let Self { store, wanted, scratch, output } = self;
         let store = store.open()?;
         let wanted = Wanted::from(wanted);
-        let chains = restore::survey(&store, &wanted).await?;
+        let chains = restore::survey(&store, &wanted, Damaged::LeftOut).await?;
         let choice = restore::pick(&chains, &wanted)?;
         let bar = print::bytes_bar("verify");
         let report = |progress| super::restore::show(&bar, progress);

@@ -1,5 +1,5 @@
-//! The notice board: the launcher's current report, written by the one who waits and read by HTTP. It logs each change
-//! once.
+//! The notice board: the current report of the launcher, or of a restore before it, written by the one who waits and read by
+//! HTTP. It logs each change once.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,9 +13,8 @@ use super::{Reason, Refusal, Report, State};
 pub struct Board(watch::Sender<Report>);
 
 impl Board {
-    /// A board that says that no ticket has arrived in this file.
-    pub fn new(ticket: &Path) -> Self {
-        let Refusal { reason, message } = no_ticket(ticket);
+    /// A board that says this.
+    pub fn new(Refusal { reason, message }: Refusal) -> Self {
         let report = Report { state: reason.state(), reason, message, since: now() };
         tracing::info!("{}: {}", report.reason, report.message);
         Self(watch::Sender::new(report))
@@ -35,8 +34,9 @@ impl Board {
             let since = if report.reason == reason { report.since } else { now() };
             *report = Report { state: reason.state(), reason, message, since };
             match report.state {
+                State::Restoring if reason == Reason::Restoring => tracing::debug!("{}", report.message),
                 State::Waiting => tracing::info!("{}: {}", report.reason, report.message),
-                State::Refused => tracing::warn!("{}: {}", report.reason, report.message),
+                State::Refused | State::Restoring => tracing::warn!("{}: {}", report.reason, report.message),
             }
             true
         });
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_report_changes_with_the_message_and_its_time_with_the_reason() {
-        let board = Board::new(Path::new("/t"));
+        let board = Board::new(no_ticket(Path::new("/t")));
         assert_eq!((board.read().reason, board.read().state), (Reason::NoTicket, State::Waiting));
         board.0.send_modify(|report| report.since = 5);
         board.post(Refusal::new(Reason::NoTicket, "again"));

@@ -2,11 +2,12 @@
 //! never starts etcd on a volume that is not the ticket's.
 
 mod binary;
-mod board;
-mod http;
-mod inbox;
+pub(crate) mod board;
+pub(crate) mod http;
+pub(crate) mod inbox;
+pub(crate) mod marker;
 mod report;
-mod ticket_file;
+pub(crate) mod ticket_file;
 mod volume;
 mod wait;
 
@@ -58,13 +59,13 @@ pub struct Identity {
 
 /// Why etcd is not started now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
-    reason: Reason,
-    message: String,
+pub(crate) struct Refusal {
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
 }
 
 impl Refusal {
-    fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }
@@ -93,7 +94,7 @@ async fn wait_or_stop(settings: Settings) -> Result<ExitCode, LaunchError> {
     // The first process of a container ignores every signal that it has no handler for.
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
-    let board = Board::new(&settings.ticket);
+    let board = Board::new(board::no_ticket(&settings.ticket));
     let inbox = Inbox::new(settings.push.clone());
     let listener =
         tokio::spawn(http::serve(settings.listen, http::Desk { board: board.clone(), inbox: inbox.clone() }));

@@ -18,9 +18,11 @@ pub enum State {
     Waiting,
     /// A ticket was there and was not followed.
     Refused,
+    /// A backup is being restored onto the volume, before the launcher: at work, or trying again.
+    Restoring,
 }
 
-/// Why etcd has not been started: a closed set.
+/// Why etcd has not been started: a closed set. Those of a restore are told by what runs before the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reason {
     /// No ticket has arrived.
@@ -46,6 +48,28 @@ pub enum Reason {
     BadTicket,
     /// There is no etcd in the image, or it can't be run.
     BinaryMissing,
+    /// A ticket to start on a restored backup found none on the volume.
+    VolumeNotRestored,
+    /// A backup is being restored.
+    Restoring,
+    /// The store's address, an option, or the form of its credentials is wrong.
+    StoreInvalid,
+    /// The bucket does not exist.
+    BucketMissing,
+    /// The store refuses the credentials.
+    StoreRefused,
+    /// The store does not answer, or fails.
+    StoreFailed,
+    /// The store holds no backup that is what was asked for.
+    BackupMissing,
+    /// A part of the backup is missing or damaged.
+    BackupDamaged,
+    /// The volume has no room for the backup.
+    NoRoom,
+    /// The backup's database is larger than etcd's quota.
+    AboveQuota,
+    /// The restore failed for another reason.
+    RestoreFailed,
 }
 
 impl Reason {
@@ -62,7 +86,18 @@ impl Reason {
             | Self::VolumeUnreadable
             | Self::WrongVersion
             | Self::BadTicket
-            | Self::BinaryMissing => State::Refused,
+            | Self::BinaryMissing
+            | Self::VolumeNotRestored => State::Refused,
+            Self::Restoring
+            | Self::StoreInvalid
+            | Self::BucketMissing
+            | Self::StoreRefused
+            | Self::StoreFailed
+            | Self::BackupMissing
+            | Self::BackupDamaged
+            | Self::NoRoom
+            | Self::AboveQuota
+            | Self::RestoreFailed => State::Restoring,
         }
     }
 }

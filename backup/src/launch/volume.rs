@@ -1,43 +1,19 @@
 //! The volume: whose it is, what is on it, and what that lets a ticket do. The decision is a pure table; the only data it
 //! ever deletes is a data directory of this very member whose write-ahead log provably holds neither an entry nor a vote.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::PathBuf;
 
 use rustix::io::FdFlags;
-use serde::{Deserialize, Serialize};
 
+use super::marker::{self, Marker, Restore};
 use super::{Identity, Reason, Refusal};
-use crate::ticket::{DATA_FOLDER, MemberName, Start, VolumeUid};
+use crate::ticket::{DATA_FOLDER, Start};
 use crate::wal::{self, Wal};
 
-/// The file by which a volume says whose it is.
-const MARKER: &str = "quorate.json";
-/// The marker while it is written.
-const MARKER_UNFINISHED: &str = "quorate.json.new";
-/// The data directory while it is deleted: a crash in the middle must not leave a half of it under its name.
-const DATA_DISCARDED: &str = "data.discarded";
-/// What a fresh ext4 file system holds.
-const LOST_AND_FOUND: &str = "lost+found";
-/// The marker's form, to be raised when an older launcher must not read a newer marker.
-const MARKER_FORMAT: u32 = 1;
-/// No marker is longer; a larger file is not read.
-const MARKER_MAX_BYTES: u64 = 4096;
 /// etcd's database in its data directory, which it locks as long as it has it open.
 const DATABASE: &str = "member/snap/db";
-/// As etcd creates it.
-const DATA_MODE: u32 = 0o700;
-
-/// What the marker says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Marker {
-    format: u32,
-    member: MemberName,
-    volume: VolumeUid,
-}
 
 /// What is on the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +22,10 @@ enum Contents {
     Unmarked(Option<String>),
     /// The marker of another member or volume.
     Foreign(Marker),
+    /// This member's marker, a restore that has not come to its end, and whatever that has left.
+    Restoring,
+    /// This member's marker, and what was restored for it, on which no etcd was started yet: this log.
+    Restored(Wal),
     /// This member's marker, and this log.
     Own(Wal),
 }
@@ -57,6 +37,8 @@ enum Step {
     Mark,
     /// Delete the data of a start that came to nothing.
     Discard,
+    /// Write down that from now on what was restored has been started: it is never restored here again.
+    Spend,
     /// Nothing.
     Go,
 }
@@ -112,8 +94,13 @@ impl Volume {
                 tracing::info!(member = %self.identity.member, volume = %self.identity.volume, "marked the new volume");
             }
             Step::Discard => {
-                self.discard().map_err(|fault| self.unreadable("delete the data without an entry from", &fault))?;
+                let deleted = marker::discard(&self.root);
+                deleted.map_err(|fault| self.unreadable("delete the data without an entry from", &fault))?;
                 tracing::info!("deleted the data of an earlier start, which held neither an entry nor a vote");
+            }
+            Step::Spend => {
+                self.mark().map_err(|fault| self.unreadable("write the marker on", &fault))?;
+                tracing::info!("starts on what was restored");
             }
             Step::Go => (),
         }
@@ -129,7 +116,7 @@ impl Volume {
         let free = is_free(&root);
         let closed = self.database_is_closed().map_err(|fault| self.unreadable("look at the database on", &fault))?;
         let admitted = match start {
-            Start::Create => free && closed != Some(false),
+            Start::Create | Start::Restored => free && closed != Some(false),
             Start::Resume => closed.unwrap_or(free),
         };
         if admitted { Ok(Held(root)) } else { Err(self.in_use()) }
@@ -151,11 +138,12 @@ impl Volume {
     }
 
     fn look(&self) -> Result<Contents, Refusal> {
-        let Some(marker) = self.read_marker()? else {
-            return Ok(Contents::Unmarked(self.first_data().map_err(|fault| self.unreadable("list", &fault))?));
+        let marker = Marker::read(&self.root);
+        let Some(marker) = marker.map_err(|fault| Refusal::new(Reason::VolumeUnreadable, fault.to_string()))? else {
+            let data = marker::first_data(&self.root);
+            return Ok(Contents::Unmarked(data.map_err(|fault| self.unreadable("list", &fault))?));
         };
-        let Marker { format: _, member, volume } = &marker;
-        if *member != self.identity.member || *volume != self.identity.volume {
+        if !marker.is_of(&self.identity) {
             return Ok(Contents::Foreign(marker));
         }
         let data_dir = self.data_dir();
@@ -163,70 +151,17 @@ impl Volume {
             let message = format!("{} is not a folder; clear the volume or replace the member", data_dir.display());
             return Err(Refusal::new(Reason::VolumeUnreadable, message));
         }
-        let wal = wal::inspect(&data_dir).map_err(|fault| Refusal::new(Reason::VolumeUnreadable, fault.to_string()))?;
-        Ok(Contents::Own(wal))
+        let log = || wal::inspect(&data_dir).map_err(|fault| Refusal::new(Reason::VolumeUnreadable, fault.to_string()));
+        Ok(match marker.restore {
+            Some(Restore::Begun) => Contents::Restoring,
+            Some(Restore::Done(_)) => Contents::Restored(log()?),
+            None => Contents::Own(log()?),
+        })
     }
 
-    fn read_marker(&self) -> Result<Option<Marker>, Refusal> {
-        let path = self.root.join(MARKER);
-        let odd = |problem: &dyn std::fmt::Display| {
-            Refusal::new(Reason::VolumeUnreadable, format!("the marker {}: {problem}", path.display()))
-        };
-        match fs::metadata(&path) {
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(fault) => return Err(odd(&fault)),
-            Ok(metadata) if !metadata.is_file() || metadata.len() > MARKER_MAX_BYTES => {
-                return Err(odd(&"not a marker"));
-            }
-            Ok(_) => (),
-        }
-        let bytes = fs::read(&path).map_err(|fault| odd(&fault))?;
-        let marker: Marker = serde_json::from_slice(&bytes).map_err(|fault| odd(&fault))?;
-        if marker.format != MARKER_FORMAT {
-            return Err(odd(&format!("of format {}, this launcher reads {MARKER_FORMAT}", marker.format)));
-        }
-        Ok(Some(marker))
-    }
-
-    /// The name of the first thing on the volume that is data. An empty data directory is none.
-    fn first_data(&self) -> io::Result<Option<String>> {
-        for entry in fs::read_dir(&self.root)? {
-            let name = entry?.file_name();
-            let empty_data = name == DATA_FOLDER && is_empty_folder(&self.data_dir())?;
-            if name != LOST_AND_FOUND && name != MARKER_UNFINISHED && !empty_data {
-                return Ok(Some(name.to_string_lossy().into_owned()));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Writes the marker whole or not at all, and lasting.
     fn mark(&self) -> io::Result<()> {
-        let Identity { member, volume } = self.identity.clone();
-        let marker = serde_json::to_vec(&Marker { format: MARKER_FORMAT, member, volume })?;
-        let unfinished = self.root.join(MARKER_UNFINISHED);
-        let mut file = File::create(&unfinished)?;
-        file.write_all(&marker)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, self.root.join(MARKER))?;
-        self.make_data_dir()
-    }
-
-    fn discard(&self) -> io::Result<()> {
-        let discarded = self.root.join(DATA_DISCARDED);
-        absent_is_fine(fs::remove_dir_all(&discarded))?;
-        absent_is_fine(fs::rename(self.data_dir(), &discarded))?;
-        absent_is_fine(fs::remove_dir_all(&discarded))?;
-        self.make_data_dir()
-    }
-
-    /// Makes the data directory now, so that one sync of the root covers marker and directory: etcd would not sync it.
-    fn make_data_dir(&self) -> io::Result<()> {
-        match DirBuilder::new().mode(DATA_MODE).create(self.data_dir()) {
-            Err(fault) if fault.kind() != io::ErrorKind::AlreadyExists => return Err(fault),
-            Ok(()) | Err(_) => (),
-        }
-        File::open(&self.root)?.sync_all()
+        Marker::of(&self.identity).write(&self.root)?;
+        marker::make_data_dir(&self.root)
     }
 
     fn unreadable(&self, what: &str, fault: &io::Error) -> Refusal {
@@ -242,17 +177,38 @@ fn decide(start: Start, contents: &Contents, own: &Identity) -> Result<Step, Ref
     match (start, contents) {
         (Start::Create, Contents::Unmarked(None)) => Ok(Step::Mark),
         (Start::Create, Contents::Own(Wal::Absent | Wal::Empty)) => Ok(Step::Discard),
-        (Start::Create | Start::Resume, Contents::Own(Wal::HasEntry)) => Ok(Step::Go),
-        (Start::Create | Start::Resume, Contents::Unmarked(Some(name))) => refuse(
+        (Start::Restored, Contents::Restored(Wal::HasEntry)) => Ok(Step::Spend),
+        (Start::Create | Start::Restored | Start::Resume, Contents::Own(Wal::HasEntry)) => Ok(Step::Go),
+        (Start::Create | Start::Restored | Start::Resume, Contents::Unmarked(Some(name))) => refuse(
             Reason::VolumeHasOtherData,
             format!(
                 "the volume holds {name:?} and no marker; nothing of it is touched: clear it, or replace the member"
             ),
         ),
-        (Start::Create | Start::Resume, Contents::Foreign(Marker { format: _, member: other, volume: on })) => refuse(
+        (Start::Create | Start::Restored | Start::Resume, Contents::Foreign(foreign)) => refuse(
             Reason::VolumeHasOtherData,
-            format!("the volume carries the marker of member {other} on volume {on}, not of {member} on {volume}"),
+            format!(
+                "the volume carries the marker of member {} on volume {}, not of {member} on {volume}",
+                foreign.member, foreign.volume
+            ),
         ),
+        // An older state than this member has had, or another than it may begin with.
+        (Start::Create | Start::Resume, Contents::Restoring | Contents::Restored(_)) => refuse(
+            Reason::VolumeHasOtherData,
+            format!(
+                "a backup was restored onto the volume, and {member} is not the one to start on it: clear the volume"
+            ),
+        ),
+        (Start::Restored, Contents::Unmarked(None) | Contents::Restoring) => refuse(
+            Reason::VolumeNotRestored,
+            format!("the backup has not been restored onto the volume of {member}, or is not there any more"),
+        ),
+        (Start::Restored, Contents::Restored(Wal::Absent | Wal::Empty) | Contents::Own(Wal::Absent | Wal::Empty)) => {
+            refuse(
+                Reason::VolumeNotRestored,
+                format!("a backup was restored onto the volume of {member}, and its log is not there any more"),
+            )
+        }
         (Start::Resume, Contents::Unmarked(None)) => {
             refuse(Reason::VolumeIsEmpty, format!("the volume is empty: what {member} had is not on it"))
         }
@@ -264,17 +220,6 @@ fn decide(start: Start, contents: &Contents, own: &Identity) -> Result<Step, Ref
             Reason::VolumeHasNoEntry,
             format!("the write-ahead log of {member} holds neither an entry nor a vote: only a create may start on it"),
         ),
-    }
-}
-
-fn is_empty_folder(path: &Path) -> io::Result<bool> {
-    Ok(fs::symlink_metadata(path)?.is_dir() && fs::read_dir(path)?.next().is_none())
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

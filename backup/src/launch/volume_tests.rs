@@ -1,11 +1,17 @@
 //! Volumes of all kinds against both kinds of tickets: the whole table, on real folders.
 
+use super::marker::{FILE as MARKER, UNFINISHED as MARKER_UNFINISHED};
 use super::*;
+use std::path::Path;
 
 const OWN: &str = r#"{"format":1,"member":"blue-0","volume":"v-1"}"#;
+const BEGUN: &str = r#"{"format":1,"member":"blue-0","volume":"v-1","restore":"begun"}"#;
+const RESTORED: &str = r#"{"format":1,"member":"blue-0","volume":"v-1","restore":{"done":"3.6.16"}}"#;
 const FIRST_SEGMENT: &str = "data/member/wal/0000000000000000-0000000000000000.wal";
 /// Not provably empty, and so taken for entries.
 const SOMETHING: &[u8] = &[1; 64];
+
+const STARTS: [Start; 3] = [Start::Create, Start::Restored, Start::Resume];
 
 fn identity() -> Identity {
     Identity { member: "blue-0".into(), volume: "v-1".into() }
@@ -94,7 +100,7 @@ fn a_create_deletes_only_a_log_without_an_entry() {
     let unfinished = Disk::with(&[(MARKER, OWN.as_bytes()), ("data/member/snap/db", b"x"), ("data.discarded/x", b"x")]);
     unfinished.admit(Start::Create).unwrap();
     assert_eq!(unfinished.files(), [DATA_FOLDER, MARKER]);
-    for start in [Start::Create, Start::Resume] {
+    for start in STARTS {
         let disk = Disk::with(&[(MARKER, OWN.as_bytes()), (FIRST_SEGMENT, SOMETHING)]);
         let before = disk.files();
         disk.admit(start).unwrap();
@@ -106,7 +112,7 @@ fn a_create_deletes_only_a_log_without_an_entry() {
 fn what_is_not_this_members_is_refused_and_untouched() {
     let other_member = OWN.replace("blue-0", "blue-1");
     let other_volume = OWN.replace("v-1", "v-2");
-    for start in [Start::Create, Start::Resume] {
+    for start in STARTS {
         refused(&[("data/x", b"")], start, Reason::VolumeHasOtherData);
         refused(&[("photo.jpg", b"")], start, Reason::VolumeHasOtherData);
         refused(&[("data", b"a file")], start, Reason::VolumeHasOtherData);
@@ -125,7 +131,7 @@ fn what_cannot_be_understood_is_refused_and_untouched() {
     let newer = OWN.replace(r#""format":1"#, r#""format":2"#);
     let long = format!("{OWN}{}", " ".repeat(5000));
     let snapshot = "data/member/snap/0000000000000002-0000000000000064.snap";
-    for start in [Start::Create, Start::Resume] {
+    for start in STARTS {
         for marker in ["", "{}", newer.as_str(), long.as_str()] {
             refused(&[(MARKER, marker.as_bytes())], start, Reason::VolumeUnreadable);
         }
@@ -135,6 +141,40 @@ fn what_cannot_be_understood_is_refused_and_untouched() {
     }
     let nowhere = Volume::new("/nonexistent".into(), identity()).admit(Start::Create).unwrap_err();
     assert_eq!(nowhere.reason, Reason::VolumeUnreadable);
+}
+
+#[test]
+fn what_was_restored_is_started_by_its_ticket_and_by_no_other() {
+    let restored: &[(&str, &[u8])] = &[(MARKER, RESTORED.as_bytes()), (FIRST_SEGMENT, SOMETHING)];
+    for start in [Start::Create, Start::Resume] {
+        refused(restored, start, Reason::VolumeHasOtherData);
+        refused(&[(MARKER, BEGUN.as_bytes()), (FIRST_SEGMENT, SOMETHING)], start, Reason::VolumeHasOtherData);
+        refused(&[(MARKER, BEGUN.as_bytes())], start, Reason::VolumeHasOtherData);
+    }
+    let disk = Disk::with(restored);
+    disk.admit(Start::Restored).unwrap();
+    assert_eq!(disk.marker(), OWN, "it is spent: what is restored here later is not this member's state");
+    // From now on it is as any other: killed before its first answer, resumed.
+    disk.admit(Start::Restored).unwrap();
+    disk.admit(Start::Resume).unwrap();
+}
+
+#[test]
+fn without_all_of_what_was_restored_nothing_starts() {
+    let absent: [&[(&str, &[u8])]; 6] = [
+        &[],
+        &[(MARKER, BEGUN.as_bytes())],
+        &[(MARKER, BEGUN.as_bytes()), (FIRST_SEGMENT, SOMETHING)],
+        &[(MARKER, RESTORED.as_bytes())],
+        &[(MARKER, RESTORED.as_bytes()), (FIRST_SEGMENT, b"")],
+        // Spent, and gone: a create would begin with nothing under the name of what was restored.
+        &[(MARKER, OWN.as_bytes())],
+    ];
+    for files in absent {
+        refused(files, Start::Restored, Reason::VolumeNotRestored);
+    }
+    let others = RESTORED.replace("v-1", "v-2");
+    refused(&[(MARKER, others.as_bytes()), (FIRST_SEGMENT, SOMETHING)], Start::Restored, Reason::VolumeHasOtherData);
 }
 
 #[test]

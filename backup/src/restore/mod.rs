@@ -23,6 +23,7 @@ use crate::store::{Key, Store, StoreError};
 pub use apply::UNKNOWN_TTL;
 pub use etcdutl::{Membership, Tool};
 use scratch::Scratch;
+pub(crate) use scratch::clear_remains;
 
 /// Why nothing was restored.
 #[derive(Debug, thiserror::Error)]
@@ -185,9 +186,17 @@ pub struct Restored {
     pub applying: Duration,
 }
 
-/// All complete generations of a lineage. One that is damaged is an error only if it is asked for by name: the others can
-/// still be restored.
-pub async fn survey(store: &Store, wanted: &Wanted) -> Result<Vec<Chain>, RestoreError> {
+/// What becomes of a generation whose manifests are damaged and that was not asked for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damaged {
+    /// It is left out, with a warning: the others can still be restored, and somebody reads that.
+    LeftOut,
+    /// It is an error: what was asked for may be in it, and nobody sees that something else comes instead.
+    Fails,
+}
+
+/// All complete generations of a lineage.
+pub async fn survey(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Vec<Chain>, RestoreError> {
     store.check().await?;
     let mut chains = Vec::new();
     for key in generations(store, &wanted.lineage).await? {
@@ -201,7 +210,7 @@ pub async fn survey(store: &Store, wanted: &Wanted) -> Result<Vec<Chain>, Restor
             // One that has just begun, or is being deleted.
             Err(ChainError::NoFull(_)) if wanted.generation.is_none() => {}
             Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. }))
-                if wanted.generation.is_none() =>
+                if wanted.generation.is_none() && damaged == Damaged::LeftOut =>
             {
                 tracing::warn!("left out: {error}");
             }

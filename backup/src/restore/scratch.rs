@@ -22,8 +22,7 @@ impl Scratch {
             Ok(mut entries) => entries.next().is_none(),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
-        let name = target.file_name().filter(|_| free).ok_or_else(|| RestoreError::Exists(target.to_owned()))?;
-        let path = target.with_file_name(format!(".{}.restoring", name.to_string_lossy()));
+        let path = path_for(target).filter(|_| free).ok_or_else(|| RestoreError::Exists(target.to_owned()))?;
         let fault = |source| RestoreError::Write { path: path.clone(), source };
         match fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fault(error)),
@@ -62,6 +61,20 @@ impl Drop for Scratch {
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::warn!("{} stays behind: {error}", self.path.display());
         }
+    }
+}
+
+/// Where a restore to this target works.
+fn path_for(target: &Path) -> Option<PathBuf> {
+    let name = target.file_name()?;
+    Some(target.with_file_name(format!(".{}.restoring", name.to_string_lossy())))
+}
+
+/// Removes what a killed restore to this target has left. Whoever calls this makes sure that none is at work.
+pub fn clear_remains(target: &Path) -> io::Result<()> {
+    match path_for(target).map(fs::remove_dir_all) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Some(Ok(()) | Err(_)) | None => Ok(()),
     }
 }
 

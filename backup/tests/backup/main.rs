@@ -15,5 +15,6 @@ mod fake;
 mod real;
 mod recorded;
 mod restore;
+mod seed;
 mod snapshot;
 mod snapshot_real;

@@ -4,7 +4,7 @@ use super::{DNS_NAME, Rule};
 
 /// Every rule of the spec of EtcdBackup, in the order of the API reference.
 pub fn backup() -> Vec<Rule> {
-    [spec(), store()].concat()
+    [spec(), store("EtcdBackup.spec.store", "spec.store")].concat()
 }
 
 fn spec() -> Vec<Rule> {
@@ -37,54 +37,62 @@ fn spec() -> Vec<Rule> {
     ]
 }
 
-fn store() -> Vec<Rule> {
-    const AT: &str = "EtcdBackup.spec.store";
+/// The rules of a store that stands there; messages call it by its path in the object, `named`.
+pub(super) fn store(at: &'static str, named: &str) -> Vec<Rule> {
     vec![
         Rule::new(
-            AT,
+            at,
             Some(".address"),
             "has(self.address) != has(self.volumeClaim)",
-            "spec.store needs an address or a volumeClaim, and not both; write spec.store.address as s3://bucket/prefix, \
-             or name the claim in spec.store.volumeClaim.name",
+            format!(
+                "{named}.address or {named}.volumeClaim must be set, and not both; write {named}.address as \
+                 s3://bucket/prefix, or name the claim in {named}.volumeClaim.name"
+            ),
         ),
         Rule::new(
-            AT,
+            at,
             Some(".address"),
             "!has(self.address) || self.address.matches('^(s3|gs)://[^/?#@:]+(/[^?#]*)?$') || \
              self.address.matches('^azure://[^/?#@:]+/[^/?#]+(/[^?#]*)?$')",
-            "spec.store.address must be s3://bucket/prefix, gs://bucket/prefix or azure://account/container/prefix, without \
-             credentials and port; put credentials into the Secret that spec.store.credentials names, and an endpoint into \
-             spec.store.options",
+            format!(
+                "{named}.address must be s3://bucket/prefix, gs://bucket/prefix or azure://account/container/prefix, without \
+                 credentials and port; put credentials into the Secret that {named}.credentials names, and an endpoint into \
+                 {named}.options"
+            ),
         ),
         Rule::new(
-            AT,
+            at,
             Some(".options"),
             "!has(self.options) || self.options.all(k, k.matches('^[a-z]([-a-z]*[a-z])?$') && \
              self.options[k].matches('^[^,\\n]+$'))",
-            "spec.store.options must have names such as endpoint or region, and values without commas and line breaks; \
-             correct the option",
+            format!(
+                "{named}.options must have names such as endpoint or region, and values without commas and line breaks; \
+                 correct the option"
+            ),
         ),
         Rule::new(
-            AT,
+            at,
             Some(".volumeClaim"),
             format!(
                 "!has(self.volumeClaim) || (self.volumeClaim.name.matches('{DNS_NAME}') && !has(self.credentials) && \
                  !has(self.serviceAccountName) && !has(self.options))"
             ),
-            "spec.store.volumeClaim must be the name of a claim, in lower case, and stand alone: a volume has no options, \
-             credentials or account; remove the other fields",
+            format!(
+                "{named}.volumeClaim must be the name of a claim, in lower case, and stand alone: a volume has no options, \
+                 credentials or account; remove the other fields"
+            ),
         ),
         Rule::new(
-            AT,
+            at,
             Some(".credentials"),
             format!("!has(self.credentials) || self.credentials.name.matches('{DNS_NAME}')"),
-            "spec.store.credentials.name must be the name of a Secret, in lower case; correct the name",
+            format!("{named}.credentials.name must be the name of a Secret, in lower case; correct the name"),
         ),
         Rule::new(
-            AT,
+            at,
             Some(".serviceAccountName"),
             format!("!has(self.serviceAccountName) || self.serviceAccountName.matches('{DNS_NAME}')"),
-            "spec.store.serviceAccountName must be the name of a ServiceAccount, in lower case; correct the name",
+            format!("{named}.serviceAccountName must be the name of a ServiceAccount, in lower case; correct the name"),
         ),
     ]
 }

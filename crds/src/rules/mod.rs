@@ -5,6 +5,7 @@
 //! later blocks no status and no finalizer.
 
 mod backup;
+mod bootstrap;
 mod etcd;
 mod pods;
 mod storage;
@@ -62,6 +63,8 @@ pub fn all() -> Vec<Rule> {
         pods::resources(),
         pods::scheduling(),
         pods::service(),
+        bootstrap::values(),
+        bootstrap::changes(),
     ]
     .concat()
 }

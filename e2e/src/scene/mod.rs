@@ -2,7 +2,9 @@
 //! opens and closes namespaces and keeps scenes apart; faults live next door, and nothing here knows how a node is run.
 
 mod cluster;
+mod contents;
 mod dump;
+mod gateway;
 mod knock;
 mod kubectl;
 mod members;
@@ -29,6 +31,8 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::lab::Lab;
 
 pub use cluster::{Cluster, Identity};
+pub use contents::{Contents, Entry};
+pub use gateway::Gateway;
 pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
 pub use kubectl::{Said, kubectl};
 pub use members::{Door, Keys, Member, Membership, dial, membership, told};

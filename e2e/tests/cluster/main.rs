@@ -17,6 +17,7 @@ mod lose;
 mod node;
 mod operator;
 mod rest;
+mod restore;
 mod roll;
 mod spec;
 mod ticket;

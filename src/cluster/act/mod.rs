@@ -262,7 +262,7 @@ impl Acting<'_> {
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
-                Step::CreatePod { serial, bind, resume, release } => {
+                Step::CreatePod { serial, bind, birth, release } => {
                     let volume = match (bind, &new_claim) {
                         (Bind::Claim(uid), _) => self.still_claimed(*serial, uid).await.map(Some),
                         (Bind::NewClaim, Some(uid)) => Ok(Some(uid.clone())),
@@ -270,7 +270,7 @@ impl Acting<'_> {
                         (Bind::Ephemeral, _) => Ok(None),
                     };
                     match (volume, self.certify_member(*serial).await) {
-                        (Ok(volume), Ok(_)) => self.create_pod(*serial, volume.as_ref(), *resume, release).await,
+                        (Ok(volume), Ok(_)) => self.create_pod(*serial, volume.as_ref(), *birth, release).await,
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
-use quorate_statemachine::{Life, Membership, Release, Serial, Sight, Start, Ticket, Uid, Version};
+use quorate_statemachine::{Birth, Life, Membership, Release, Serial, Sight, Start, Ticket, Uid, Version};
 use serde_json::json;
 
 use super::{Acting, Stop};
+use crate::cluster::observe::backup::Backup;
 use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::{self, members};
 use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
@@ -31,22 +32,29 @@ impl Acting<'_> {
         if still { Ok(uid.clone()) } else { Err(Stop::Surprise(format!("the claim {name} is not the one observed"))) }
     }
 
-    /// Makes a pod on this claim, or on an emptyDir. It has a ticket from birth only to resume.
+    /// Makes a pod on this claim, or on an emptyDir. It has a ticket from birth only to resume; it restores only while the
+    /// backup is known, which is before a seed is chosen.
     pub(super) async fn create_pod(
         &self,
         serial: Serial,
         claim: Option<&Uid>,
-        resume: bool,
+        birth: Birth,
         release: &Release,
     ) -> Result<(), Stop> {
-        let sealed = match (resume, claim) {
-            (true, Some(claim)) => Some(self.seal(serial, claim, release.version, &Begin::Resume)?),
-            (true, None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
-            (false, _) => None,
+        let sealed = match (birth, claim) {
+            (Birth::Resuming, Some(claim)) => Some(self.seal(serial, claim, release.version, &Begin::Resume)?),
+            (Birth::Resuming, None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
+            (Birth::Waiting | Birth::Restoring, _) => None,
         };
         let volume = claim.map_or(Volume::Ephemeral, Volume::Claim);
         let agent = (&self.actor.agent, self.observed.delivery);
-        let pod = render::pod(&self.cluster, serial, release, agent, volume, sealed.as_ref());
+        let mut pod = render::pod(&self.cluster, serial, release, agent, volume, sealed.as_ref());
+        if birth == Birth::Restoring {
+            let Some(Backup::Ready(source)) = &self.observed.backup else {
+                return Err(Stop::Surprise(format!("there is no backup to restore for {serial}")));
+            };
+            pod = render::with_restore(pod, &self.cluster, serial, release, source)?;
+        }
         self.actor.kube.create(self.cluster.namespace, &pod).await?;
         Ok(())
     }

@@ -10,11 +10,14 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_backup::launch::{Reason, Report};
 use quorate_etcd::{Access, Endpoint, Pool, Role, Silence, Vitals};
-use quorate_statemachine::{Alive, Link, MemberId, Millis, Minor, Overall, Refusal, Serial, Sight, Uid, Version};
+use quorate_statemachine::{
+    Alive, Link, MemberId, Millis, Minor, Overall, Refusal, Restore, Serial, Sight, Uid, Version,
+};
 use tokio::time::{sleep, timeout};
 
 use super::facts::millis;
 use super::links::{self, Sent};
+use super::trouble::one_line;
 
 /// The port on which the launcher and etcd say how they are.
 const METRICS_PORT: u16 = 2381;
@@ -62,14 +65,30 @@ pub struct Seen {
     pub sight: Sight,
     /// When something last answered there, or when we first looked, if nothing ever did.
     pub heard: Millis,
-    /// The launcher's own words, where it refuses its ticket.
-    pub refusal: Option<String>,
+    /// What the launcher says, where it refuses its ticket, or a restore, where it fails.
+    pub refusal: Option<Complaint>,
     /// The version that runs.
     pub version: Option<String>,
     /// The id of the member that answered.
     pub member: Option<MemberId>,
     /// What it has sent to others.
     pub sent: BTreeMap<MemberId, Sent>,
+}
+
+/// What is wrong at a pod before etcd is started, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// In a word.
+    pub reason: Reason,
+    /// In a sentence, on one line.
+    pub message: String,
+}
+
+impl std::fmt::Display for Complaint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { reason, message } = self;
+        write!(f, "{reason}: {message}")
+    }
 }
 
 /// How long a launcher may find its volume in use: the kubelet kills what has not ended after a pod's grace, 30 s.
@@ -99,7 +118,7 @@ impl Said {
             match (&mut seen.sight, &before.sight) {
                 (Sight::Unknown, _) => seen.heard = before.heard,
                 (Sight::Etcd(now), Sight::Etcd(then)) => links::compare((now, &mut seen.sent), (then, &before.sent)),
-                (Sight::Etcd(_) | Sight::Waiting | Sight::Refused(_), _) => {}
+                (Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_), _) => {}
             }
         }
     }
@@ -108,7 +127,7 @@ impl Said {
     pub fn leader(&self) -> Option<(Serial, MemberId)> {
         let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
             Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member?)),
-            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
         });
         leading.max().map(|(_, serial, member)| (serial, member))
     }
@@ -146,7 +165,7 @@ pub async fn ask(
 fn sees_leader(seen: &Seen) -> bool {
     match &seen.sight {
         Sight::Etcd(alive) => alive.has_leader && !alive.learner,
-        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => false,
+        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
     }
 }
 
@@ -205,26 +224,39 @@ fn trace_silence(address: &Address, silence: &Silence) {
     tracing::trace!(ip = %address.ip, %silence, "a pod does not answer");
 }
 
-fn of_report(report: &[u8], now: Millis) -> (Sight, Option<String>) {
+fn of_report(report: &[u8], now: Millis) -> (Sight, Option<Complaint>) {
     let Ok(report) = serde_json::from_slice::<Report>(report) else { return (Sight::Unknown, None) };
-    let refusal = match report.reason {
+    let sight = match report.reason {
         Reason::NoTicket => return (Sight::Waiting, None),
+        Reason::Restoring => return (Sight::Restoring(Restore::UnderWay), None),
         // After a forced deletion the member's last etcd still runs: that is no refusal yet, and it is not down either.
         Reason::VolumeInUse if now.since(Millis(report.since)) < IN_USE_PATIENCE_MS => return (Sight::Unknown, None),
         Reason::WrongVersion if now.since(Millis(report.since)) < OTHER_VERSION_PATIENCE_MS => {
             return (Sight::Unknown, None);
         }
-        Reason::VolumeIsEmpty | Reason::VolumeHasNoEntry => Refusal::VolumeLost,
-        Reason::VolumeHasOtherData => Refusal::VolumeForeign,
+        // Also that nothing was restored: it was, before the seed was told to start.
+        Reason::VolumeIsEmpty | Reason::VolumeHasNoEntry | Reason::VolumeNotRestored => {
+            Sight::Refused(Refusal::VolumeLost)
+        }
+        Reason::VolumeHasOtherData => Sight::Refused(Refusal::VolumeForeign),
         Reason::OtherMember
         | Reason::OtherVolume
         | Reason::VolumeInUse
         | Reason::VolumeUnreadable
         | Reason::WrongVersion
         | Reason::BadTicket
-        | Reason::BinaryMissing => Refusal::Other,
+        | Reason::BinaryMissing => Sight::Refused(Refusal::Other),
+        Reason::StoreInvalid
+        | Reason::BucketMissing
+        | Reason::StoreRefused
+        | Reason::StoreFailed
+        | Reason::BackupMissing
+        | Reason::BackupDamaged
+        | Reason::NoRoom
+        | Reason::AboveQuota
+        | Reason::RestoreFailed => Sight::Restoring(Restore::Fails),
     };
-    (Sight::Refused(refusal), Some(format!("{}: {}", report.reason, report.message)))
+    (sight, Some(Complaint { reason: report.reason, message: one_line(&report.message) }))
 }
 
 fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
@@ -310,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    fn report(reason: Reason) -> (Sight, Option<String>) {
+    fn report(reason: Reason) -> (Sight, Option<Complaint>) {
         let report = Report { state: reason.state(), reason, message: "m".into(), since: 1 };
         of_report(&serde_json::to_vec(&report).unwrap(), Millis(1 + IN_USE_PATIENCE_MS))
     }
@@ -342,7 +374,15 @@ mod tests {
         for other in [Reason::VolumeInUse, Reason::VolumeUnreadable, Reason::WrongVersion, Reason::BadTicket] {
             assert_eq!(report(other).0, Sight::Refused(Refusal::Other));
         }
-        assert_eq!(report(Reason::BadTicket).1.as_deref(), Some("BadTicket: m"));
+        assert_eq!(report(Reason::BadTicket).1.unwrap().to_string(), "BadTicket: m");
+    }
+
+    #[test]
+    fn a_restore_is_at_work_or_says_what_is_wrong() {
+        assert_eq!(report(Reason::Restoring), (Sight::Restoring(Restore::UnderWay), None));
+        let (sight, complaint) = report(Reason::StoreRefused);
+        assert_eq!((sight, complaint.unwrap().reason), (Sight::Restoring(Restore::Fails), Reason::StoreRefused));
+        assert_eq!(report(Reason::VolumeNotRestored).0, Sight::Refused(Refusal::VolumeLost));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Observes one cluster: the object, its pods, claims and nodes, and every member over etcd's own ports. What is unknown
 //! stays unknown. Nothing is written and nothing decided here.
 
+pub mod backup;
 pub mod cache;
 pub mod certificates;
 pub mod facts;
@@ -26,6 +27,7 @@ use quorate_etcd::Pool;
 use quorate_statemachine::{Freshness, Home, Memory, Millis, NodeName, NodeSight, PodStage, Serial, Trouble, World};
 use serde_json::Value;
 
+use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
@@ -86,6 +88,8 @@ pub struct Observed {
     pub said: Said,
     /// Its certificates.
     pub tls: Tls,
+    /// The backup that it is to begin with, until a seed is chosen.
+    pub backup: Option<Backup>,
 }
 
 /// What a cluster has besides members, by name.
@@ -208,10 +212,11 @@ impl Observer {
         };
         let mut nodes = self.ask_for_nodes(unshown).await?;
         nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
+        let backup = self.backup(&cluster, &memory).await?;
         let world = World {
             now: now(),
             freshness,
-            wish: wish::of(&cluster),
+            wish: wish::of(&cluster, backup::origin(backup.as_ref())),
             memory,
             seats: seats::seats(&cluster, &pods, &claims, &homes, &said),
             nodes,
@@ -224,7 +229,7 @@ impl Observer {
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
-        Ok(Observed { cluster, world, pods, trials, claims, missing_classes, delivery, furniture, said, tls })
+        Ok(Observed { cluster, world, pods, trials, claims, missing_classes, delivery, furniture, said, tls, backup })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.

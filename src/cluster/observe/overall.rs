@@ -29,7 +29,7 @@ pub fn is_due(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &S
             alive.version != Some(wished.version)
                 || alive.cluster_version.is_some_and(|minor| minor != wished.version.minor)
         }
-        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => false,
+        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
     });
     told || runs
 }
@@ -38,7 +38,7 @@ pub fn is_due(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &S
 pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, said: &mut Said) {
     let serving = said.seen.iter().filter(|(_, seen)| match &seen.sight {
         Sight::Etcd(alive) => alive.has_leader,
-        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => false,
+        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
     });
     let asked = serving.filter_map(|(serial, _)| Some((*serial, addresses.get(serial)?)));
     let answers = asked.map(async |(serial, address)| {

@@ -19,7 +19,7 @@ use super::cache::Key;
 use super::facts::{millis, owner_of};
 use super::trials::TrialFacts;
 use super::trouble::{self, Told};
-use crate::cluster::render::{self, Begin, ETCD_CONTAINER};
+use crate::cluster::render::{self, Begin, ETCD_CONTAINER, RESTORE_CONTAINER};
 
 /// A pod of a cluster's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub struct PodFacts {
     pub trouble: Option<Told>,
     /// The volume it was made for.
     pub volume: Uid,
+    /// It restores a backup before its launcher.
+    pub restores: bool,
     /// The ticket it carries. `None` also for one that can't be read: it is written anew.
     pub ticket: Option<TicketFacts>,
     /// The template it was made from. Zero, which no template has, if that can't be read.
@@ -136,6 +138,7 @@ impl PodFacts {
             terminating: pod.metadata.deletion_timestamp.is_some(),
             trouble: trouble::of(pod),
             volume: volume_of(pod).unwrap_or_else(|| uid.clone()),
+            restores: restores(pod),
             template: hash(ANNOTATION_TEMPLATE).unwrap_or(TemplateHash(0)),
             scheduling: hash(ANNOTATION_SCHEDULING),
             settings: annotation(pod, ANNOTATION_SETTINGS).map(Into::into),
@@ -160,6 +163,11 @@ pub(super) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
 /// etcd's container, as it is asked for.
 fn etcd_of(pod: &Pod) -> Option<&Container> {
     pod.spec.as_ref()?.containers.iter().find(|container| container.name == ETCD_CONTAINER)
+}
+
+fn restores(pod: &Pod) -> bool {
+    let mut first = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    first.any(|container| container.name == RESTORE_CONTAINER)
 }
 
 /// What is known of etcd's container.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, Image, OnDelete, OnScaleDown};
-use quorate_statemachine::{Life, Minor, Release, Retention, STOPS, Storage, Version, Wish};
+use quorate_statemachine::{Life, Minor, Origin, Release, Retention, STOPS, Storage, Version, Wish};
 
 use crate::cluster::render;
 
-/// What the user wants.
-pub fn of(cluster: &EtcdCluster) -> Wish {
+/// What the user wants, of a cluster that is to begin like this.
+pub fn of(cluster: &EtcdCluster, origin: Origin) -> Wish {
     let spec = &cluster.spec;
     let release = release(spec);
     Wish {
@@ -24,6 +24,7 @@ pub fn of(cluster: &EtcdCluster) -> Wish {
         release: release.unwrap_or_else(|| at(spec, Version::default())),
         stops: stops(spec),
         storage: storage(&spec.storage),
+        origin,
     }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     fn wish(change: impl Fn(&mut EtcdCluster)) -> Wish {
         let mut cluster = EtcdCluster::new("db", EtcdClusterSpec::default());
         change(&mut cluster);
-        of(&cluster)
+        of(&cluster, Origin::Nothing)
     }
 
     #[test]

@@ -5,8 +5,10 @@
 mod budget;
 mod claim;
 mod pod;
+mod restore;
 mod scheduling;
 mod service;
+pub mod store;
 mod template;
 mod ticket;
 mod tls;
@@ -21,6 +23,7 @@ use quorate_statemachine::Serial;
 pub use budget::budget;
 pub use claim::claim;
 pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, container_security, pod, pod_security};
+pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
 pub use ticket::{Begin, RenderError, Sealed, ticket};

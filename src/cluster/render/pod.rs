@@ -28,7 +28,7 @@ const AGENT_PULL_POLICY: &str = "IfNotPresent";
 /// The container that runs the launcher, and then etcd.
 pub const ETCD_CONTAINER: &str = "etcd";
 /// Where the launcher finds its ticket.
-const POD_INFO_FOLDER: &str = "/etc/quorate";
+pub(super) const POD_INFO_FOLDER: &str = "/etc/quorate";
 /// The most that the agent's volume may hold. The agent is one static binary of some 10 MB.
 const AGENT_ROOM: &str = "128Mi";
 /// Neither root nor any user of the node: the one that distroless images call `nonroot`.
@@ -307,7 +307,7 @@ fn port(name: &str, number: u16) -> ContainerPort {
     }
 }
 
-fn value(name: &str, value: &str) -> EnvVar {
+pub(super) fn value(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
 }
 

@@ -89,6 +89,8 @@ fn template(spec: &EtcdClusterSpec) -> Template<'_> {
         scheduling,
         service,
         paused: _,
+        // In one pod, which reads it once.
+        bootstrap: _,
     } = spec;
     // What certificates say is in their Secrets, which are exchanged without a restart.
     let Tls { mode, lifetime_minutes: _, extra_names: _, secrets } = tls;

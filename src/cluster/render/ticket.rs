@@ -99,6 +99,7 @@ pub fn ticket(
     flags.extend(extra(cluster, version)?);
     Ok(Ticket {
         start: match begin {
+            Begin::Seed if cluster.spec.bootstrap.is_some() => Start::Restored,
             Begin::Seed | Begin::Join(_) => Start::Create,
             Begin::Resume => Start::Resume,
         },
@@ -194,7 +195,7 @@ impl Begin {
         };
         match (ticket.start, value(INITIAL_CLUSTER_STATE)) {
             (Start::Resume, None) => Some(Self::Resume),
-            (Start::Create, Some(NEW)) => Some(Self::Seed),
+            (Start::Create | Start::Restored, Some(NEW)) => Some(Self::Seed),
             (Start::Create, Some(EXISTING)) => {
                 let listed = value(INITIAL_CLUSTER)?.split(',');
                 let serial = |line: &str| {

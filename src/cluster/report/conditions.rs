@@ -96,6 +96,7 @@ fn ready(observed: &Observed, plan: &Plan, worst: Option<&(Weight, Told)>) -> Ve
             (if asked_for { Truth::True } else { Truth::False }, of_phase)
         }
         Phase::Pending
+        | Phase::Restoring
         | Phase::Seeding
         | Phase::Growing
         | Phase::Scaling
@@ -144,7 +145,7 @@ fn certificates(certificates: &Certificates) -> Verdict {
 fn nobody_is_silent(observed: &Observed) -> bool {
     observed.world.seats.values().filter_map(|seat| seat.pod.as_ref()).all(|pod| match pod.sight {
         Sight::Unknown => pod.terminating || !pod.ready,
-        Sight::Waiting | Sight::Refused(_) | Sight::Etcd(_) => true,
+        Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) | Sight::Etcd(_) => true,
     })
 }
 
@@ -156,6 +157,7 @@ fn stalled(plan: &Plan, worst: Option<&(Weight, Told)>) -> Verdict {
         }
         (
             Phase::Pending
+            | Phase::Restoring
             | Phase::Seeding
             | Phase::Growing
             | Phase::Running
@@ -178,6 +180,7 @@ fn reconciling(plan: &Plan, stalled: Truth, worst: Option<&(Weight, Told)>) -> V
     let of_phase = sentences::of_phase(plan.phase);
     let in_transition = match plan.phase {
         Phase::Pending
+        | Phase::Restoring
         | Phase::Seeding
         | Phase::Growing
         | Phase::Scaling

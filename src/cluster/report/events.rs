@@ -7,10 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder};
+use kube::{Resource, ResourceExt};
 use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
-use quorate_statemachine::{Finding, Life, Plan, Release, Serial, Start, Step};
+use quorate_statemachine::{Birth, Finding, Life, Plan, Release, Serial, Start, Step};
 
 use super::sentences::{self, Weight};
 use crate::cluster::act::Renewed;
@@ -37,23 +37,28 @@ pub struct News {
 }
 
 /// What was done by the steps that succeeded.
-pub fn of_steps(cluster: &str, done: &[Step]) -> Vec<News> {
+pub fn of_steps(cluster: &EtcdCluster, done: &[Step]) -> Vec<News> {
     done.iter().filter_map(|step| of_step(cluster, step)).collect()
 }
 
-fn of_step(cluster: &str, step: &Step) -> Option<News> {
-    let name = |serial: Serial| quorate_crds::names::member(cluster, serial.0);
+fn of_step(cluster: &EtcdCluster, step: &Step) -> Option<News> {
+    let name = |serial: Serial| quorate_crds::names::member(&cluster.name_any(), serial.0);
     let news = |reason, serial: Option<Serial>, note: String| {
         Some(News { warning: false, reason, note, member: serial.map(name) })
     };
     match step {
         Step::IssueTicket { serial, ticket, .. } => match ticket.start {
+            Start::Seed if cluster.spec.bootstrap.is_some() => news(
+                Reason::Restored,
+                Some(*serial),
+                format!("The backup was restored for {}, which was told to create the cluster from it.", name(*serial)),
+            ),
             Start::Seed => {
                 news(Reason::Seeded, Some(*serial), format!("{} was told to create the cluster.", name(*serial)))
             }
             Start::Join(_) | Start::Resume => None,
         },
-        Step::CreatePod { serial, resume: true, .. } => news(
+        Step::CreatePod { serial, birth: Birth::Resuming, .. } => news(
             Reason::PodCreated,
             Some(*serial),
             format!("The pod of {} was created again on its volume.", name(*serial)),
@@ -94,7 +99,7 @@ fn of_step(cluster: &str, step: &Step) -> Option<News> {
             news(Reason::PodDeleted, Some(*serial), format!("The pod of {} was deleted.", name(*serial)))
         }
         Step::CreateClaim(_)
-        | Step::CreatePod { resume: false, .. }
+        | Step::CreatePod { birth: Birth::Waiting | Birth::Restoring, .. }
         | Step::LabelPod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }

@@ -60,6 +60,7 @@ fn pod(serial: Serial, sight: Sight) -> Pod {
         terminating: false,
         trouble: None,
         volume: volume.clone(),
+        restores: false,
         ticket: Some(Ticket { start: quorate_statemachine::Start::Resume, volume, version: Some(release().version) }),
         ticket_since: Millis(1),
         template: render::hash(&EtcdClusterSpec::default()),
@@ -86,6 +87,7 @@ fn facts(pod: &Pod) -> PodFacts {
         terminating: pod.terminating,
         trouble: None,
         volume: pod.volume.clone(),
+        restores: false,
         ticket: None,
         template: pod.template,
         scheduling: None,
@@ -165,6 +167,7 @@ pub fn healthy() -> Observed {
             now: NOW,
             freshness: Freshness::Cached,
             wish: Wish {
+                origin: quorate_statemachine::Origin::Nothing,
                 life: Life::Wanted,
                 replicas: 3,
                 template: render::hash(&EtcdClusterSpec::default()),
@@ -196,6 +199,7 @@ pub fn healthy() -> Observed {
             list: None,
             overall: Overall::Unknown,
         },
+        backup: None,
     }
 }
 

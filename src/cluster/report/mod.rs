@@ -5,6 +5,7 @@ mod changes;
 pub mod conditions;
 pub mod events;
 pub mod members;
+mod restores;
 pub mod sentences;
 
 use jiff::Timestamp;
@@ -76,6 +77,7 @@ pub fn phase(phase: quorate_statemachine::Phase) -> quorate_crds::Phase {
     use quorate_statemachine::Phase;
     match phase {
         Phase::Pending => quorate_crds::Phase::Pending,
+        Phase::Restoring => quorate_crds::Phase::Restoring,
         Phase::Seeding => quorate_crds::Phase::Seeding,
         Phase::Growing => quorate_crds::Phase::Growing,
         Phase::Running => quorate_crds::Phase::Running,

@@ -4,8 +4,9 @@
 use quorate_crds::{Reason, names};
 use quorate_statemachine::{Finding, Memory, Phase, Plan, Serial};
 
-use super::changes;
+use super::{changes, restores};
 use crate::cluster::observe::Observed;
+use crate::cluster::observe::members::Complaint;
 use crate::cluster::pki::Certificates;
 
 /// A reason and its sentence.
@@ -40,7 +41,8 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::ClusterVersionLags
         | Finding::DowngradeUnderWay
         | Finding::LogsAreCut
-        | Finding::TrialOpen => Weight::Passing,
+        | Finding::TrialOpen
+        | Finding::BackupAwaited => Weight::Passing,
         Finding::EtcdUnknown
         | Finding::VolumeLost
         | Finding::VolumeForeign
@@ -65,7 +67,9 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::BelowFloor
         | Finding::TrialImageMissing
         | Finding::TrialFailed
-        | Finding::ReleaseFailed => Weight::Stuck,
+        | Finding::ReleaseFailed
+        | Finding::BackupUnfit
+        | Finding::RestoreFails => Weight::Stuck,
     }
 }
 
@@ -130,10 +134,9 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::VolumeGoing => {
             told(Reason::VolumeGoing, format!("{member}: its volume claim is being deleted. A successor comes first."))
         }
-        Finding::LauncherRefuses => told(
-            Reason::LauncherRefuses,
-            format!("{member}: etcd is not started: {}", refusal(observed, about).unwrap_or("see the pod's log.")),
-        ),
+        Finding::LauncherRefuses => {
+            told(Reason::LauncherRefuses, format!("{member}: etcd is not started: {}", refusal(observed, about)))
+        }
         Finding::PodMissing => told(Reason::PodMissing, format!("{member}: its pod is gone. It is created again.")),
         Finding::NodeUnreachable => told(
             Reason::NodeUnreachable,
@@ -177,6 +180,8 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
         Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),
         Finding::ReleaseFailed => told(Reason::ReleaseFailed, changes::release_failed(observed, plan)),
+        Finding::BackupAwaited | Finding::BackupUnfit => restores::of_backup(observed),
+        Finding::RestoreFails => restores::failing(complaint(observed, about), &member),
     }
 }
 
@@ -223,8 +228,12 @@ fn words(observed: &Observed, about: Option<Serial>) -> &str {
 }
 
 /// What a member's launcher says.
-fn refusal(observed: &Observed, about: Option<Serial>) -> Option<&str> {
-    observed.said.seen.get(&about?)?.refusal.as_deref()
+fn refusal(observed: &Observed, about: Option<Serial>) -> String {
+    complaint(observed, about).map_or_else(|| "see the pod's log.".into(), ToString::to_string)
+}
+
+fn complaint(observed: &Observed, about: Option<Serial>) -> Option<&Complaint> {
+    observed.said.seen.get(&about?)?.refusal.as_ref()
 }
 
 fn node(observed: &Observed, about: Option<Serial>) -> &str {
@@ -271,6 +280,7 @@ pub fn of_certificates(certificates: &Certificates) -> Told {
 pub fn of_phase(phase: Phase) -> Told {
     let (reason, sentence) = match phase {
         Phase::Pending => (Reason::Progressing, "The cluster has not begun."),
+        Phase::Restoring => (Reason::Restoring, "The backup is being restored into the first member."),
         Phase::Seeding => (Reason::Seeding, "The first member is being started."),
         Phase::Growing => (Reason::Growing, "The members are joining."),
         Phase::Running => (Reason::ClusterReady, "The cluster is as asked for."),

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
     Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
-    Membership, Memory, Millis, Minor, NodeName, NodeSight, Outcome, Overall, Pod, PodStage, Refusal, Release, Resize,
-    Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trial,
-    Trouble, Uid, Version, Wish, World,
+    Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness,
+    Refusal, Release, Resize, Restore, Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage,
+    TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
 };
 
 use crate::scene::{self, NOW, Scene, cluster, founding, node, seeding};
@@ -124,8 +124,8 @@ fn wish() -> impl Strategy<Value = Wish> {
     let life = prop_oneof![8 => Just(Life::Wanted), 1 => Just(Life::Paused), 1 => Just(Life::Deleting)];
     let hashes = (0..2_u64, 0..2_u64);
     let stops = prop::bool::weighted(0.9);
-    (life, 0..=7_u8, hashes, release(), stops, storage()).prop_map(
-        |(life, replicas, (template, resources), release, stops, storage)| Wish {
+    (life, 0..=7_u8, hashes, release(), stops, storage(), origin()).prop_map(
+        |(life, replicas, (template, resources), release, stops, storage, origin)| Wish {
             life,
             replicas,
             template: TemplateHash(template),
@@ -133,8 +133,18 @@ fn wish() -> impl Strategy<Value = Wish> {
             release,
             stops: STOPS.into_iter().filter(|_| stops).map(|stop| (stop.minor, scene::release(stop))).collect(),
             storage,
+            origin,
         },
     )
+}
+
+fn origin() -> impl Strategy<Value = Origin> {
+    let backup = readiness().prop_map(Origin::Backup);
+    prop_oneof![1 => Just(Origin::Nothing), 1 => backup]
+}
+
+fn readiness() -> impl Strategy<Value = Readiness> {
+    select(vec![Readiness::Ready, Readiness::Ready, Readiness::Awaited, Readiness::Unfit])
 }
 
 fn seeding_state() -> impl Strategy<Value = Seeding> {
@@ -219,6 +229,7 @@ fn sight() -> impl Strategy<Value = Sight> {
     prop_oneof![
         1 => Just(Sight::Unknown),
         1 => Just(Sight::Waiting),
+        1 => select(vec![Restore::UnderWay, Restore::Fails]).prop_map(Sight::Restoring),
         1 => refusal().prop_map(Sight::Refused),
         3 => alive().prop_map(Sight::Etcd),
     ]
@@ -229,13 +240,13 @@ fn pod() -> impl Strategy<Value = Pod> {
     let trouble = select(vec![Trouble::ImageMissing, Trouble::Unschedulable, Trouble::ContainerFailing]);
     let what = (uid(), instant(), option::of(node_name()), stage, prop::bool::weighted(0.2));
     let says = (option::weighted(0.2, trouble), sight(), instant(), any::<bool>(), any::<bool>());
-    let made = (uid(), option::of(ticket()), instant(), 0..2_u64);
+    let made = (uid(), option::of(ticket()), instant(), 0..2_u64, prop::bool::weighted(0.3));
     let resize = select(vec![Resize::Settled, Resize::Settled, Resize::NoRoom, Resize::Refused]);
     let runs = (0..2_u64, resize, option::weighted(0.9, release()), prop::bool::weighted(0.2));
     (what, says, made, runs).prop_map(|(what, says, made, (resources, resize, release, switching))| {
         let (uid, created, node, stage, terminating) = what;
         let (trouble, sight, heard, labelled_voter, ready) = says;
-        let (volume, ticket, ticket_since, template) = made;
+        let (volume, ticket, ticket_since, template, restores) = made;
         let template = TemplateHash(template);
         Pod {
             uid,
@@ -245,6 +256,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             terminating,
             trouble,
             volume,
+            restores,
             ticket,
             ticket_since,
             template,
@@ -280,6 +292,9 @@ fn membership() -> impl Strategy<Value = Membership> {
 pub fn plausible_world() -> impl Strategy<Value = World> {
     let start = prop_oneof![
         1 => (1..=3_u8).prop_map(founding),
+        1 => (1..=3_u8, readiness()).prop_map(|(voters, readiness)| founding(voters).begins_with_backup(readiness)),
+        1 => (1..=3_u8).prop_map(|voters| founding(voters).begins_with_backup(Readiness::Ready).restored(0)),
+        1 => (1..=3_u8).prop_map(|voters| seeding(voters).begins_with_backup(Readiness::Ready).restored(0)),
         1 => (1..=3_u8).prop_map(seeding),
         1 => (1..=5_u8).prop_map(|voters| (0..u32::from(voters)).fold(cluster(voters), Scene::pod_gone).unknown()),
         6 => (1..=5_u8, collection::vec(0..4_u8, 0..3)).prop_map(|(voters, others)| {
@@ -347,6 +362,9 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, serial| scene.refused(serial, Refusal::VolumeLost),
         |scene, serial| scene.refused(serial, Refusal::VolumeForeign),
         |scene, serial| scene.refused(serial, Refusal::Other),
+        |scene, serial| scene.restoring(serial, Restore::UnderWay),
+        |scene, serial| scene.restoring(serial, Restore::Fails),
+        Scene::restored,
         |scene, serial| scene.trouble(serial, Trouble::ContainerFailing),
         |scene, serial| scene.ticket(serial, Start::Join(BTreeSet::new())),
         |scene, serial| scene.ticket(serial, Start::Resume),

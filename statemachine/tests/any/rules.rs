@@ -6,14 +6,14 @@ mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
-    Alive, Bind, Entry, Home, Ledger, Life, MemberId, MemberList, Membership, Memory, NodeSight, Phase, Plan, Pod,
-    PodStage, Role, Seeding, Serial, Sight, Start, Step, Storage, World,
+    Alive, Bind, Birth, Entry, Home, Ledger, Life, MemberId, MemberList, Membership, Memory, NodeSight, Origin, Phase,
+    Plan, Pod, PodStage, Readiness, Role, Seeding, Serial, Sight, Start, Step, Storage, World,
 };
 
 /// A rule: why a plan for this world must not be, if it must not.
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
-pub const RULES: [(&str, Rule); 24] = [
+pub const RULES: [(&str, Rule); 25] = [
     ("at most one change of members, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
@@ -24,6 +24,7 @@ pub const RULES: [(&str, Rule); 24] = [
     ("a member is resumed on its own volume", resumed_on_its_own_volume),
     ("no pod is deleted on a node that is away", no_pod_deleted_on_an_absent_node),
     ("seeded at most once", seeded_at_most_once),
+    ("a backup is restored before the seed, and only then", restored_before_the_seed),
     ("serials only go up", serials_only_go_up),
     ("no step contradicts another", no_contradiction),
     ("no well voter is stopped while another is down", no_well_voter_is_stopped_beside_an_ill_one),
@@ -75,7 +76,7 @@ fn pod(world: &World, serial: Serial) -> Option<&Pod> {
 fn alive(world: &World, serial: Serial) -> Option<&Alive> {
     match &pod(world, serial).filter(|pod| !pod.terminating)?.sight {
         Sight::Etcd(alive) => Some(alive),
-        Sight::Unknown | Sight::Waiting | Sight::Refused(_) => None,
+        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
     }
 }
 
@@ -208,7 +209,8 @@ fn a_create_goes_to_one_volume(world: &World, plan: &Plan) -> Result<(), String>
 fn resumed_on_its_own_volume(world: &World, plan: &Plan) -> Result<(), String> {
     let after = ledger_after(world, plan);
     for step in &plan.steps {
-        let Step::CreatePod { serial, bind, resume, release: _ } = step else { continue };
+        let Step::CreatePod { serial, bind, birth, release: _ } = step else { continue };
+        let resume = *birth == Birth::Resuming;
         let create = after.members.get(serial).and_then(|entry| entry.create.as_ref());
         let claim = world.seats.get(serial).and_then(|seat| seat.claim.as_ref());
         match bind {
@@ -251,6 +253,31 @@ fn seeded_at_most_once(world: &World, plan: &Plan) -> Result<(), String> {
         match step {
             Step::IssueTicket { serial, ticket, .. } if ticket.start == Start::Seed => {
                 need(after == Seeding::Begun(*serial), || format!("{serial} is not the seed of {after:?}"))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn restored_before_the_seed(world: &World, plan: &Plan) -> Result<(), String> {
+    let (before, after) = (ledger(world).seeding, ledger_after(world, plan).seeding);
+    let mut restoring = 0;
+    for step in &plan.steps {
+        match step {
+            Step::CreatePod { serial, birth: Birth::Restoring, .. } => {
+                restoring += 1;
+                need(after == Seeding::NotBegun, || format!("{serial} restores, and there is a seed"))?;
+                let ready = world.wish.origin == Origin::Backup(Readiness::Ready);
+                need(ready && restoring == 1, || format!("{serial} restores what can't be, or is being restored"))?;
+            }
+            Step::IssueTicket { serial, ticket, .. } if ticket.start == Start::Seed && before == Seeding::NotBegun => {
+                let restored = pod(world, *serial).is_some_and(|pod| pod.restores && pod.sight == Sight::Waiting);
+                need(restored || world.wish.origin == Origin::Nothing, || format!("{serial} has no backup"))?;
+            }
+            Step::AddLearner { serial, .. } => {
+                let carries = pod(world, *serial).is_some_and(|pod| pod.restores);
+                need(!carries, || format!("{serial} has a backup on its volume, and is to join"))?;
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! Judges what an operator means to do, and does, by what is really there: invariants that a look at a state alone can't
 //! tell, because it matters who brought it about.
 
-use quorate_statemachine::{Life, Plan, Role, Step, TemplateHash};
+use quorate_statemachine::{Birth, Ledger, Life, Memory, Plan, Role, Seeding, Step, TemplateHash};
 
 use crate::{
     config::Config,
@@ -85,8 +85,13 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
             let too_few = steady + usize::from(seat.steady()) < quorum(voters + 1);
             (seat.is(Role::Learner) && too_few).then_some(Broken::Quorum)
         }
+        Step::CreatePod { birth: Birth::Restoring, .. } => {
+            let chosen =
+                matches!(&*state.memory, Memory::Ledger(Ledger { seeding, .. }) if *seeding != Seeding::NotBegun);
+            chosen.then_some(Broken::RestoredAgain)
+        }
         Step::CreateClaim(_)
-        | Step::CreatePod { .. }
+        | Step::CreatePod { birth: Birth::Waiting | Birth::Resuming, .. }
         | Step::IssueTicket { .. }
         | Step::DeleteClaim { .. }
         | Step::LabelPod { .. }

@@ -247,6 +247,8 @@ impl Model for Quorate {
             Property::always(name(Broken::TwoMinors), |_, s: &State| s.broken != Some(Broken::TwoMinors)),
             Property::always(name(Broken::TooLow), |_, s: &State| s.broken != Some(Broken::TooLow)),
             Property::always(name(Broken::OldLog), |_, s: &State| s.broken != Some(Broken::OldLog)),
+            Property::always(name(Broken::Unrestored), |_, s: &State| s.broken != Some(Broken::Unrestored)),
+            Property::always(name(Broken::RestoredAgain), |_, s: &State| s.broken != Some(Broken::RestoredAgain)),
             Property::always(name(Broken::Untried), |_, s: &State| s.broken != Some(Broken::Untried)),
             Property::always(COMES_TO_REST, |m: &Self, s: &State| {
                 s.broken.is_some() || m.calm.comes(&m.config, s, None).is_ok()
@@ -279,6 +281,8 @@ pub fn name(broken: Broken) -> &'static str {
         Broken::TooLow => "no member is told to run less than the cluster runs at",
         Broken::OldLog => "no member gets a log that its minor can't read",
         Broken::Untried => "no running member is told to run what was not tried on its node",
+        Broken::Unrestored => "a cluster that is to begin with a backup begins with it",
+        Broken::RestoredAgain => "nothing is restored once a seed was chosen",
         Broken::RunAway => "serials are not handed out without end",
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use quorate_statemachine::{
-    Entry, Ledger, Life, Memory, Minor, Retention, Role, Seeding, Serial, Standing, Storage, TemplateHash, Wish,
+    Entry, Ledger, Life, Memory, Minor, Readiness, Retention, Role, Seeding, Serial, Standing, Storage, TemplateHash,
+    Wish,
 };
 
 use crate::{
@@ -78,6 +79,7 @@ pub fn voters(replicas: u8) -> Wish {
         release: release(USUAL),
         stops: [5, 6, 7].into_iter().map(|minor| (Minor(u16::from(minor)), release(minor))).collect(),
         storage: Storage::Claims { on_delete: Retention::Delete, on_scale_down: Retention::Delete },
+        origin: quorate_statemachine::Origin::Nothing,
     }
 }
 
@@ -117,6 +119,16 @@ impl Config {
             }
         };
         Self { wishes, volumes, ..self }
+    }
+
+    /// The cluster begins with a backup.
+    pub fn restored(self) -> Self {
+        let origin = quorate_statemachine::Origin::Backup(Readiness::Ready);
+        Self { wishes: self.wishes.into_iter().map(|wish| Wish { origin, ..wish }).collect(), ..self }
+    }
+
+    pub fn restores(&self) -> bool {
+        self.wishes.iter().any(|wish| wish.origin != quorate_statemachine::Origin::Nothing)
     }
 
     pub fn prompt(self) -> Self {
@@ -193,6 +205,7 @@ impl Config {
         let pod = Pod {
             made: 0,
             volume: 0,
+            restores: false,
             stage: Stage::Placed,
             terminating: false,
             age: Age::Old,

@@ -64,6 +64,20 @@ impl Kind {
     /// What may come in between while members are restarted one by one.
     pub const ROLLING: &[Self] =
         &[Self::Kill, Self::DeletePod, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Blind, Self::Crash];
+    /// What may come in between while a backup is restored. (What `Birth` leaves, a restored log never has.)
+    pub const RESTORING: &[Self] = &[
+        Self::Kill,
+        Self::DeletePod,
+        Self::Finish,
+        Self::DeleteClaim,
+        Self::Swap,
+        Self::Cut,
+        Self::Gone,
+        Self::Late,
+        Self::AllPods,
+        Self::StatusLost,
+        Self::Blind,
+    ];
     /// Everything, and the operator crashes at any time.
     pub const ALL: &[Self] = &[
         Self::Kill,

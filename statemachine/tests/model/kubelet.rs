@@ -43,13 +43,22 @@ impl Seat {
             return Verdict::Refuse(Refusal::Other);
         }
         match (start, data) {
-            (_, Data::Foreign) => Verdict::Refuse(Refusal::VolumeForeign),
-            (_, Data::NoEntry { marker } | Data::Entries { marker, .. }) if marker != pod.volume => {
+            (_, Data::Foreign)
+            | (Start::Seed | Start::Join(_) | Start::Resume, Data::Half { .. } | Data::Restored { .. }) => {
                 Verdict::Refuse(Refusal::VolumeForeign)
             }
+            (
+                _,
+                Data::NoEntry { marker }
+                | Data::Entries { marker, .. }
+                | Data::Half { marker }
+                | Data::Restored { marker },
+            ) if marker != pod.volume => Verdict::Refuse(Refusal::VolumeForeign),
+            (Start::Restored, Data::Restored { .. })
+            | (Start::Seed | Start::Join(_), Data::Empty | Data::NoEntry { .. }) => Verdict::Create,
             (_, Data::Entries { .. }) => Verdict::Resume,
-            (Start::Resume, Data::Empty | Data::NoEntry { .. }) => Verdict::Refuse(Refusal::VolumeLost),
-            (Start::Seed | Start::Join(_), Data::Empty | Data::NoEntry { .. }) => Verdict::Create,
+            (Start::Restored, Data::Empty | Data::NoEntry { .. } | Data::Half { .. })
+            | (Start::Resume, Data::Empty | Data::NoEntry { .. }) => Verdict::Refuse(Refusal::VolumeLost),
         }
     }
 
@@ -93,6 +102,7 @@ impl State {
                 self.launch(config, serial);
                 true
             }
+            (Stage::Placed, Process::Restoring) => self.restore(config, serial),
             (Stage::Placed, Process::Waiting | Process::Dead | Process::Refused(_)) => self.launch(config, serial),
             (Stage::Placed, Process::Off | Process::Etcd) | (Stage::Finished, _) => false,
         }
@@ -110,6 +120,35 @@ impl State {
         }
         if let Some(pod) = &mut seat.pod {
             pod.stage = Stage::Placed;
+            pod.process = if pod.restores && pod.ticket.is_none() { Process::Restoring } else { Process::Waiting };
+        }
+        self.begin_restore(serial);
+        self.launch(config, serial);
+        true
+    }
+
+    /// What is on the volume is half of it from here on, unless etcd was started there or all of it is there.
+    fn begin_restore(&mut self, serial: u8) {
+        let Some(pod) = self.seat(serial).pod.filter(|pod| pod.process == Process::Restoring) else { return };
+        match self.seat(serial).data() {
+            Some(Data::Empty) => self.seat_mut(serial).put(Data::Half { marker: pod.volume }),
+            Some(
+                Data::NoEntry { .. } | Data::Entries { .. } | Data::Half { .. } | Data::Restored { .. } | Data::Foreign,
+            )
+            | None => {}
+        }
+    }
+
+    /// The restore comes to its end; the launcher follows.
+    fn restore(&mut self, config: &Config, serial: u8) -> bool {
+        let seat = self.seat_mut(serial);
+        match seat.data() {
+            Some(Data::Half { marker }) => seat.put(Data::Restored { marker }),
+            // It says so, and tries again.
+            Some(Data::Foreign) => return false,
+            Some(Data::Empty | Data::NoEntry { .. } | Data::Entries { .. } | Data::Restored { .. }) | None => {}
+        }
+        if let Some(pod) = &mut seat.pod {
             pod.process = Process::Waiting;
         }
         self.launch(config, serial);
@@ -119,6 +158,9 @@ impl State {
     /// The launcher looks at its ticket, and starts etcd or says why not.
     fn launch(&mut self, config: &Config, serial: u8) -> bool {
         let before = self.seat(serial);
+        if before.pod.is_some_and(|pod| pod.process == Process::Restoring) {
+            return false;
+        }
         let process = match before.verdict() {
             Verdict::Wait => Process::Waiting,
             Verdict::Refuse(refusal) => Process::Refused(refusal),
@@ -135,7 +177,7 @@ impl State {
         let Some(Pod { ticket: Some(ticket), volume: marker, .. }) = self.seat(serial).pod else { return Process::Off };
         let known = self.members();
         match ticket.start {
-            Start::Seed if known != Serials::default() => {
+            Start::Seed | Start::Restored if known != Serials::default() => {
                 self.break_with(Broken::SeededTwice);
                 Process::Dead
             }
@@ -143,7 +185,7 @@ impl State {
                 self.seat_mut(serial).put(Data::NoEntry { marker });
                 Process::Dead
             }
-            Start::Seed => {
+            Start::Seed | Start::Restored => {
                 self.found(serial);
                 let seat = self.seat_mut(serial);
                 seat.member = Some(Member { role: Role::Voter, started: true, matched: true });

@@ -99,6 +99,17 @@ fn five_are_founded() {
 }
 
 #[test]
+fn begins_with_a_backup() {
+    let from = |name, size| Config::new(name, Origin::Nothing, [voters(size)]).restored();
+    exhaust(from("a backup -> 1", 1).faults(at_least(2), Kind::RESTORING));
+    exhaust(from("a backup -> 3", 3).faults(0, Kind::RESTORING));
+    exhaust(from("a backup -> 3 in a prompt world", 3).prompt().faults(at_least(1), Kind::RESTORING));
+    exhaust(from("a backup -> 1 by two operators", 1).operators(2).faults(1, Kind::RESTORING));
+    exhaust(from("a backup -> 1, seen piece by piece", 1).piecemeal().faults(1, Kind::RESTORING));
+    exhaust(from("a backup -> 3 on emptyDirs", 3).on(Volumes::Ephemeral).prompt().faults(1, Kind::RESTORING));
+}
+
+#[test]
 fn one_grows_to_three() {
     let grows = |name| Config::new(name, Origin::Standing(1), [voters(3)]);
     exhaust(grows("1 -> 3").faults(1, Kind::ALL));
@@ -291,6 +302,9 @@ fn planted_mistakes_are_caught() {
     let founding = Config::new("planted", Origin::Nothing, [voters(3)]);
     catch(founding, Mistake::SeededTwice, Broken::SeededTwice);
     catch(from(3, 1), Mistake::VolumeDeletedBeforeRemoval, Broken::VolumeDeleted);
+    let restored = || Config::new("planted", Origin::Nothing, [voters(3)]).restored();
+    catch(restored(), Mistake::SeededUnrestored, Broken::Unrestored);
+    catch(restored().faults(1, &[Kind::DeletePod]), Mistake::RestoredAgain, Broken::RestoredAgain);
     let up = || versions("planted", 3, &[6, 7]).prompt();
     catch(up(), Mistake::SwitchedTwo, Broken::StoppedBesideDown);
     catch(versions("planted", 3, &[6, 7]), Mistake::SwitchedBeforeBack, Broken::StoppedBesideDown);

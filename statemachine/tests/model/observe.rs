@@ -7,7 +7,8 @@ use std::{
 
 use quorate_statemachine::{
     Alive, Claim, Freshness, Home, Link, Listed, MemberId, MemberList, Membership, Memory, Millis, Minor, NodeName,
-    NodeSight, Overall, Pod, PodStage, Resize, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, Uid, World,
+    NodeSight, Overall, Pod, PodStage, Resize, Restore, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, Uid,
+    World,
 };
 
 use crate::state;
@@ -116,7 +117,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
     };
     let ticket = pod.ticket.map(|ticket| Ticket {
         start: match ticket.start {
-            state::Start::Seed => Start::Seed,
+            state::Start::Seed | state::Start::Restored => Start::Seed,
             state::Start::Join(known) => Start::Join(ids(known).collect()),
             state::Start::Resume => Start::Resume,
         },
@@ -129,6 +130,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
         node: (pod.stage != Stage::Unplaced).then(|| node_name(serial, seat.node_made)),
         stage: match pod.stage {
             Stage::Unplaced => PodStage::Pending,
+            Stage::Placed if pod.process == Process::Restoring => PodStage::Pending,
             Stage::Placed => PodStage::Running,
             Stage::Finished => PodStage::Finished,
         },
@@ -139,6 +141,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
             (Stage::Unplaced | Stage::Placed | Stage::Finished, _) => None,
         },
         volume: volume(pod.volume),
+        restores: pod.restores,
         ticket,
         ticket_since: pod.ticket.map_or(Millis(0), |ticket| since(ticket.age)),
         template: TemplateHash(u64::from(pod.template)),
@@ -164,6 +167,7 @@ fn sight(state: &State, serial: u8, process: Process) -> Sight {
     let seat = state.seat(serial);
     match process {
         Process::Off | Process::Dead => Sight::Unknown,
+        Process::Restoring => Sight::Restoring(Restore::UnderWay),
         Process::Waiting => Sight::Waiting,
         Process::Refused(refusal) => Sight::Refused(refusal),
         Process::Etcd => Sight::Etcd(Alive {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quorate_statemachine::{Bind, Freshness, Life, Memory, Plan, Release, Retention, Role, Step, Storage};
+use quorate_statemachine::{Bind, Birth, Freshness, Life, Memory, Plan, Release, Retention, Role, Step, Storage};
 
 use crate::{
     blame::{blame, blame_plan},
@@ -183,10 +183,10 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
     let Held { step, stale } = held;
     match step {
         Step::CreateClaim(serial) => create_claim(state, intent, small(serial)),
-        Step::CreatePod { serial, bind, resume, release } => {
-            create_pod(config, state, intent, small(serial), &bind, resume.then_some(Start::Resume), &release)
+        Step::CreatePod { serial, bind, birth, release } => {
+            create_pod(config, state, intent, small(serial), &bind, birth, &release)
         }
-        Step::IssueTicket { serial, ticket, .. } if !stale => issue(state, small(serial), &ticket),
+        Step::IssueTicket { serial, ticket, .. } if !stale => issue(config, state, small(serial), &ticket),
         Step::DeletePod { serial, .. } if !stale => delete_pod(config, state, small(serial)),
         Step::DeleteClaim { serial, claim } => {
             let serial = small(serial);
@@ -264,7 +264,7 @@ fn create_pod(
     intent: &Intent,
     serial: u8,
     bind: &Bind,
-    start: Option<Start>,
+    birth: Birth,
     release: &Release,
 ) -> Result<(), Denied> {
     if serial >= SERIALS {
@@ -285,11 +285,13 @@ fn create_pod(
         return Err(Denied);
     }
     seat.pods_made += u8::from(*bind == Bind::Ephemeral);
-    let ticket = start.map(|start| Ticket { start, volume: made.1, age: Age::New });
+    let resume = Ticket { start: Start::Resume, volume: made.1, age: Age::New };
+    let ticket = (birth == Birth::Resuming).then_some(resume);
     let release = minor_of(release);
     seat.pod = Some(Pod {
         made: made.0,
         volume: made.1,
+        restores: birth == Birth::Restoring,
         stage: Stage::Unplaced,
         terminating: false,
         age: Age::New,
@@ -304,17 +306,22 @@ fn create_pod(
     Ok(())
 }
 
-fn issue(state: &mut State, serial: u8, ticket: &quorate_statemachine::Ticket) -> Result<(), Denied> {
+fn issue(config: &Config, state: &mut State, serial: u8, ticket: &quorate_statemachine::Ticket) -> Result<(), Denied> {
     use quorate_statemachine::Start as Wanted;
     let volume = made_of(&ticket.volume, serial).unwrap_or(NO_VOLUME);
     let start = match &ticket.start {
+        Wanted::Seed if config.restores() => Start::Restored,
         Wanted::Seed => Start::Seed,
         Wanted::Join(set) => Start::Join(set.iter().filter_map(|id| serial_of(*id)).collect()),
         Wanted::Resume => Start::Resume,
     };
     let seeded_before = state.serials().any(|other| other != serial && state.seat(other).create.is_some());
-    if start == Start::Seed && seeded_before {
+    if matches!(start, Start::Seed | Start::Restored) && seeded_before {
         state.break_with(Broken::SeededTwice);
+    }
+    let restored = matches!(state.seat(serial).data(), Some(Data::Restored { .. } | Data::Entries { .. }));
+    if start == Start::Restored && !restored {
+        state.break_with(Broken::Unrestored);
     }
     let seat = state.seat_mut(serial);
     let pod = seat.pod.as_mut().ok_or(Denied)?;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use quorate_statemachine::{
-    Bind, FIRST_WITH_NEW_LOG, MemberId, MemberList, Membership, Memory, NodeSight, Plan, Role, Seat, Seeding, Serial,
-    Sight, Start, Step, Ticket, World, plan,
+    Bind, Birth, FIRST_WITH_NEW_LOG, MemberId, MemberList, Membership, Memory, NodeSight, Plan, Role, Seat, Seeding,
+    Serial, Sight, Start, Step, Ticket, World, plan,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,10 @@ pub enum Mistake {
     LogsLeft,
     /// Nothing is tried before.
     Untried,
+    /// The first pod whose launcher waits becomes the seed, whatever is on its volume.
+    SeededUnrestored,
+    /// The pod of a seed restores whenever it is made.
+    RestoredAgain,
     /// A pod on an unreachable node is deleted by force and started elsewhere.
     ForceDeletedUnreachable,
 }
@@ -65,6 +69,8 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         }
         Mistake::LeaderSwitched => switch_tried(world, &mut plan, |calm, _| calm),
         Mistake::LogsLeft => leave_logs(world, &plan),
+        Mistake::SeededUnrestored => seed_unrestored(world, &mut plan),
+        Mistake::RestoredAgain => Some(plan.steps.clone().into_iter().map(restoring).collect()),
     };
     if let Some(steps) = spoilt {
         plan.steps = steps;
@@ -147,7 +153,7 @@ fn create_again(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
         match (pod, claim) {
             (None, None) => {
                 let release = world.wish.release.clone();
-                let pod = Step::CreatePod { serial, bind: Bind::NewClaim, resume: false, release };
+                let pod = Step::CreatePod { serial, bind: Bind::NewClaim, birth: Birth::Waiting, release };
                 return Some(vec![Step::CreateClaim(serial), pod]);
             }
             (Some(pod), Some(claim)) if claim.uid != first && pod.sight == Sight::Waiting => {
@@ -194,6 +200,30 @@ fn seed_another(world: &World) -> Option<Vec<Step>> {
     Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
 }
 
+fn seed_unrestored(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    let mut ledger = ledger.clone();
+    let (serial, pod) = world
+        .seats
+        .iter()
+        .filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?)))
+        .find(|(_, pod)| pod.sight == Sight::Waiting && !pod.restores && ledger.seeding == Seeding::NotBegun)?;
+    ledger.seeding = Seeding::Begun(serial);
+    ledger.members.get_mut(&serial)?.create = Some(pod.volume.clone());
+    plan.ledger = Some(ledger);
+    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone(), version: None };
+    Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
+}
+
+fn restoring(step: Step) -> Step {
+    match step {
+        Step::CreatePod { serial, bind, birth: _, release } => {
+            Step::CreatePod { serial, bind, birth: Birth::Restoring, release }
+        }
+        other => other,
+    }
+}
+
 fn delete_first(world: &World, plan: &Plan) -> Option<Vec<Step>> {
     let serial = plan.steps.iter().find_map(|step| match step {
         Step::Remove { serial, .. } => *serial,
@@ -216,7 +246,7 @@ fn start_elsewhere(world: &World) -> Option<Vec<Step>> {
             (None, Some(claim)) if entry.node.as_ref().is_some_and(cut) => {
                 let bind = Bind::Claim(claim.uid.clone());
                 let release = world.wish.release.clone();
-                return Some(vec![Step::CreatePod { serial: *serial, bind, resume: true, release }]);
+                return Some(vec![Step::CreatePod { serial: *serial, bind, birth: Birth::Resuming, release }]);
             }
             (Some(_) | None, _) => {}
         }

@@ -154,6 +154,7 @@ fn waits_rightly(config: &Config, state: &State, plan: &Plan) -> bool {
         Phase::Failed => *state.memory == Memory::Blank && taken,
         Phase::Seeding => says(Finding::SeedRefused) && state.seats.iter().any(|s| s.data() == Some(Data::Foreign)),
         Phase::Pending
+        | Phase::Restoring
         | Phase::Growing
         | Phase::Running
         | Phase::Scaling

@@ -57,6 +57,10 @@ pub enum Data {
     NoEntry { marker: u8 },
     /// A marker and a WAL with entries; `acked`: among them every write that was ever acknowledged.
     Entries { marker: u8, acked: bool },
+    /// A marker, and half a backup.
+    Half { marker: u8 },
+    /// A marker and a whole backup, on which etcd was not started yet.
+    Restored { marker: u8 },
     /// Something of somebody else.
     Foreign,
 }
@@ -91,6 +95,8 @@ pub enum Age {
 pub enum Process {
     /// No container was started yet, or none will be again.
     Off,
+    /// A backup is being restored, before the launcher.
+    Restoring,
     /// The launcher waits for a ticket.
     Waiting,
     Refused(Refusal),
@@ -102,6 +108,8 @@ pub enum Process {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Start {
     Seed,
+    /// A seed, on what was restored.
+    Restored,
     Join(Serials),
     Resume,
 }
@@ -120,6 +128,8 @@ pub struct Pod {
     pub made: u8,
     /// The volume it was made for.
     pub volume: u8,
+    /// Before its launcher it restores a backup.
+    pub restores: bool,
     pub stage: Stage,
     pub terminating: bool,
     pub age: Age,
@@ -293,6 +303,8 @@ pub enum Broken {
     TooLow,
     OldLog,
     Untried,
+    Unrestored,
+    RestoredAgain,
 }
 
 /// Everything that is really there.

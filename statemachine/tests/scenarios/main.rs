@@ -14,6 +14,7 @@ mod promoting;
 mod resizing;
 mod restarting;
 mod resting;
+mod restoring;
 mod shrinking;
 mod spares;
 mod upgrading;

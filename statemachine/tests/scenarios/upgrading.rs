@@ -1,7 +1,7 @@
 //! Versions going up, one minor a step; and back, while the old one still runs somewhere.
 
 use quorate_statemachine::{
-    Bind, Finding, Image, LookAgain, Minor, Outcome, Phase, Release, Serial, Step, Trouble, Version,
+    Bind, Birth, Finding, Image, LookAgain, Minor, Outcome, Phase, Release, Serial, Step, Trouble, Version,
 };
 
 use crate::scene::{Scene, USUAL, cluster, founding, id, release, seeding};
@@ -334,7 +334,7 @@ fn the_version_of_a_new_pod_is_what_its_member_ran() {
     let expected = Step::CreatePod {
         serial: Serial(2),
         bind: Bind::Claim(crate::scene::claim_uid(2)),
-        resume: true,
+        birth: Birth::Resuming,
         release: release(USUAL),
     };
     assert_eq!(step.first(), Some(&expected));

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
     Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
-    Membership, Memory, Millis, NodeName, NodeSight, Overall, Pod, PodStage, Refusal, Release, Resize, Retention, Role,
-    STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash, Ticket, Trouble, Uid, Version, Wish,
-    World,
+    Membership, Memory, Millis, NodeName, NodeSight, Origin, Overall, Pod, PodStage, Readiness, Refusal, Release,
+    Resize, Restore, Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash,
+    Ticket, Trouble, Uid, Version, Wish, World,
 };
 
 pub const NOW: Millis = Millis(1_000_000_000);
@@ -71,6 +71,7 @@ pub fn wished(replicas: u8) -> Scene {
                 release: release(USUAL),
                 stops: STOPS.into_iter().map(|stop| (stop.minor, release(stop))).collect(),
                 storage,
+                origin: Origin::Nothing,
             },
             memory: Memory::Blank,
             seats: BTreeMap::new(),
@@ -213,6 +214,7 @@ fn pod(serial: u32, volume: Uid) -> Pod {
         terminating: false,
         trouble: None,
         volume,
+        restores: false,
         ticket: None,
         ticket_since: Millis(0),
         template: TEMPLATE,
@@ -242,6 +244,12 @@ impl Scene {
     /// etcd 3.5 takes one learner at a time.
     pub fn one_learner_at_a_time(self) -> Self {
         self.all_run(Version::new(5, 35))
+    }
+
+    /// The cluster is to begin with a backup.
+    pub fn begins_with_backup(mut self, readiness: Readiness) -> Self {
+        self.world.wish.origin = Origin::Backup(readiness);
+        self
     }
 
     pub fn retaining(mut self) -> Self {
@@ -320,6 +328,16 @@ impl Scene {
 
     pub fn waiting(self, serial: u32) -> Self {
         self.sees(serial, Sight::Waiting)
+    }
+
+    /// Its pod restores the backup, and is at it.
+    pub fn restoring(self, serial: u32, restore: Restore) -> Self {
+        self.restored(serial).sees(serial, Sight::Restoring(restore)).pod(serial, |pod| pod.stage = PodStage::Pending)
+    }
+
+    /// Its pod has restored the backup; the launcher waits.
+    pub fn restored(self, serial: u32) -> Self {
+        self.pod(serial, |pod| pod.restores = true)
     }
 
     pub fn refused(self, serial: u32, refusal: Refusal) -> Self {

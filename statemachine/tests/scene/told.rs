@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quorate_statemachine::{
-    Bind, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Serial, Start, Step, Version, plan,
+    Bind, Birth, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Serial, Start, Step, Version, plan,
 };
 
 use super::{Scene, USUAL};
@@ -123,8 +123,12 @@ impl Told {
         };
         match step {
             Step::CreateClaim(serial) => format!("claim {serial}"),
-            Step::CreatePod { serial, bind, resume, release } => {
-                let verb = if *resume { "resume" } else { "pod" };
+            Step::CreatePod { serial, bind, birth, release } => {
+                let verb = match birth {
+                    Birth::Waiting => "pod",
+                    Birth::Restoring => "restore",
+                    Birth::Resuming => "resume",
+                };
                 let what = if release.version == USUAL { String::new() } else { format!(" as {}", release.version) };
                 match bind {
                     Bind::Claim(uid) => format!("{verb} {serial} on {}{what}", uid.as_str()),

@@ -1,0 +1,149 @@
+//! What lies on a member's volume beside etcd's data: the marker, by which the volume says whose it is and whether a backup
+//! was restored onto it. It reads, writes and clears away; what a volume may be used for is decided elsewhere.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::Identity;
+use crate::ticket::{DATA_FOLDER, EtcdVersion, MemberName, VolumeUid};
+
+/// The file by which a volume says whose it is.
+pub(super) const FILE: &str = "quorate.json";
+/// The marker while it is written.
+pub(super) const UNFINISHED: &str = "quorate.json.new";
+/// The data directory while it is deleted: a crash in the middle must not leave a half of it under its name.
+const DATA_DISCARDED: &str = "data.discarded";
+/// What a fresh ext4 file system holds.
+const LOST_AND_FOUND: &str = "lost+found";
+/// The marker's form, to be raised when an older launcher must not read a newer marker.
+const FORMAT: u32 = 1;
+/// No marker is longer; a larger file is not read.
+const MAX_BYTES: u64 = 4096;
+/// As etcd creates it.
+const DATA_MODE: u32 = 0o700;
+
+/// What the marker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Marker {
+    format: u32,
+    /// Whose the volume is.
+    pub member: MemberName,
+    /// Which volume it was when it was marked.
+    pub volume: VolumeUid,
+    /// How far the restore of a backup onto it has come. Nothing, if none was asked for, and from the first start of etcd
+    /// on: what is restored later than that would be an older state under the same identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<Restore>,
+}
+
+/// How far a restore has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Restore {
+    /// Whatever is there may be half of it.
+    Begun,
+    /// All of it is there, for etcd of this version.
+    Done(EtcdVersion),
+}
+
+/// A marker that can't be understood.
+#[derive(Debug, thiserror::Error)]
+#[error("the marker {path}: {problem}")]
+pub struct MarkerError {
+    path: String,
+    problem: String,
+}
+
+impl Marker {
+    /// The marker of a member that starts with nothing, or goes on with what it has.
+    pub fn of(Identity { member, volume }: &Identity) -> Self {
+        Self { format: FORMAT, member: member.clone(), volume: volume.clone(), restore: None }
+    }
+
+    /// The same, with how far a restore has come.
+    pub fn restoring(self, restore: Restore) -> Self {
+        Self { restore: Some(restore), ..self }
+    }
+
+    /// Whether it is this member's on this volume.
+    pub fn is_of(&self, own: &Identity) -> bool {
+        self.member == own.member && self.volume == own.volume
+    }
+
+    /// The marker of the volume that is mounted there; nothing if there is none.
+    pub fn read(root: &Path) -> Result<Option<Self>, MarkerError> {
+        let path = root.join(FILE);
+        let odd = |problem: &dyn std::fmt::Display| MarkerError {
+            path: path.display().to_string(),
+            problem: problem.to_string(),
+        };
+        match fs::metadata(&path) {
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(fault) => return Err(odd(&fault)),
+            Ok(metadata) if !metadata.is_file() || metadata.len() > MAX_BYTES => return Err(odd(&"not a marker")),
+            Ok(_) => (),
+        }
+        let bytes = fs::read(&path).map_err(|fault| odd(&fault))?;
+        let marker: Self = serde_json::from_slice(&bytes).map_err(|fault| odd(&fault))?;
+        if marker.format != FORMAT {
+            return Err(odd(&format!("of format {}, this launcher reads {FORMAT}", marker.format)));
+        }
+        Ok(Some(marker))
+    }
+
+    /// Writes it whole or not at all, and lasting.
+    pub fn write(&self, root: &Path) -> io::Result<()> {
+        let unfinished = root.join(UNFINISHED);
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, root.join(FILE))?;
+        File::open(root)?.sync_all()
+    }
+}
+
+/// The name of the first thing on a volume without a marker that is data. An empty data directory is none.
+pub fn first_data(root: &Path) -> io::Result<Option<String>> {
+    for entry in fs::read_dir(root)? {
+        let name = entry?.file_name();
+        let empty_data = name == DATA_FOLDER && is_empty_folder(&root.join(DATA_FOLDER))?;
+        if name != LOST_AND_FOUND && name != UNFINISHED && !empty_data {
+            return Ok(Some(name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// Deletes the data directory, whole or not at all under its name, and makes an empty one.
+pub fn discard(root: &Path) -> io::Result<()> {
+    let discarded = root.join(DATA_DISCARDED);
+    absent_is_fine(fs::remove_dir_all(&discarded))?;
+    absent_is_fine(fs::rename(root.join(DATA_FOLDER), &discarded))?;
+    absent_is_fine(fs::remove_dir_all(&discarded))?;
+    make_data_dir(root)
+}
+
+/// Makes the data directory, so that one sync of the root covers marker and directory: etcd would not sync it.
+pub fn make_data_dir(root: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(DATA_MODE).create(root.join(DATA_FOLDER)) {
+        Err(fault) if fault.kind() != io::ErrorKind::AlreadyExists => return Err(fault),
+        Ok(()) | Err(_) => (),
+    }
+    File::open(root)?.sync_all()
+}
+
+fn is_empty_folder(path: &Path) -> io::Result<bool> {
+    Ok(fs::symlink_metadata(path)?.is_dir() && fs::read_dir(path)?.next().is_none())
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

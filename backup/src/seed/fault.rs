@@ -1,0 +1,158 @@
+//! Why a seed's volume was not filled, told apart by who can do what about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::is_full;
+use crate::bolt::AppendError;
+use crate::format::{ChainError, DataError};
+use crate::launch::marker::MarkerError;
+use crate::launch::{Reason, Refusal};
+use crate::restore::RestoreError;
+use crate::store::StoreError;
+use crate::ticket::{MemberName, VolumeUid};
+use crate::wal::WalError;
+
+/// What etcdutl says when a disk is full.
+const DISK_IS_FULL: &str = "no space left on device";
+
+/// Why the volume was not filled.
+#[derive(Debug, thiserror::Error)]
+pub enum SeedError {
+    /// The backup could not be restored.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The volume's marker can't be understood.
+    #[error(transparent)]
+    Marker(#[from] MarkerError),
+    /// The ticket's file can't be read.
+    #[error("{0}")]
+    Ticket(String),
+    /// The volume can't be read or written.
+    #[error("failed to {what} the volume {}: {source}", volume.display())]
+    Volume {
+        /// What was to be done.
+        what: &'static str,
+        /// Where it is mounted.
+        volume: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// Another process works on it.
+    #[error("another process holds the volume: an earlier restore has not ended yet")]
+    InUse,
+    /// There is data without a marker.
+    #[error("the volume holds {0:?} and no marker; nothing of it is touched: clear it")]
+    OtherData(String),
+    /// It is another's.
+    #[error("the volume carries the marker of member {member} on volume {volume}; nothing of it is touched: clear it")]
+    OtherMarker {
+        /// Of which member.
+        member: MemberName,
+        /// On which volume.
+        volume: VolumeUid,
+    },
+    /// The volume is too small.
+    #[error(
+        "the volume has {free} bytes free, and the restore needs {needed}: the database twice, and its log; make \
+         spec.storage.size larger"
+    )]
+    NoRoom {
+        /// Bytes that it takes.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
+    },
+    /// The database would not let etcd write.
+    #[error(
+        "the restored database takes {database} bytes, and etcd may have {quota}: it would refuse every write; make \
+         spec.etcd.quota larger"
+    )]
+    AboveQuota {
+        /// Its size in bytes.
+        database: u64,
+        /// The quota in bytes.
+        quota: u64,
+    },
+    /// The log can't be read.
+    #[error(transparent)]
+    Log(#[from] WalError),
+    /// etcdutl has made no log.
+    #[error("etcdutl has made no write-ahead log with an entry")]
+    NoLog,
+}
+
+impl SeedError {
+    pub(super) fn volume(what: &'static str, volume: &Path, source: io::Error) -> Self {
+        Self::Volume { what, volume: volume.to_owned(), source }
+    }
+
+    /// The same for the notice board.
+    pub(super) fn refusal(&self) -> Refusal {
+        let reason = match self {
+            Self::Restore(error) => of_restore(error),
+            Self::Marker(_) => Reason::VolumeUnreadable,
+            Self::Ticket(_) => Reason::BadTicket,
+            Self::Volume { source, .. } => or_no_room(source, Reason::VolumeUnreadable),
+            Self::InUse => Reason::VolumeInUse,
+            Self::OtherData(_) | Self::OtherMarker { .. } => Reason::VolumeHasOtherData,
+            Self::NoRoom { .. } => Reason::NoRoom,
+            Self::AboveQuota { .. } => Reason::AboveQuota,
+            Self::Log(_) | Self::NoLog => Reason::RestoreFailed,
+        };
+        Refusal::new(reason, self.to_string())
+    }
+}
+
+impl From<crate::store::StoreError> for SeedError {
+    fn from(error: StoreError) -> Self {
+        Self::Restore(error.into())
+    }
+}
+
+fn or_no_room(fault: &io::Error, otherwise: Reason) -> Reason {
+    if is_full(fault) { Reason::NoRoom } else { otherwise }
+}
+
+fn of_store(error: &StoreError) -> Reason {
+    match error {
+        StoreError::Address(_)
+        | StoreError::Options(_)
+        | StoreError::Credentials(_)
+        | StoreError::Certificates { .. }
+        | StoreError::Open { .. } => Reason::StoreInvalid,
+        StoreError::NoBucket(_) => Reason::BucketMissing,
+        StoreError::Refused { .. } => Reason::StoreRefused,
+        StoreError::OtherFormat { .. } => Reason::BackupMissing,
+        // Of a manifest or a data object, whose name was read in the store.
+        StoreError::Missing(_) | StoreError::Short { .. } | StoreError::TooLarge { .. } => Reason::BackupDamaged,
+        StoreError::Failed { .. } | StoreError::Overwrites { .. } => Reason::StoreFailed,
+    }
+}
+
+fn of_restore(error: &RestoreError) -> Reason {
+    match error {
+        RestoreError::Store(error)
+        | RestoreError::Chain(ChainError::Store(error))
+        | RestoreError::Data(DataError::Store(error)) => of_store(error),
+        RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
+        RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
+        | RestoreError::Data(DataError::Frame { .. } | DataError::Hash(_))
+        | RestoreError::Delta { .. }
+        | RestoreError::Full { .. }
+        | RestoreError::Bolt(_)
+        | RestoreError::Append(AppendError::Bolt(_) | AppendError::LastKey(_) | AppendError::Order { .. }) => {
+            Reason::BackupDamaged
+        }
+        RestoreError::Append(AppendError::Write(source)) | RestoreError::Write { source, .. } => {
+            or_no_room(source, Reason::RestoreFailed)
+        }
+        RestoreError::Etcdutl { stderr, .. } if stderr.contains(DISK_IS_FULL) => Reason::NoRoom,
+        RestoreError::Data(DataError::Thread(_))
+        | RestoreError::Exists(_)
+        | RestoreError::Busy(_)
+        | RestoreError::Run { .. }
+        | RestoreError::Etcdutl { .. }
+        | RestoreError::Thread(_) => Reason::RestoreFailed,
+    }
+}

@@ -1,0 +1,134 @@
+//! Restores a backup onto the volume of a new cluster's first member, before its launcher. The volume's marker says how far
+//! that has come, so whatever was killed is repeated, and nothing is ever restored onto a volume on which etcd was started.
+//! It starts nothing.
+
+mod fault;
+mod room;
+mod serve;
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::format::Chain;
+use crate::launch::Identity;
+use crate::launch::marker::{self, Marker, Restore};
+use crate::launch::ticket_file;
+use crate::restore::{self, Damaged, Membership, Progress, Restored, Tool, Wanted};
+use crate::store::Store;
+use crate::ticket::{DATA_FOLDER, EtcdVersion};
+use crate::wal::{self, Wal};
+
+pub use fault::SeedError;
+pub use serve::{Desk, until_restored};
+
+/// What a seed is to be.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// Its volume's root.
+    pub volume: PathBuf,
+    /// Whose the volume is.
+    pub identity: Identity,
+    /// The version of etcd that will run.
+    pub version: EtcdVersion,
+    /// The file that shows the pod's ticket. Once there is one, it is the launcher's turn.
+    pub ticket: PathBuf,
+    /// etcd's limit for its database, in bytes.
+    pub quota: Option<u64>,
+    /// Which backup, and up to where.
+    pub wanted: Wanted,
+    /// etcdutl.
+    pub tool: Tool,
+    /// Which member it becomes.
+    pub membership: Membership,
+}
+
+/// How it ended well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filled {
+    /// The backup was restored now.
+    Now(Restored),
+    /// It had been restored before.
+    Before,
+    /// etcd was started here, or was told to: nothing was done.
+    Started,
+}
+
+/// Restores the backup onto the volume, unless that was done before.
+pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Sync)) -> Result<Filled, SeedError> {
+    let Order { volume, identity, version, ticket, quota, wanted, tool, membership } = order;
+    // A container that is started once more, as after its node's: the launcher judges what is on the volume.
+    if ticket_file::read(ticket).map_err(|refusal| SeedError::Ticket(refusal.message))?.is_some() {
+        return Ok(Filled::Started);
+    }
+    let _held = lock(volume)?;
+    match state_of(volume, identity, version)? {
+        State::Started => return Ok(Filled::Started),
+        State::Restored => return Ok(Filled::Before),
+        State::Open => {}
+    }
+    let mark = |state: Restore| {
+        let marker = Marker::of(identity).restoring(state);
+        marker.write(volume).map_err(|source| SeedError::volume("write the marker on", volume, source))
+    };
+    mark(Restore::Begun)?;
+    let data = volume.join(DATA_FOLDER);
+    let cleared = marker::discard(volume).and_then(|()| restore::clear_remains(&data));
+    cleared.map_err(|source| SeedError::volume("delete half a restore from", volume, source))?;
+    let chains: Vec<Chain> = restore::survey(store, wanted, Damaged::Fails).await?;
+    let choice = restore::pick(&chains, wanted)?;
+    room::check(&choice, volume, *quota)?;
+    let restored = restore::data_folder(store, &choice, &data, (tool, membership), report).await?;
+    room::is_within(restored.bytes, *quota)?;
+    match wal::inspect(&data)? {
+        Wal::HasEntry => {}
+        Wal::Absent | Wal::Empty => return Err(SeedError::NoLog),
+    }
+    mark(Restore::Done(version.clone()))?;
+    Ok(Filled::Now(restored))
+}
+
+/// What a volume is to a restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// New, or with what a restore left that did not come to its end, or was made for another version of etcd.
+    Open,
+    /// All is there.
+    Restored,
+    /// etcd was started here.
+    Started,
+}
+
+fn state_of(volume: &Path, identity: &Identity, version: &EtcdVersion) -> Result<State, SeedError> {
+    let Some(marker) = Marker::read(volume)? else {
+        let data = marker::first_data(volume).map_err(|source| SeedError::volume("list", volume, source))?;
+        return data.map_or(Ok(State::Open), |name| Err(SeedError::OtherData(name)));
+    };
+    if !marker.is_of(identity) {
+        return Err(SeedError::OtherMarker { member: marker.member, volume: marker.volume });
+    }
+    Ok(match marker.restore {
+        None => State::Started,
+        Some(Restore::Done(for_version)) if for_version == *version => State::Restored,
+        Some(Restore::Begun | Restore::Done(_)) => State::Open,
+    })
+}
+
+/// Locks the volume as the launcher does, so that no two work on it.
+fn lock(volume: &Path) -> Result<File, SeedError> {
+    let root = File::open(volume).map_err(|source| SeedError::volume("open", volume, source))?;
+    match root.try_lock() {
+        Ok(()) => Ok(root),
+        Err(TryLockError::WouldBlock) => Err(SeedError::InUse),
+        // Some network file systems can't lock a folder.
+        Err(TryLockError::Error(fault)) => {
+            tracing::warn!("failed to lock the volume: {fault}");
+            Ok(root)
+        }
+    }
+}
+
+/// Whether a file system has no room.
+fn is_full(fault: &io::Error) -> bool {
+    matches!(fault.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}

@@ -1,0 +1,36 @@
+//! Foresees whether a backup fits: on the volume, and into etcd's quota.
+
+use std::path::Path;
+
+use super::SeedError;
+use crate::format::Choice;
+
+/// How often the database lies on the volume at the worst moment: as it was fetched, and as etcdutl copies it.
+const COPIES: u64 = 2;
+/// What etcdutl preallocates for the log, and a little for the folders.
+const FOR_THE_LOG: u64 = 65 << 20;
+
+/// Demands that the volume has room, and that the quota is not passed.
+pub(super) fn check(choice: &Choice<'_>, volume: &Path, quota: Option<u64>) -> Result<(), SeedError> {
+    let database = projected(choice);
+    is_within(database, quota)?;
+    let space = rustix::fs::statvfs(volume).map_err(|fault| SeedError::volume("measure", volume, fault.into()))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let needed = database.saturating_mul(COPIES).saturating_add(FOR_THE_LOG);
+    if needed > free { Err(SeedError::NoRoom { needed, free }) } else { Ok(()) }
+}
+
+/// Demands that a database of this size leaves etcd able to write: it raises an alarm at the first put otherwise.
+pub(super) fn is_within(database: u64, quota: Option<u64>) -> Result<(), SeedError> {
+    match quota {
+        Some(quota) if database > quota => Err(SeedError::AboveQuota { database, quota }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// How large the database will be: the full snapshot's, with the events that are put to it.
+fn projected(choice: &Choice<'_>) -> u64 {
+    let links = choice.chain.links.iter().take_while(|link| link.delta.from <= choice.revision);
+    let events: u64 = links.map(|link| link.delta.data.plain_bytes).sum();
+    choice.chain.full.database_bytes.saturating_add(events)
+}

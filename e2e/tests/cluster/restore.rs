@@ -1,0 +1,265 @@
+//! Clusters that begin with a backup: everything comes back, whatever happens in between; and nothing starts on less than all
+//! of it.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use etcd_client::{Client, PutOptions, UserAddOptions};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{DeleteParams, ListParams};
+use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, Phase, names};
+use quorate_e2e::faults::pods;
+use quorate_e2e::scene::{
+    Cluster, Contents, Gateway, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for,
+};
+use serde_json::{Value, json};
+
+/// A revision that no cluster here reaches by itself: restored ones begin above it.
+const BUMP: i64 = 1_000_000_000;
+/// How long a pod may take to see a Secret that was changed: the kubelet looks once a minute or so.
+const SECRET_PATIENCE: std::time::Duration = std::time::Duration::from_mins(4);
+
+/// Keys of several versions, some deleted and created again, some on leases; users and roles.
+async fn fill(db: &Cluster, restored: &str) -> Result<()> {
+    let clients = [names::client_secret(db.name()), names::client_secret(restored), "root".to_owned()];
+    db.ask(async |client| write(client, &clients).await).await
+}
+
+async fn write(client: &mut Client, users: &[String]) -> Result<()> {
+    for round in 0..3 {
+        for key in 0..40 {
+            let value = vec![b'a' + round; 10 + usize::from(round) * 300];
+            client.put(format!("key/{key:03}"), value, None).await?;
+        }
+    }
+    for key in 0..10 {
+        client.delete(format!("key/{key:03}"), None).await?;
+    }
+    client.put("key/000", "again", None).await?;
+    for lease in 1..=3 {
+        let ttl = lease * 3_600;
+        client.lease_grant(ttl, Some(etcd_client::LeaseGrantOptions::new().with_id(1_000 + lease))).await?;
+        let on_lease = PutOptions::new().with_lease(1_000 + lease);
+        client.put(format!("leased/{lease}"), "x", Some(on_lease)).await?;
+    }
+    client.role_add("reader").await?;
+    for user in users {
+        client.user_add(user.clone(), "", Some(UserAddOptions::new().with_no_pwd())).await?;
+        client.user_grant_role(user.clone(), "root").await?;
+    }
+    Ok(())
+}
+
+/// Takes an EtcdBackup of `db` and waits until it is complete.
+async fn backup(scene: &Scene, name: &str, store: &Value) -> Result<()> {
+    let object = json!({
+        "apiVersion": "quorate.dev/v1alpha1",
+        "kind": "EtcdBackup",
+        "metadata": { "name": name },
+        "spec": { "cluster": "db", "store": store },
+    });
+    scene.apply(&object).await?.well()?;
+    wait_for(&format!("backup {name} to be complete"), PATIENCE, async || {
+        let status = scene.api::<EtcdBackup>().get(name).await?.status.unwrap_or_default();
+        ensure!(status.phase == Some(BackupPhase::Complete), "it is {:?}: {:?}", status.phase, status.conditions);
+        Ok(())
+    })
+    .await
+}
+
+/// A cluster with contents, a backup of it in a store, and what it held; the cluster is gone.
+async fn backed_up(scene: &Scene, store: &Value, restored: &str) -> Result<(i64, Contents)> {
+    let db = scene.create(&Wish::new("db", 1)).await?;
+    db.settles(1).await?;
+    fill(&db, restored).await?;
+    let held = db.contents().await?;
+    backup(scene, "b", store).await?;
+    db.delete().await?;
+    Ok(held)
+}
+
+fn from_backup(name: &str, replicas: u8) -> Wish {
+    Wish::new(name, replicas).with("/bootstrap/restore/backup", json!({ "name": "b" }))
+}
+
+/// Demands that a cluster holds what was backed up, on every member, and hands out later revisions only.
+async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Result<()> {
+    let (now, contents) = cluster.contents().await?;
+    ensure!(contents.leases == held.leases, "leases {:?}, before {:?}", contents.leases, held.leases);
+    ensure!(contents.users == held.users && contents.roles == held.roles, "{contents:?}, before {held:?}");
+    for (key, entry) in &held.entries {
+        let found = contents.entries.get(key);
+        ensure!(found == Some(entry), "{}: {found:?}, before {entry:?}", String::from_utf8_lossy(key));
+    }
+    ensure!(contents.entries.len() == held.entries.len(), "{} keys", contents.entries.len());
+    ensure!(now >= revision + BUMP, "the revision is {now}, and was {revision}");
+    cluster.put("after", "the restore").await?;
+    let (_, after) = cluster.contents().await?;
+    let put = after.entries.get("after".as_bytes()).context("what was put is not there")?;
+    ensure!(put.changed > now, "revision {} was handed out after {now}", put.changed);
+    cluster.hashes_agree().await?;
+    Ok(())
+}
+
+/// Waits until the cluster says why the restore does not go on, and demands that no etcd runs.
+async fn says(cluster: &Cluster, reason: &str, part: &str, patience: std::time::Duration) -> Result<()> {
+    cluster
+        .until(&format!("the restore to say {reason}"), patience, |view| {
+            let stalled = view.condition(ConditionType::Stalled).context("no Stalled")?;
+            ensure!(stalled.status == "True" && stalled.reason == reason, "it says {}", stalled.reason);
+            ensure!(stalled.message.contains(part), "it says {}", stalled.message);
+            ensure!(view.phase() == Some(Phase::Restoring), "another phase");
+            Ok(())
+        })
+        .await?;
+    let running = etcd_processes(cluster.scene().namespace());
+    ensure!(running.is_empty(), "{running:?} run");
+    Ok(())
+}
+
+/// Flips a bit in the middle of a file; twice is not at all.
+fn flip(path: &Path) -> Result<()> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
+    let (mut byte, middle) = ([0], file.metadata()?.len() / 2);
+    file.read_exact_at(&mut byte, middle)?;
+    file.write_all_at(&[byte[0] ^ 1], middle)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cluster_of_three_begins_with_a_backup_of_another() -> Result<()> {
+    play("restore_volume", Stage::Shared, async |scene| {
+        let claim = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": { "name": "backups" },
+            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+        });
+        scene.apply(&claim).await?.well()?;
+        let store = json!({ "volumeClaim": { "name": "backups" } });
+        let held = backed_up(scene, &store, "restored").await?;
+        let restored = scene.create(&from_backup("restored", 3)).await?;
+        restored.settles(3).await?;
+        holds(&restored, &held).await?;
+        let events = scene.api::<Event>().list(&ListParams::default()).await?;
+        let told = events.iter().any(|event| event.reason.as_deref() == Some("Restored"));
+        ensure!(told, "no event tells of the restore");
+        // What it began with is not asked for again, whatever becomes of the seed's pod.
+        scene.kubectl(&["delete", "etcdbackup", "b"]).await?.well()?;
+        pods::delete_by_force(&restored, &["restored-0"]).await?;
+        wait_for("the seed's pod to be made anew", PATIENCE, async || {
+            let seed: Pod = scene.api().get("restored-0").await?;
+            let spec = seed.spec.context("a pod without a spec")?;
+            let restores = spec.init_containers.iter().flatten().any(|container| container.name == "restore");
+            ensure!(!restores, "it still restores");
+            Ok(())
+        })
+        .await?;
+        restored.settles(3).await?;
+        let refused = scene.apply(&Wish::new("restored", 3).object()).await?.refused()?;
+        ensure!(refused.contains("spec.bootstrap can't be changed"), "{refused}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_operator_works_on_where_users_are_turned_on() -> Result<()> {
+    play("restore_users", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        fill(&db, "restored").await?;
+        db.ask(async |client| Ok(client.auth_enable().await.map(drop)?)).await?;
+        let held = db.contents().await?;
+        backup(scene, "b", &gateway.store("s3")).await?;
+        db.scale(3).await?;
+        db.settles(3).await?;
+        db.delete().await?;
+        let restored = scene.create(&from_backup("restored", 3)).await?;
+        restored.settles(3).await?;
+        holds(&restored, &held).await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_restore_that_was_killed_is_repeated_and_a_member_lost_after_it_is_replaced() -> Result<()> {
+    play("restore_killed", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let held = backed_up(scene, &gateway.store("s3"), "restored").await?;
+        gateway.pause(true)?;
+        let restored = scene.create(&from_backup("restored", 3)).await?;
+        let at_work = || async {
+            let pod: Pod = scene.api().get("restored-0").await?;
+            let inits = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
+            let restore = inits.clone().find(|one| one.name == "restore").context("it does not restore")?;
+            ensure!(restore.state.as_ref().is_some_and(|state| state.running.is_some()), "it has not begun");
+            pod.metadata.uid.context("a pod without a UID")
+        };
+        let first = wait_for("the restore to begin", PATIENCE, at_work).await?;
+        scene.api::<Pod>().delete("restored-0", &DeleteParams::default().grace_period(0)).await?;
+        let second = wait_for("the restore to begin again", PATIENCE, async || {
+            let uid = at_work().await?;
+            ensure!(uid != first, "it is the first one");
+            Ok(uid)
+        })
+        .await?;
+        ensure!(etcd_processes(scene.namespace()).is_empty(), "etcd runs: {second}");
+        gateway.pause(false)?;
+        let before = restored.settles(3).await?;
+        holds(&restored, &held).await?;
+        let lost = before.leader()?.to_owned();
+        pods::lose_volumes(&restored, &[&lost]).await?;
+        restored.settles_without(&lost, 3).await?;
+        restored.reads("after", "the restore").await?;
+        restored.hashes_agree().await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn what_keeps_a_restore_from_going_on_is_named_and_once_mended_it_does() -> Result<()> {
+    play("restore_mended", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        // No backup, then one that waits for its cluster.
+        let restored = scene.create(&from_backup("restored", 3)).await?;
+        says(&restored, "BackupMissing", "There is no EtcdBackup b", PATIENCE).await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let held = backed_up(scene, &gateway.store("s3"), "other").await?;
+        restored.settles(3).await?;
+        holds(&restored, &held).await?;
+        restored.delete().await?;
+        // The Secret is gone; then it is there, and wrong.
+        scene.kubectl(&["delete", "secret", "s3"]).await?.well()?;
+        let object = gateway.object("/d/")?;
+        let name = object.file_name().context("an object without a name")?.to_string_lossy().into_owned();
+        let away = object.with_extension("away");
+        std::fs::rename(&object, &away)?;
+        let again = scene.create(&from_backup("again", 3)).await?;
+        says(&again, "SecretMissing", "There is no Secret s3", PATIENCE).await?;
+        scene.apply(&Gateway::credentials("s3", false)).await?.well()?;
+        says(&again, "StoreRefused", "the store refuses the credentials", PATIENCE).await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        // A part of the backup is missing, then damaged; nothing starts on what is left.
+        says(&again, "BackupDamaged", &name, SECRET_PATIENCE).await?;
+        std::fs::rename(&away, &object)?;
+        flip(&object)?;
+        says(&again, "BackupDamaged", "is damaged", PATIENCE).await?;
+        stays("nothing starts", std::time::Duration::from_secs(5), async || {
+            ensure!(etcd_processes(scene.namespace()).is_empty(), "etcd runs");
+            Ok(())
+        })
+        .await?;
+        flip(&object)?;
+        again.settles(3).await?;
+        holds(&again, &held).await
+    })
+    .await
+}
