@@ -1,5 +1,7 @@
 //! The operator's own metrics. Labels come from closed sets: nothing a user can name becomes a label.
 
+mod archives;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +13,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use prometheus_client::registry::{Registry, Unit};
+
+pub use archives::Archive;
+use archives::Archives;
 
 /// Bounds of reconcile durations in seconds: a round at rest takes some milliseconds, one with deadlines a few seconds.
 const RECONCILE_BOUNDS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
@@ -33,6 +38,7 @@ pub struct Metrics {
     calls: Family<Call, Counter>,
     leader: Gauge,
     certificates: Arc<Certificates>,
+    archives: Arc<Archives>,
 }
 
 /// When the first certificate of each cluster runs out. The days left are counted when they are asked for.
@@ -122,6 +128,8 @@ impl Metrics {
         registry.register("leader", "1 where this operator is the one that acts", leader.clone());
         let certificates = Arc::<Certificates>::default();
         registry.register_collector(Box::new(certificates.clone()));
+        let archives = Arc::<Archives>::default();
+        registry.register_collector(Box::new(archives.clone()));
         Self {
             registry,
             reconciles,
@@ -134,6 +142,7 @@ impl Metrics {
             calls,
             leader,
             certificates,
+            archives,
         }
     }
 
@@ -168,6 +177,11 @@ impl Metrics {
             Some(until) => certificates.insert(cluster.to_owned(), until),
             None => certificates.remove(cluster),
         };
+    }
+
+    /// A cluster's continuous backup was seen; `None`: there is none, or the cluster is no more.
+    pub fn archive(&self, cluster: &str, archive: Option<Archive>) {
+        self.archives.note(cluster, archive);
     }
 
     /// A step was done.

@@ -8,6 +8,7 @@ pub mod care;
 pub mod format;
 pub mod install;
 pub mod launch;
+mod plain_http;
 pub mod restore;
 pub mod seed;
 pub mod snapshot;

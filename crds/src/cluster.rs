@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{self, Structural, rules_at};
-use crate::{Bootstrap, ClientService, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls};
+use crate::{Bootstrap, ClientService, ContinuousBackup, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls};
 
 /// What the user asks for.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,6 +63,13 @@ use crate::{Bootstrap, ClientService, EtcdClusterStatus, EtcdSettings, Resources
         priority = 1,
         description = "Why the cluster is, or is not, as asked for"
     ),
+    printcolumn(
+        name = "Backup",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"BackupHealthy\")].status",
+        priority = 1,
+        description = "Whether every write reaches the continuous backup in time"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = schema::cluster_name_starts_with_a_letter(),
     validation = schema::cluster_name_leaves_room()
@@ -95,6 +102,9 @@ pub struct EtcdClusterSpec {
     /// Keep hands off: while true, Quorate writes nothing for this cluster but its status. Members that run go on
     /// running, and nothing is healed. A deletion still completes.
     pub paused: bool,
+    /// A continuous backup. Without it there is none; an EtcdBackup can be taken all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<ContinuousBackup>,
     /// What the cluster begins with, if not with nothing. It is read once, and can't be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
@@ -113,6 +123,7 @@ impl Default for EtcdClusterSpec {
             scheduling: Scheduling::default(),
             service: ClientService::default(),
             paused: false,
+            backup: None,
             bootstrap: None,
         }
     }

@@ -1,5 +1,6 @@
 //! The API types of Quorate and their validation. This crate describes; it decides nothing and talks to nobody.
 
+mod archive;
 mod backup;
 mod bootstrap;
 mod cluster;
@@ -21,6 +22,7 @@ mod store;
 mod tls;
 mod tuning;
 
+pub use archive::{BackupRetention, ContinuousBackup};
 pub use backup::{BackupPhase, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use bootstrap::{Bootstrap, LocalBackup, Restore};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
@@ -30,7 +32,7 @@ pub use reason::Reason;
 pub use resources::Resources;
 pub use scheduling::{AntiAffinity, Scheduling, TopologySpread, WhenUnsatisfiable};
 pub use service::{ClientService, ServiceType};
-pub use status::{ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase};
+pub use status::{BackupState, ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase};
 pub use storage::{OnDelete, OnScaleDown, Retention, Storage};
 pub use store::{BackupStore, VolumeClaim};
 pub use tls::{Tls, TlsMode, TlsSecrets};

@@ -228,6 +228,17 @@ reasons! {
     /// Kubernetes refused to create or change an object, for example by a quota or an admission policy. The message has
     /// its answer; Quorate tries again.
     ObjectRefused,
+    /// `spec.backup` is not set: there is no continuous backup.
+    BackupOff,
+    /// Every write reaches the continuous backup in time. Nothing to do.
+    Archiving,
+    /// The continuous backup has not begun: its first full snapshot is being taken. Nothing to do.
+    ArchiveBegins,
+    /// The continuous backup is behind what was written by more than three flush intervals and 20 seconds. Look at the log
+    /// of the container `archive` in the pod of the member that leads.
+    ArchiveBehind,
+    /// No sidecar of a member tells how the continuous backup is. Look for the container `archive` in the members' pods.
+    ArchiveUnknown,
     /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
     ClusterDeleting,
     /// The last round failed; the message says why. Quorate tries again.

@@ -1,6 +1,6 @@
 //! What Quorate reports about a cluster. Values that change at every look (lag, sizes, times) belong to the metrics.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -23,7 +23,8 @@ pub struct EtcdClusterStatus {
     pub phase: Option<Phase>,
     /// `Ready`: the cluster is as asked for. `Available`: it serves reads and writes. `Reconciling`: Quorate is working
     /// towards the spec. `Stalled`: Quorate can't go on without help; the message says which. `CertificatesValid`: every
-    /// certificate can be used; the message says until when.
+    /// certificate can be used; the message says until when. `BackupHealthy`: every write reaches the continuous backup
+    /// in time; False also if there is none.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// How many members the cluster has.
@@ -50,9 +51,34 @@ pub struct EtcdClusterStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub members: Vec<MemberStatus>,
+    /// The continuous backup, as its sidecars tell. Under load it is brought up to date once a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupState>,
     /// The operator's memory. Never edit it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<Ledger>,
+}
+
+/// How far the continuous backup has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupState {
+    /// The address of the store.
+    pub location: String,
+    /// Whose backup it is, for `quorate-agent --lineage`: the UID of this object.
+    pub lineage: String,
+    /// The generation that is recorded into, as `<cluster>/<name>`.
+    pub generation: String,
+    /// All up to this revision is in the store.
+    pub head_revision: i64,
+    /// When that revision was stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub committed_at: Option<Time>,
+    /// The last revision of the full snapshot that the generation began with.
+    pub full_revision: i64,
+    /// When that was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_at: Option<Time>,
 }
 
 /// One member.
@@ -185,6 +211,8 @@ words! {
         Stalled,
         /// Every certificate can be used.
         CertificatesValid,
+        /// Every write reaches the continuous backup in time.
+        BackupHealthy,
     }
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use quorate_crds::{EtcdBackup, EtcdCluster, TlsMode, names};
+use quorate_crds::{EtcdBackup, EtcdCluster, names};
 use quorate_statemachine::Serial;
 
 use crate::cluster::render::store::{self, secret_volume};
@@ -55,7 +55,7 @@ pub fn job(order: Order<'_>) -> Option<Job> {
     let store::Access { mut env, mut mounts, mut volumes } = store::access(store, store::Use::Write);
     env.push(variable("QUORATE_LINEAGE", rendered.uid.to_owned()));
     env.push(variable("QUORATE_ENDPOINT", endpoints.join(",")));
-    if let Some(secret) = client_secret(&rendered) {
+    if let Some(secret) = render::client_secret(&rendered) {
         env.extend(
             [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")]
                 .map(|(name, file)| variable(name, format!("{TLS_FOLDER}/{file}"))),
@@ -152,15 +152,6 @@ fn failure_policy() -> PodFailurePolicy {
         ..PodFailurePolicyRule::default()
     };
     PodFailurePolicy { rules: vec![finals, disrupted] }
-}
-
-/// The Secret with what clients of the cluster show.
-fn client_secret(cluster: &render::Cluster<'_>) -> Option<String> {
-    match (cluster.spec.tls.mode, &cluster.spec.tls.secrets) {
-        (TlsMode::Disabled, _) => None,
-        (TlsMode::Secrets, Some(secrets)) => Some(secrets.client.name.clone()),
-        (TlsMode::Issued, _) | (TlsMode::Secrets, None) => Some(names::client_secret(cluster.name)),
-    }
 }
 
 fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {

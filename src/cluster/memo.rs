@@ -12,6 +12,7 @@ use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight, Ste
 
 use super::act::{Furnished, Urged};
 use super::observe::Observed;
+use super::observe::archive::Archives;
 use super::observe::members::Seen;
 use super::pki::Wallet;
 use super::report;
@@ -34,6 +35,8 @@ pub struct Memo {
     pub leader: Option<Serial>,
     /// What was seen at its pods when last looked at.
     pub seen: BTreeMap<Serial, Seen>,
+    /// What the sidecars of its continuous backup said when last asked.
+    pub archives: Archives,
     /// Pods that were labelled, and the version they had until then.
     labelled: BTreeMap<Uid, String>,
     /// What was applied.
@@ -58,6 +61,7 @@ impl Memo {
             written: None,
             leader: None,
             seen: BTreeMap::new(),
+            archives: Archives::default(),
             labelled: BTreeMap::new(),
             furnished: Furnished::default(),
             wallet: Wallet::default(),

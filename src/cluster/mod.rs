@@ -81,12 +81,13 @@ impl Driver {
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
         let started = Instant::now();
-        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, &memo.wallet).await;
+        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, &memo.archives, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
         memo.leave_out_labels(&observed, &mut plan);
         memo.seen.clone_from(&observed.said.seen);
+        memo.archives.clone_from(&observed.archives);
         memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
         if memo.is_moment_of_silence(&observed, &plan) {
             return Ok(LookAgain::Soon);
@@ -151,8 +152,9 @@ impl Driver {
         let key = observe::key(&observed.cluster).to_string();
         self.metrics.phase(&key, Some(phase.as_str()));
         self.metrics.certificates(&key, observed.tls.certificates.until());
+        self.metrics.archive(&key, report::archive::of_metrics(observed, status));
         self.tell(observed, plan, status, acted, written);
-        Ok(plan.look_again)
+        Ok(report::archive::look_again(observed, status, plan.look_again))
     }
 
     /// Sends the events in the background: nothing waits for them.
@@ -190,6 +192,7 @@ impl Driver {
         self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.phase(&key.to_string(), None);
         self.metrics.certificates(&key.to_string(), None);
+        self.metrics.archive(&key.to_string(), None);
     }
 }
 

@@ -9,9 +9,11 @@ use crate::format::{
     COMMIT_WITHIN, Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, GenerationKey, Header,
     LeaseGrant, Nonce, commit,
 };
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
+use super::board::Board;
 use super::recorder::Batch;
+use super::status::Reason;
 
 /// The pause after a first failure; each next one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -23,6 +25,9 @@ pub enum FlushError {
     /// Another writer was first.
     #[error(transparent)]
     Commit(#[from] CommitError),
+    /// The store refuses the credentials, and would do so again.
+    #[error(transparent)]
+    Refused(StoreError),
     /// What was committed is refused by those who read it.
     #[error(transparent)]
     Chain(#[from] ChainError),
@@ -34,11 +39,12 @@ pub(super) async fn flush(
     chain: &mut Chain,
     batch: Batch,
     leases: Vec<LeaseGrant>,
+    board: &Board,
 ) -> Result<(), FlushError> {
     let Batch { from, to, events, records, last_events, samples } = batch;
     let mut pause = FIRST_PAUSE;
-    let mut wait = async |error: String| {
-        tracing::warn!("revisions {from} to {to} are not stored yet: {error}");
+    let mut wait = async |reason: Reason, error: String| {
+        board.fault(reason, &format!("revisions {from} to {to} are not stored yet: {error}"));
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     };
@@ -46,8 +52,9 @@ pub(super) async fn flush(
         let begun = Instant::now();
         let data = match write(store, &chain.key, &records).await {
             Ok(data) => data,
+            Err(DataError::Store(error @ StoreError::Refused { .. })) => return Err(FlushError::Refused(error)),
             Err(error) => {
-                wait(error.to_string()).await;
+                wait(reason(&error), error.to_string()).await;
                 continue;
             }
         };
@@ -60,14 +67,24 @@ pub(super) async fn flush(
             match commit(store, &chain.key.delta(from), manifest.clone()).await {
                 Ok(()) => break 'data manifest,
                 Err(error @ CommitError::Lost(_)) => return Err(error.into()),
+                Err(CommitError::Store { key: _, source }) if matches!(*source, StoreError::Refused { .. }) => {
+                    return Err(FlushError::Refused(*source));
+                }
                 Err(error @ (CommitError::Store { .. } | CommitError::Inconsistent(_))) => {
-                    wait(error.to_string()).await;
+                    wait(Reason::StoreFailed, error.to_string()).await;
                 }
             }
         }
     };
     chain.add(&manifest)?;
     Ok(())
+}
+
+fn reason(error: &DataError) -> Reason {
+    match error {
+        DataError::Store(error) => Reason::of_store(error),
+        DataError::Frame { .. } | DataError::Hash(_) | DataError::Thread(_) => Reason::StoreFailed,
+    }
 }
 
 async fn write(store: &Store, generation: &GenerationKey, records: &[u8]) -> Result<Data, DataError> {

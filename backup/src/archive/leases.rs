@@ -61,6 +61,14 @@ impl Leases {
         std::mem::take(&mut self.learned).into_iter().map(|(id, ttl)| LeaseGrant { id, ttl }).collect()
     }
 
+    /// Another archive has recorded these.
+    pub fn know<'a>(&mut self, grants: impl IntoIterator<Item = &'a LeaseGrant>) {
+        for LeaseGrant { id, ttl: _ } in grants {
+            self.seen.insert(*id);
+            self.learned.remove(id);
+        }
+    }
+
     fn ask(&mut self) {
         while let Some(answer) = self.asked.try_join_next() {
             self.take(answer.ok());

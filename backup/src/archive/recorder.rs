@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use prost::Message;
 
 use crate::bolt::mvcc::{BucketKey, KeyValue};
-use crate::format::{Hash, Hasher, Record, RecordFault, Revision, Sample, write_record};
+use crate::format::{Hash, Hasher, Record, RecordFault, Revision, Sample, split_record, write_record};
 
 /// etcd's number for a deletion (`mvccpb.Event.EventType`).
 const DELETE: i32 = 1;
@@ -130,6 +130,11 @@ impl Recorder {
         self.stage == Stage::Recording
     }
 
+    /// The last revision that came to its end.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
         self.records.len()
@@ -181,6 +186,70 @@ impl Recorder {
         if self.open.as_ref().is_some_and(|open| open.revision <= revision) { self.close(now) } else { Ok(()) }
     }
 
+    /// Whether there is something closed that nobody has taken.
+    pub fn has_closed(&self) -> bool {
+        self.closed.first.is_some()
+    }
+
+    /// Another archive has recorded everything up to `to`, whose records have this hash: what is held up to there goes, and
+    /// what comes after it stays.
+    pub fn forget(&mut self, to: Revision, last_events: Hash) -> Result<(), Fault> {
+        let revision = to.get();
+        if revision > self.head {
+            self.skip_to(revision, last_events);
+            return Ok(());
+        }
+        if self.closed.first.is_none_or(|first| first > revision) {
+            return Ok(());
+        }
+        let closed = self.records.get(..self.closed.end).unwrap_or_default();
+        let (mut last, mut events, mut rest) = (Hasher::new(), 0, closed);
+        while let Some((record, after)) = split_record(rest)?.filter(|(record, _)| record.key.main <= revision) {
+            if record.key.main == revision {
+                last.update(rest.get(..rest.len() - after.len()).unwrap_or_default());
+            }
+            events += 1;
+            rest = after;
+        }
+        if last.finish() != last_events {
+            return Err(Fault::Forked(to));
+        }
+        let gone = closed.len() - rest.len();
+        self.records.drain(..gone);
+        if let Some(open) = &mut self.open {
+            open.start -= gone;
+        }
+        let closed = &mut self.closed;
+        if revision == self.head {
+            *closed = Closed::default();
+        } else {
+            closed.first = Some(revision + 1);
+            closed.events -= events;
+            closed.end -= gone;
+            closed.samples.retain(|sample| sample.revision > to);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::forget`], for a revision that has not come, or not to its end.
+    fn skip_to(&mut self, revision: u64, last_events: Hash) {
+        self.closed = Closed::default();
+        let start = self.open.as_ref().filter(|open| open.revision == revision).map(|open| open.start);
+        match (start, &mut self.open) {
+            (Some(start), Some(open)) => {
+                self.records.drain(..start);
+                open.start = 0;
+                self.stage = Stage::Proving(last_events);
+            }
+            (Some(_), None) | (None, _) => {
+                self.records.clear();
+                self.open = None;
+                self.stage = Stage::Skipping(last_events);
+            }
+        }
+        self.head = revision;
+    }
+
     /// Everything that is closed.
     pub fn take(&mut self) -> Option<Batch> {
         let Closed { first, events, end, last_events, samples } = std::mem::take(&mut self.closed);
@@ -224,6 +293,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use etcd_client::proto::PbKeyValue;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -318,6 +388,76 @@ mod tests {
         }
         assert!(matches!(new(10).event(event(12, "a", 0), at(0)), Err(Fault::Order { expected: 11, found: 12 })));
         assert!(matches!(new(1).event(PbEvent::default(), at(0)), Err(Fault::Empty)));
+    }
+
+    /// Events of revisions 11 to 30, some of which have several.
+    fn history() -> Vec<PbEvent> {
+        let events = |number: i64| (0..=number % 3).map(move |at| event(number, &format!("{number}/{at}"), 0));
+        (11..=30).flat_map(events).collect()
+    }
+
+    fn hash_of(events: &[PbEvent], revision: u64) -> Hash {
+        let mut recorder = new(revision - 1);
+        for event in events.iter().filter(|event| event.kv.as_ref().unwrap().mod_revision.cast_unsigned() == revision) {
+            recorder.event(event.clone(), at(0)).unwrap();
+        }
+        recorder.progress(revision, at(0)).unwrap();
+        recorder.take().unwrap().last_events
+    }
+
+    proptest! {
+        /// Whoever forgets what another has recorded ends with the same as whoever begins after it, whenever that is.
+        #[test]
+        fn what_another_recorded_goes_and_the_rest_stays(came in 0_usize..40, to in 11_u64..30, closes: bool) {
+            let events = history();
+            let mut recorder = new(10);
+            let (before, after) = events.split_at(came.min(events.len()));
+            for event in before {
+                recorder.event(event.clone(), at(0)).unwrap();
+            }
+            if closes && let Some(last) = before.last() && after.first().is_none_or(|next| {
+                next.kv.as_ref().unwrap().mod_revision != last.kv.as_ref().unwrap().mod_revision
+            }) {
+                recorder.progress(last.kv.as_ref().unwrap().mod_revision.cast_unsigned(), at(0)).unwrap();
+            }
+            recorder.forget(revision(to), hash_of(&events, to)).unwrap();
+            for event in after {
+                recorder.event(event.clone(), at(0)).unwrap();
+            }
+            recorder.progress(30, at(0)).unwrap();
+            let kept = recorder.take().unwrap();
+            let mut late = new(to);
+            for event in events.iter().filter(|one| one.kv.as_ref().unwrap().mod_revision.cast_unsigned() > to) {
+                late.event(event.clone(), at(0)).unwrap();
+            }
+            late.progress(30, at(0)).unwrap();
+            let samples = kept.samples.clone();
+            prop_assert!(samples.iter().all(|sample| sample.revision > revision(to)));
+            prop_assert_eq!(samples.last().map(|sample| sample.revision), Some(revision(30)));
+            prop_assert_eq!(kept, Batch { samples, ..late.take().unwrap() });
+            prop_assert_eq!(recorder.bytes(), 0);
+        }
+
+        /// Also if it comes to light only later.
+        #[test]
+        fn what_another_recorded_otherwise_is_another_history(came in 0_usize..40, to in 11_u64..30) {
+            let events = history();
+            let mut recorder = new(10);
+            let mut other = events.clone();
+            for event in &mut other {
+                event.kv.as_mut().unwrap().key.push(b'x');
+            }
+            let mut faults = 0;
+            for (number, event) in events.iter().enumerate() {
+                if number == came {
+                    faults += u32::from(recorder.forget(revision(to), hash_of(&other, to)).is_err());
+                }
+                faults += u32::from(matches!(recorder.event(event.clone(), at(0)), Err(Fault::Forked(_))));
+            }
+            if came < events.len() {
+                prop_assert!(faults > 0);
+            }
+        }
     }
 
     #[test]

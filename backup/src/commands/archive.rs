@@ -1,11 +1,13 @@
 //! `quorate-agent archive`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use jiff::SignedDuration;
-use quorate_backup::archive::{self, Settings};
+use quorate_backup::archive::{self, Board, Duty, Settings};
+use quorate_backup::care::Keep;
 use quorate_backup::format::Lineage;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -22,6 +24,13 @@ pub struct Archive {
     /// Whose record it is: the UID of the EtcdCluster, or any name outside of Kubernetes
     #[arg(long, value_name = "NAME", env = "QUORATE_LINEAGE")]
     lineage: Lineage,
+    /// Record only while the member leads, else follow what another archive records and be ready to go on. For one archive
+    /// beside each member of a cluster. It never ends because the store or the member can't be used
+    #[arg(long)]
+    beside_leader: bool,
+    /// Where to answer /status, /metrics, /livez and /readyz; [::] also serves IPv4
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// How often what came is stored: what may be lost with the cluster
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     flush_every: Duration,
@@ -37,6 +46,12 @@ pub struct Archive {
     /// How many bytes may lie there; beyond that a full snapshot begins a new generation
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     spill_limit: u64,
+    /// Now and then remove generations that no rule keeps: keep this many of the newest. Without a rule all are kept
+    #[arg(long, value_name = "COUNT")]
+    keep: Option<usize>,
+    /// The same: keep what is needed to restore any moment since this long ago
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    keep_last: Option<Duration>,
 }
 
 impl Archive {
@@ -47,8 +62,24 @@ impl Archive {
     }
 
     async fn record(self) -> anyhow::Result<()> {
-        let Self { store, source, lineage, flush_every, full_every, full_after, spill, spill_limit } = self;
-        let settings = Settings { lineage, flush_every, full_every, full_after, spill, spill_limit };
+        let Self {
+            store,
+            source,
+            lineage,
+            beside_leader,
+            listen,
+            flush_every,
+            full_every,
+            full_after,
+            spill,
+            spill_limit,
+            keep,
+            keep_last,
+        } = self;
+        let keep = (keep.is_some() || keep_last.is_some())
+            .then(|| Keep { newest: keep.unwrap_or(1), last: keep_last.unwrap_or_default() });
+        let duty = if beside_leader { Duty::BesideLeader } else { Duty::Always };
+        let settings = Settings { lineage, duty, flush_every, full_every, full_after, spill, spill_limit, keep };
         let (tell, stop) = watch::channel(false);
         let mut terminate = signal(SignalKind::terminate())?;
         // It ends in its own time: what has come by then is stored first.
@@ -61,7 +92,12 @@ impl Archive {
         });
         let members = source.members();
         let member = members.first().ok_or_else(|| anyhow::anyhow!("give --endpoint"))?;
-        Ok(archive::run(&store.open()?, member, &settings, stop).await?)
+        let store = store.settings();
+        let board = Board::new(&store.address, &settings.lineage);
+        if let Some(address) = listen {
+            tokio::spawn(archive::serve(address, board.clone()));
+        }
+        Ok(archive::run(&store, member, &settings, &board, stop).await?)
     }
 }
 

@@ -29,13 +29,18 @@ pub struct StoreArguments {
 impl StoreArguments {
     /// Opens it.
     pub fn open(&self) -> Result<Store, StoreError> {
+        Store::open(&self.settings())
+    }
+
+    /// How it is reached.
+    pub fn settings(&self) -> Settings {
         let Self { store, store_option, store_credentials, store_ca } = self;
-        Store::open(&Settings {
+        Settings {
             address: store.clone(),
             options: store_option.iter().cloned().collect(),
             credentials: store_credentials.clone().map(CredentialsFolder),
             ca: store_ca.clone(),
-        })
+        }
     }
 }
 

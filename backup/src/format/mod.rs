@@ -21,4 +21,4 @@ pub use frames::{FRAME, FrameFault, compress, decompress};
 pub use hash::{Hash, Hasher};
 pub use manifest::{Data, Delta, Full, Header, LeaseGrant, MANIFEST_LIMIT, ManifestFault, Sample, VERSION};
 pub use names::{Cluster, GenerationKey, GenerationName, Lineage, NameFault, Nonce, Revision};
-pub use record::{MAX_RECORD, Record, RecordFault, RecordReader, write_record};
+pub use record::{MAX_RECORD, Record, RecordFault, RecordReader, split_record, write_record};

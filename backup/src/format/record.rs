@@ -43,17 +43,24 @@ pub fn write_record(into: &mut Vec<u8>, record: Record<'_>) -> Result<(), Record
     Ok(())
 }
 
+/// The first record of these bytes, and what comes after it; nothing if they end before it does.
+pub fn split_record(bytes: &[u8]) -> Result<Option<(Record<'_>, &[u8])>, RecordFault> {
+    let Some((length, rest)) = bytes.split_first() else { return Ok(None) };
+    let Some((key, rest)) = rest.split_at_checked(usize::from(*length)) else { return Ok(None) };
+    let key = BucketKey::decode(key)?;
+    let Some((size, rest)) = rest.split_first_chunk() else { return Ok(None) };
+    let size = usize::try_from(u32::from_le_bytes(*size)).unwrap_or(usize::MAX);
+    if size > MAX_RECORD {
+        return Err(RecordFault::TooLarge(size));
+    }
+    Ok(rest.split_at_checked(size).map(|(value, after)| (Record { key, value }, after)))
+}
+
 /// Takes records out of bytes that arrive in pieces cut anywhere.
 #[derive(Debug, Default)]
 pub struct RecordReader {
     buffer: Vec<u8>,
     at: usize,
-}
-
-/// Where a record lies in the buffer.
-struct Place {
-    key: BucketKey,
-    value: std::ops::Range<usize>,
 }
 
 impl RecordReader {
@@ -71,30 +78,14 @@ impl RecordReader {
 
     /// The next record, or nothing until another piece has come.
     pub fn take(&mut self) -> Result<Option<Record<'_>>, RecordFault> {
-        let Some(Place { key, value }) = self.place()? else { return Ok(None) };
-        self.at = value.end;
-        Ok(self.buffer.get(value).map(|value| Record { key, value }))
+        let rest = self.buffer.get(self.at..).unwrap_or_default();
+        let Some((record, after)) = split_record(rest)? else { return Ok(None) };
+        self.at = self.buffer.len() - after.len();
+        Ok(Some(record))
     }
 
     /// At the end: whether all bytes were used.
     pub fn finish(&self) -> Result<(), RecordFault> {
         if self.at == self.buffer.len() { Ok(()) } else { Err(RecordFault::Cut) }
-    }
-
-    fn place(&self) -> Result<Option<Place>, RecordFault> {
-        let rest = self.buffer.get(self.at..).unwrap_or_default();
-        let Some((length, rest)) = rest.split_first() else { return Ok(None) };
-        let Some((key, rest)) = rest.split_at_checked(usize::from(*length)) else { return Ok(None) };
-        let key = BucketKey::decode(key)?;
-        let Some((size, rest)) = rest.split_first_chunk() else { return Ok(None) };
-        let size = usize::try_from(u32::from_le_bytes(*size)).unwrap_or(usize::MAX);
-        if size > MAX_RECORD {
-            return Err(RecordFault::TooLarge(size));
-        }
-        if rest.len() < size {
-            return Ok(None);
-        }
-        let start = self.buffer.len() - rest.len();
-        Ok(Some(Place { key, value: start..start + size }))
     }
 }

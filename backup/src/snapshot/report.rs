@@ -91,7 +91,7 @@ impl Reason {
         }
     }
 
-    fn of_store(error: &StoreError) -> Self {
+    pub(crate) fn of_store(error: &StoreError) -> Self {
         match error {
             StoreError::Address(_)
             | StoreError::Options(_)
@@ -108,7 +108,7 @@ impl Reason {
         }
     }
 
-    fn of(error: &TakeError) -> Self {
+    pub(crate) fn of(error: &TakeError) -> Self {
         match error {
             TakeError::Member(_) | TakeError::Access(_) | TakeError::Status(_) => Self::NoHealthyMember,
             TakeError::Store(error) | TakeError::Data(DataError::Store(error)) => Self::of_store(error),

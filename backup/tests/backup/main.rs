@@ -8,6 +8,7 @@
 
 mod agent;
 mod archive_real;
+mod archive_roles;
 mod bolt_real;
 mod care;
 mod database;

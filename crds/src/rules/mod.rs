@@ -4,6 +4,7 @@
 //! The API server asks no rule about a part of the spec that an update leaves as it was, so a rule that is tightened
 //! later blocks no status and no finalizer.
 
+mod archive;
 mod backup;
 mod bootstrap;
 mod etcd;
@@ -63,6 +64,7 @@ pub fn all() -> Vec<Rule> {
         pods::resources(),
         pods::scheduling(),
         pods::service(),
+        archive::values(),
         bootstrap::values(),
         bootstrap::changes(),
     ]

@@ -1,6 +1,7 @@
 //! Observes one cluster: the object, its pods, claims and nodes, and every member over etcd's own ports. What is unknown
 //! stays unknown. Nothing is written and nothing decided here.
 
+pub mod archive;
 pub mod backup;
 pub mod cache;
 pub mod certificates;
@@ -27,6 +28,7 @@ use quorate_etcd::Pool;
 use quorate_statemachine::{Freshness, Home, Memory, Millis, NodeName, NodeSight, PodStage, Serial, Trouble, World};
 use serde_json::Value;
 
+use self::archive::Archives;
 use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
@@ -88,6 +90,8 @@ pub struct Observed {
     pub said: Said,
     /// Its certificates.
     pub tls: Tls,
+    /// What the sidecars of its continuous backup said.
+    pub archives: Archives,
     /// The backup that it is to begin with, until a seed is chosen.
     pub backup: Option<Backup>,
 }
@@ -122,6 +126,7 @@ struct Objects {
     trials: Vec<(Serial, TrialFacts)>,
     claims: BTreeMap<Serial, ClaimFacts>,
     tls: Tls,
+    archives: Archives,
 }
 
 impl Observer {
@@ -131,18 +136,24 @@ impl Observer {
         cluster: Arc<EtcdCluster>,
         leader: Option<Serial>,
         earlier: &BTreeMap<Serial, Seen>,
+        archives: &Archives,
         wallet: &Wallet,
     ) -> Result<Observed, Error> {
         let key = key(&cluster);
         let (pods, trials) = own_pods(&cluster, self.watched.pods.of(&key));
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
-        let mut said = members::ask(&self.pool, tls.access.as_ref(), &addresses(&cluster, &pods), leader).await;
+        let addresses_of_pods = addresses(&cluster, &pods);
+        let (mut said, archives) = tokio::join!(
+            members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
+            archive::ask(&cluster, &pods, archives),
+        );
         said.recall(earlier);
         if let Some(access) = tls.access.as_ref().filter(|_| overall::is_due(&cluster, &pods, &said)) {
-            overall::ask(&self.pool, access, &addresses(&cluster, &pods), &mut said).await;
+            overall::ask(&self.pool, access, &addresses_of_pods, &mut said).await;
         }
-        self.assemble(Objects { freshness: Freshness::Cached, cluster, pods, trials, claims, tls }, said).await
+        let freshness = Freshness::Cached;
+        self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -167,7 +178,8 @@ impl Observer {
         let said = Said { list, ..glanced.said.clone() };
         let said = self.complete(said, &addresses(&cluster, &pods)).await;
         let tls = glanced.tls.clone();
-        let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls };
+        let archives = glanced.archives.clone();
+        let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls, archives };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -199,7 +211,7 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, trials, claims, tls } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, tls, archives } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
@@ -229,7 +241,20 @@ impl Observer {
         let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
-        Ok(Observed { cluster, world, pods, trials, claims, missing_classes, delivery, furniture, said, tls, backup })
+        Ok(Observed {
+            cluster,
+            world,
+            pods,
+            trials,
+            claims,
+            missing_classes,
+            delivery,
+            furniture,
+            said,
+            tls,
+            archives,
+            backup,
+        })
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.

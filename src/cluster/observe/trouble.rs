@@ -3,6 +3,8 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use quorate_statemachine::Trouble;
 
+use crate::cluster::render::{ARCHIVE_CONTAINER, ETCD_CONTAINER};
+
 /// Why an image is not there, as the kubelet names it (`pkg/kubelet/images/types.go`, stable for years).
 const IMAGE_REASONS: [&str; 6] = [
     "ErrImagePull",
@@ -30,7 +32,12 @@ pub struct Told {
 /// What keeps this pod from running, if anything does.
 pub fn of(pod: &Pod) -> Option<Told> {
     let status = pod.status.as_ref()?;
-    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    // What runs beside etcd is no trouble of the member's once etcd runs.
+    let etcd_runs = status.container_statuses.iter().flatten().any(|container| {
+        container.name == ETCD_CONTAINER && container.state.as_ref().is_some_and(|state| state.running.is_some())
+    });
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    let mut containers = all.filter(|container| !etcd_runs || container.name != ARCHIVE_CONTAINER);
     containers.find_map(in_container).or_else(|| status.conditions.iter().flatten().find_map(in_condition))
 }
 
@@ -108,6 +115,16 @@ mod tests {
         };
         assert_eq!(told("10s").trouble, Trouble::ContainerFailing);
         assert_eq!(told("10s"), told("2m40s"));
+    }
+
+    #[test]
+    fn what_fails_beside_etcd_is_no_trouble_once_etcd_runs() {
+        let mut status = json!({ "initContainerStatuses": waiting("CrashLoopBackOff", "") });
+        status["initContainerStatuses"][0]["name"] = json!("archive");
+        assert_eq!(of(&pod(&status)).unwrap().trouble, Trouble::ContainerFailing);
+        status["containerStatuses"] = waiting("CrashLoopBackOff", "");
+        status["containerStatuses"][0]["state"] = json!({ "running": {} });
+        assert_eq!(of(&pod(&status)), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! What every part relies on (ports, paths, labels) is named here once.
 
+mod archive;
 mod budget;
 mod claim;
 mod pod;
@@ -20,6 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, names};
 use quorate_statemachine::Serial;
 
+pub use archive::ARCHIVE_CONTAINER;
 pub use budget::budget;
 pub use claim::claim;
 pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, container_security, pod, pod_security};
@@ -27,7 +29,7 @@ pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
 pub use ticket::{Begin, RenderError, Sealed, ticket};
-pub use tls::TlsFiles;
+pub use tls::{TlsFiles, client_secret};
 pub use trial::trial;
 
 /// etcd's client port.

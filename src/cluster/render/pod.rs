@@ -13,7 +13,7 @@ use k8s_openapi::{
 use quorate_crds::{Image, Scheduling, names};
 use quorate_statemachine::{Release, Serial, Uid};
 
-use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, scheduling, template, tls};
+use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, Sealed, archive, scheduling, template, tls};
 
 /// Where the member's volume is mounted.
 pub(super) const VOLUME_PATH: &str = "/var/lib/etcd";
@@ -22,9 +22,9 @@ pub(super) const AGENT_FOLDER: &str = "/quorate";
 /// The agent on that volume.
 pub(super) const AGENT: &str = "/quorate/quorate-agent";
 /// The agent in its own image, which has nothing else: mounted at [`AGENT_FOLDER`], it is found at [`AGENT`].
-const AGENT_IN_IMAGE: &str = "/quorate-agent";
+pub(super) const AGENT_IN_IMAGE: &str = "/quorate-agent";
 /// When its image is pulled.
-const AGENT_PULL_POLICY: &str = "IfNotPresent";
+pub(super) const AGENT_PULL_POLICY: &str = "IfNotPresent";
 /// The container that runs the launcher, and then etcd.
 pub const ETCD_CONTAINER: &str = "etcd";
 /// Where the launcher finds its ticket.
@@ -82,7 +82,7 @@ pub fn pod(
         anti_affinity: _,
         topology_spread_constraints: _,
     } = &cluster.spec.scheduling;
-    Pod {
+    let pod = Pod {
         metadata: metadata(cluster, serial, release, ticket),
         spec: Some(PodSpec {
             hostname: Some(cluster.member(serial)),
@@ -111,7 +111,8 @@ pub fn pod(
             ..PodSpec::default()
         }),
         status: None,
-    }
+    };
+    archive::with_archive(pod, cluster, serial, &agent.image)
 }
 
 fn metadata(cluster: &Cluster<'_>, serial: Serial, release: &Release, ticket: Option<&Sealed>) -> ObjectMeta {
@@ -285,7 +286,7 @@ pub fn container_security() -> SecurityContext {
     }
 }
 
-fn empty_dir(limit: Quantity) -> EmptyDirVolumeSource {
+pub(super) fn empty_dir(limit: Quantity) -> EmptyDirVolumeSource {
     EmptyDirVolumeSource { size_limit: Some(limit), medium: None }
 }
 
@@ -298,7 +299,7 @@ pub(super) fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-fn port(name: &str, number: u16) -> ContainerPort {
+pub(super) fn port(name: &str, number: u16) -> ContainerPort {
     ContainerPort {
         name: Some(name.to_owned()),
         container_port: i32::from(number),

@@ -57,7 +57,9 @@ pub fn with_restore(
     spec.init_containers.get_or_insert_default().push(container);
     spec.volumes.get_or_insert_default().extend(volumes);
     // For credentials that the provider ties to it. Its token stays out of the pod all the same.
-    spec.service_account_name.clone_from(&store.service_account_name);
+    if store.service_account_name.is_some() {
+        spec.service_account_name.clone_from(&store.service_account_name);
+    }
     Ok(pod)
 }
 

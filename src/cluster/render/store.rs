@@ -18,6 +18,8 @@ pub const FILE_MODE: i32 = 0o440;
 pub enum Use {
     /// Backups are written to it.
     Write,
+    /// Backups are written to it beside etcd, which must start also where its Secret is missing.
+    WriteBeside,
     /// A backup is read from it, once. Its Secret may be gone when the pod's container is started again.
     ReadOnce,
 }
@@ -44,7 +46,7 @@ pub fn access(store: &BackupStore, what_for: Use) -> Access {
     }
     if let Some(secret) = credentials {
         access.env.push(value("QUORATE_STORE_CREDENTIALS", CREDENTIALS_FOLDER));
-        access.volumes.push(secret_volume("store", &secret.name, what_for == Use::ReadOnce));
+        access.volumes.push(secret_volume("store", &secret.name, what_for != Use::Write));
         access.mounts.push(mount("store", CREDENTIALS_FOLDER, true));
     }
     if let Some(claim) = volume_claim {

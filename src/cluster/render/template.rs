@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_crds::{
-    AutoCompaction, ClientService, EtcdClusterSpec, EtcdSettings, Image, LocalSecret, PullPolicy, Scheduling, Storage,
-    Tls, TlsMode, TlsSecrets,
+    AutoCompaction, ClientService, ContinuousBackup, EtcdClusterSpec, EtcdSettings, Image, LocalSecret, PullPolicy,
+    Scheduling, Storage, Tls, TlsMode, TlsSecrets,
 };
 use quorate_statemachine::{Release, TemplateHash};
 use serde::Serialize;
@@ -40,6 +40,9 @@ struct Template<'a> {
     /// Who provides the certificates, unless that is Quorate, which is the default.
     #[serde(rename = "spec.tls", skip_serializing_if = "Option::is_none")]
     tls: Option<(TlsMode, Option<&'a TlsSecrets>)>,
+    /// The sidecar, if there is one.
+    #[serde(rename = "spec.backup", skip_serializing_if = "Option::is_none")]
+    backup: Option<&'a ContinuousBackup>,
 }
 
 /// The hash of the pods that this spec asks for: the first eight bytes of a SHA-256. It is no secret and no proof; two
@@ -89,6 +92,7 @@ fn template(spec: &EtcdClusterSpec) -> Template<'_> {
         scheduling,
         service,
         paused: _,
+        backup,
         // In one pod, which reads it once.
         bootstrap: _,
     } = spec;
@@ -125,6 +129,7 @@ fn template(spec: &EtcdClusterSpec) -> Template<'_> {
         election_timeout_millis: *election_timeout_millis,
         snapshot_count: *snapshot_count,
         extra_flags,
+        backup: backup.as_ref(),
         tls: (*mode != TlsMode::default()).then_some((*mode, secrets.as_ref())),
     }
 }
@@ -167,7 +172,7 @@ pub fn read_hash(text: &str) -> Option<TemplateHash> {
 mod tests {
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
     use proptest::prelude::*;
-    use quorate_crds::{AntiAffinity, CompactionMode, OnDelete, Quantity, Retention, ServiceType};
+    use quorate_crds::{AntiAffinity, BackupStore, CompactionMode, OnDelete, Quantity, Retention, ServiceType};
 
     use super::super::fixture;
     use super::*;
@@ -182,7 +187,12 @@ mod tests {
 
     #[test]
     fn what_is_in_the_pod_changes_the_hash() {
-        let changes: [Change; 12] = [
+        let changes: [Change; 14] = [
+            |s| s.backup = Some(ContinuousBackup::to(BackupStore::default())),
+            |s| {
+                s.backup =
+                    Some(ContinuousBackup { flush_interval_seconds: 5, ..ContinuousBackup::to(BackupStore::default()) })
+            },
             |s| s.tls.mode = TlsMode::Disabled,
             |s| s.image.pull_policy = PullPolicy::Always,
             |s| s.image.pull_secrets = vec![LocalSecret { name: "mirror".into() }],

@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::{
     KeyToPath, ProjectedVolumeSource, SecretProjection, SecretVolumeSource, Volume as PodVolume, VolumeProjection,
 };
-use quorate_crds::{Tls, TlsMode, TlsSecrets};
+use quorate_crds::{Tls, TlsMode, TlsSecrets, names};
 use quorate_statemachine::Serial;
 
 use super::{CLIENT_PORT, Cluster};
@@ -70,19 +70,34 @@ pub(super) fn flags(tls: &Tls) -> Vec<(&'static str, String)> {
     flags
 }
 
+/// Where something in the pod calls its own member: by an address that its certificate carries.
+pub(super) fn own_endpoint(cluster: &Cluster<'_>, serial: Serial) -> String {
+    let host = match cluster.spec.tls.mode {
+        TlsMode::Disabled => return format!("http://127.0.0.1:{CLIENT_PORT}"),
+        TlsMode::Issued => "127.0.0.1".to_owned(),
+        TlsMode::Secrets => cluster.host(serial),
+    };
+    format!("https://{host}:{CLIENT_PORT}")
+}
+
+/// The Secret with what clients of the cluster show.
+pub fn client_secret(cluster: &Cluster<'_>) -> Option<String> {
+    match (cluster.spec.tls.mode, &cluster.spec.tls.secrets) {
+        (TlsMode::Disabled, _) => None,
+        (TlsMode::Secrets, Some(secrets)) => Some(secrets.client.name.clone()),
+        (TlsMode::Issued, _) | (TlsMode::Secrets, None) => Some(names::client_secret(cluster.name)),
+    }
+}
+
 /// What etcdctl in the pod takes from the environment, so that it works without a flag.
 pub(super) fn etcdctl(cluster: &Cluster<'_>, serial: Serial) -> Vec<(&'static str, String)> {
-    let (host, certificate, key, trusted) = match cluster.spec.tls.mode {
+    let (certificate, key, trusted) = match cluster.spec.tls.mode {
         TlsMode::Disabled => return Vec::new(),
-        TlsMode::Issued => {
-            ("127.0.0.1".to_owned(), TlsFiles::SERVER_CERTIFICATE, TlsFiles::SERVER_KEY, TlsFiles::CLIENTS_TRUSTED)
-        }
-        TlsMode::Secrets => {
-            (cluster.host(serial), TlsFiles::CLIENT_CERTIFICATE, TlsFiles::CLIENT_KEY, TlsFiles::SERVERS_TRUSTED)
-        }
+        TlsMode::Issued => (TlsFiles::SERVER_CERTIFICATE, TlsFiles::SERVER_KEY, TlsFiles::CLIENTS_TRUSTED),
+        TlsMode::Secrets => (TlsFiles::CLIENT_CERTIFICATE, TlsFiles::CLIENT_KEY, TlsFiles::SERVERS_TRUSTED),
     };
     vec![
-        ("ETCDCTL_ENDPOINTS", format!("https://{host}:{CLIENT_PORT}")),
+        ("ETCDCTL_ENDPOINTS", own_endpoint(cluster, serial)),
         ("ETCDCTL_CERT", path(certificate)),
         ("ETCDCTL_KEY", path(key)),
         ("ETCDCTL_CACERT", path(trusted)),

@@ -49,6 +49,7 @@ pub fn of(observed: &Observed, plan: &Plan, old: &[Condition], now: Timestamp) -
         reconciling(plan, stalled.truth, worst.as_ref()),
         stalled,
         certificates(&observed.tls.certificates),
+        backup(observed, now),
     ];
     let generation = observed.cluster.metadata.generation;
     verdicts.into_iter().map(|verdict| dated(verdict, generation, old, now)).collect()
@@ -139,6 +140,11 @@ fn certificates(certificates: &Certificates) -> Verdict {
         Certificates::Pending | Certificates::Lost { .. } | Certificates::Faulty(_) => Truth::False,
     };
     Verdict { kind: ConditionType::CertificatesValid, truth, told: sentences::of_certificates(certificates) }
+}
+
+fn backup(observed: &Observed, now: Timestamp) -> Verdict {
+    let (truth, told) = super::archive::verdict(observed, now);
+    Verdict { kind: ConditionType::BackupHealthy, truth, told }
 }
 
 /// Whether whatever keeps the quorum away was seen, rather than only nothing heard: every pod answered, or is not there.

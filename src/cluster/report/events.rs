@@ -157,6 +157,14 @@ fn of_change(observed: &Observed) -> Option<News> {
 
 /// Why certificates that can't be used are told of: not while they are merely being issued.
 const PRESSING: [&str; 2] = [Reason::CertificatesFaulty.as_str(), Reason::AuthorityLost.as_str()];
+/// Why a continuous backup does not begin.
+const FAULTS: [&str; 4] = [
+    Reason::StoreInvalid.as_str(),
+    Reason::BucketMissing.as_str(),
+    Reason::StoreRefused.as_str(),
+    Reason::StoreUnfit.as_str(),
+];
+const BACKUP_OFF: &str = Reason::BackupOff.as_str();
 const EXPIRING: &str = Reason::CertificatesExpiring.as_str();
 
 fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec<News> {
@@ -174,6 +182,10 @@ fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec
             (ConditionType::CertificatesValid, "False") if PRESSING.contains(&now.reason.as_str()) && other_reason => {
                 true
             }
+            (ConditionType::BackupHealthy, "True") if turned => false,
+            // Not while it merely begins, or is given up by wish.
+            (ConditionType::BackupHealthy, "False") if was == Some("True") && now.reason != BACKUP_OFF => true,
+            (ConditionType::BackupHealthy, "False") if FAULTS.contains(&now.reason.as_str()) && other_reason => true,
             (ConditionType::CertificatesValid, "True") if now.reason == EXPIRING && other_reason => true,
             _ => continue,
         };

@@ -12,6 +12,7 @@ use quorate_statemachine::{
     Standing, Storage, Ticket, Uid, Wish, World,
 };
 
+use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::certificates::Tls;
 use crate::cluster::observe::members::{Said, Seen};
 use crate::cluster::observe::pods::PodFacts;
@@ -189,6 +190,7 @@ pub fn healthy() -> Observed {
         claims: BTreeMap::new(),
         missing_classes: BTreeSet::new(),
         delivery: crate::cluster::render::Delivery::InitContainer,
+        archives: Archives::default(),
         furniture: Furniture::default(),
         tls: Tls {
             certificates: Certificates::Valid { secret: "db-0".into(), until: UNTIL, expiring: false },

@@ -1,6 +1,7 @@
 //! Reports: the status of what was observed and planned, the events of what has turned, the metrics of how long it took.
 //! Nothing that changes at every look is in a status, so that a cluster at rest is never written.
 
+pub mod archive;
 mod changes;
 pub mod conditions;
 pub mod events;
@@ -34,10 +35,12 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> EtcdClusterSt
     let lowest = members.iter().filter_map(|member| member.version.as_deref()).min_by_key(|v| version_key(v));
     let counted = ledger.into_iter().flat_map(|ledger| ledger.members.values());
     let counted = counted.filter(|entry| !matches!(entry.standing, Standing::Spare)).count();
+    let conditions = conditions::of(observed, plan, &old.conditions, now);
     EtcdClusterStatus {
         observed_generation: observed.cluster.metadata.generation,
         phase: Some(phase(plan.phase)),
-        conditions: conditions::of(observed, plan, &old.conditions, now),
+        backup: archive::state(observed, &conditions, now),
+        conditions,
         replicas: i32::try_from(counted).unwrap_or(i32::MAX),
         ready_replicas: i32::try_from(members::healthy_voters(observed)).unwrap_or(i32::MAX),
         selector: Some(format!("{LABEL_CLUSTER}={name},{LABEL_NAME}={APP_NAME}")),

@@ -43,6 +43,7 @@ fn a_healthy_cluster_is_ready_available_and_at_rest() {
         ("Reconciling", "False"),
         ("Stalled", "False"),
         ("CertificatesValid", "True"),
+        ("BackupHealthy", "False"),
     ] {
         assert_eq!(truth(&status, kind).0, expected, "{kind}");
     }

@@ -1,0 +1,214 @@
+//! The notice board of an archive: what it does, how far it has come and what is wrong, written by those who record and
+//! read by HTTP. It logs what turns, each time once.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use jiff::Timestamp;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::lag::Sightings;
+use super::status::{Fault, Head, Reason, Report, Role, cut};
+use crate::format::{Chain, Lineage};
+use crate::store::Address;
+
+/// Shared by all parts of an archive. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Board(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Its lag is counted when it is asked for.
+    report: Report,
+    sightings: Sightings,
+}
+
+/// What is counted. What is measured is filled in when it is asked for.
+#[derive(Debug)]
+struct Metrics {
+    registry: Registry,
+    committer: Gauge,
+    head: Gauge,
+    lag_revisions: Gauge,
+    lag_seconds: Gauge,
+    faulty: Gauge,
+    commits: Counter,
+    fulls: Counter,
+    lost: Counter,
+}
+
+impl Metrics {
+    fn new() -> Self {
+        let mut registry = Registry::with_prefix("quorate_archive");
+        let gauge = |registry: &mut Registry, name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        let counter = |registry: &mut Registry, name: &str, help: &str| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        let committer = gauge(&mut registry, "committer", "1 where this archive records, 0 where it stands by");
+        let head = gauge(&mut registry, "head_revision", "The last revision that is in the store");
+        let lag_revisions = gauge(&mut registry, "lag_revisions", "Revisions of the member that are not in the store");
+        let lag_seconds = Gauge::default();
+        let help = "For how long the member has had something that is not in the store";
+        registry.register_with_unit("lag", help, Unit::Seconds, lag_seconds.clone());
+        let faulty = gauge(&mut registry, "faulty", "1 while something keeps this archive from its work");
+        let commits = counter(&mut registry, "commits", "Manifests that this archive has committed");
+        let fulls = counter(&mut registry, "fulls", "Full snapshots that this archive has taken");
+        let lost = counter(&mut registry, "commits_lost", "Commits for which another archive was first");
+        Self { registry, committer, head, lag_revisions, lag_seconds, faulty, commits, fulls, lost }
+    }
+}
+
+impl Board {
+    /// The board of an archive that has not begun.
+    pub fn new(address: &Address, lineage: &Lineage) -> Self {
+        let report = Report {
+            role: Role::Standby,
+            location: address.to_string(),
+            lineage: lineage.as_str().to_owned(),
+            generation: None,
+            head: None,
+            lag: None,
+            fault: None,
+        };
+        let state = State { report, sightings: Sightings::default() };
+        Self(Arc::new(Inner { state: Mutex::new(state), metrics: Metrics::new() }))
+    }
+
+    /// What holds at this moment.
+    pub fn read(&self) -> Report {
+        let state = self.lock();
+        Report { lag: state.sightings.lag(Instant::now()), ..state.report.clone() }
+    }
+
+    /// All that is counted and measured, in the OpenMetrics text form.
+    pub fn metrics(&self) -> Result<String, fmt::Error> {
+        let Report { role, location: _, lineage: _, generation: _, head, lag, fault } = self.read();
+        let metrics = &self.0.metrics;
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        metrics.committer.set(i64::from(role == Role::Committer));
+        metrics.head.set(head.map_or(0, |head| number(head.revision)));
+        metrics.lag_revisions.set(lag.map_or(-1, |lag| number(lag.revisions)));
+        metrics.lag_seconds.set(lag.map_or(-1, |lag| number(lag.seconds)));
+        metrics.faulty.set(i64::from(fault.is_some()));
+        let mut text = String::new();
+        encode(&mut text, &metrics.registry)?;
+        Ok(text)
+    }
+
+    pub(super) fn role(&self, role: Role) {
+        let mut state = self.lock();
+        if state.report.role != role {
+            state.report.role = role;
+            match role {
+                Role::Committer => tracing::info!("the member leads: this archive records"),
+                Role::Standby => tracing::info!("this archive stands by"),
+            }
+        }
+    }
+
+    pub(super) fn member_at(&self, revision: u64) {
+        self.lock().sightings.seen(revision, Instant::now());
+    }
+
+    pub(super) fn member_silent(&self) {
+        self.lock().sightings.lost();
+    }
+
+    /// This is what is in the store; `committed_at` is when its end came there.
+    pub(super) fn stored(&self, chain: &Chain, committed_at: Timestamp) {
+        let mut state = self.lock();
+        let revision = chain.head().get();
+        state.sightings.stored(revision);
+        state.report.generation = Some(format!("{}/{}", chain.key.cluster, chain.key.name));
+        state.report.head = Some(Head {
+            revision,
+            committed_at,
+            full_revision: chain.full.revision.get(),
+            full_taken: chain.full.taken,
+        });
+    }
+
+    pub(super) fn committed(&self) {
+        self.0.metrics.commits.inc();
+    }
+
+    pub(super) fn took_full(&self) {
+        self.0.metrics.fulls.inc();
+    }
+
+    pub(super) fn lost_commit(&self) {
+        self.0.metrics.lost.inc();
+    }
+
+    /// Something went wrong.
+    pub(super) fn fault(&self, reason: Reason, message: &str) {
+        let message = cut(message);
+        let mut state = self.lock();
+        let before = state.report.fault.as_ref();
+        if before.is_none_or(|before| before.reason != reason || before.message != message) {
+            tracing::warn!("{}: {message}", reason.as_str());
+        }
+        let since = before.filter(|before| before.reason == reason).map_or_else(Timestamp::now, |before| before.since);
+        state.report.fault = Some(Fault { reason, message, since });
+    }
+
+    /// All is well again.
+    pub(super) fn well(&self) {
+        if let Some(Fault { reason, .. }) = self.lock().report.fault.take() {
+            tracing::info!("{} is over", reason.as_str());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> Board {
+        Board::new(&"s3://bucket/etcd".parse().unwrap(), &"blue".parse().unwrap())
+    }
+
+    #[test]
+    fn a_fault_keeps_its_begin_while_its_reason_stays() {
+        let board = board();
+        board.fault(Reason::StoreFailed, "one");
+        let since = board.read().fault.unwrap().since;
+        board.fault(Reason::StoreFailed, "two");
+        let fault = board.read().fault.unwrap();
+        assert_eq!((fault.since, fault.message.as_str()), (since, "two"));
+        board.well();
+        assert_eq!(board.read().fault, None);
+        board.fault(Reason::StoreFailed, &"x".repeat(10_000));
+        assert!(board.read().fault.unwrap().message.len() < 1000);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_told() {
+        let board = board();
+        let report = board.read();
+        assert_eq!((report.role, report.lag, report.head, report.generation), (Role::Standby, None, None, None));
+        assert!(board.metrics().unwrap().contains("quorate_archive_lag_seconds -1"), "{}", board.metrics().unwrap());
+        board.role(Role::Committer);
+        assert!(board.metrics().unwrap().contains("quorate_archive_committer 1"));
+    }
+}

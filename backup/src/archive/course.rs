@@ -1,0 +1,176 @@
+//! The whole life of an archive: one session after the other until it is told to stop, with a pause after each failure.
+//! What a failure calls for is decided here.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::board::Board;
+use super::feed::FeedError;
+use super::flush::FlushError;
+use super::lead;
+use super::retention::Retention;
+use super::rivals::Rivals;
+use super::session::Session;
+use super::status::{Reason, Role};
+use super::{ArchiveError, Duty, Next, Settings};
+use crate::format::{Chain, ChainError, CommitError};
+use crate::source::Access;
+use crate::store::{self, Store, StoreError};
+
+/// The pause after a first failure; each next one is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause while the member can't be read: it may only be starting, and asking it costs nothing.
+const MEMBER_PAUSE: Duration = Duration::from_secs(1);
+/// How soon one that can't follow looks again whether the one that records has begun a new generation.
+const FOLLOW_PAUSE: Duration = Duration::from_secs(5);
+
+/// What outlives a session.
+pub(super) struct Course {
+    /// What was recorded, as far as it was read.
+    pub chain: Option<Chain>,
+    pub rivals: Rivals,
+    pub retention: Retention,
+}
+
+/// Records until it is told to stop. One that records whatever its member is ends with an error if the store can't be used
+/// at the begin; no other failure ends it.
+pub async fn run(
+    store: &store::Settings,
+    source: &Access,
+    settings: &Settings,
+    board: &Board,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), ArchiveError> {
+    let (tell, told) = watch::channel(false);
+    tokio::spawn(lead::follow(source.clone(), board.clone(), tell));
+    // Held to the end: without anybody who listens, nobody would look how far the member is.
+    let (_always, pinned) = watch::channel(true);
+    let leads = match settings.duty {
+        Duty::Always => pinned,
+        Duty::BesideLeader => told.clone(),
+    };
+    let retention = Retention::new(settings.keep);
+    let mut course = Course { chain: None, rivals: Rivals::default(), retention };
+    let mut opened: Option<Store> = None;
+    let mut pause = FIRST_PAUSE;
+    let mut next = Next::Continue;
+    loop {
+        let led = *leads.borrow();
+        let records = led && !course.rivals.yields();
+        let full = match next {
+            Next::Stop => return Ok(()),
+            Next::Continue => None,
+            Next::Full(reason) if records => Some(reason),
+            Next::Full(reason) => {
+                board.role(Role::Standby);
+                tracing::debug!("it can't follow: {reason}");
+                if wait(FOLLOW_PAUSE, (led, leads.clone()), &mut stop).await == Woken::Stop {
+                    return Ok(());
+                }
+                None
+            }
+        };
+        let begun = Instant::now();
+        let lived = Box::pin(live((store, &mut opened), source, settings, board, (full, &mut course), &leads, &stop));
+        let error = match lived.await {
+            Ok(then) => {
+                next = then;
+                continue;
+            }
+            Err(error) => error,
+        };
+        if settings.duty == Duty::Always && opened.is_none() {
+            return Err(error);
+        }
+        board.role(Role::Standby);
+        next = after(&error);
+        if matches!(&error, ArchiveError::Flush(FlushError::Commit(CommitError::Lost(_)))) {
+            tracing::info!("{error}");
+            board.lost_commit();
+            course.rivals.lost(std::time::Instant::now());
+            continue;
+        }
+        let reason = Reason::of(&error);
+        if reason == Reason::StoreRefused && settings.duty == Duty::BesideLeader {
+            // Credentials may have been renewed: they are read again.
+            opened = None;
+        }
+        board.fault(reason, &error.to_string());
+        if begun.elapsed() > LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        let this = if reason == Reason::MemberUnreadable { MEMBER_PAUSE } else { pause };
+        if timeout(this, stop.wait_for(|stop| *stop)).await.is_ok() {
+            return Ok(());
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// One session, with the store open.
+async fn live(
+    (store, opened): (&store::Settings, &mut Option<Store>),
+    source: &Access,
+    settings: &Settings,
+    board: &Board,
+    (full, course): (Option<&'static str>, &mut Course),
+    leads: &watch::Receiver<bool>,
+    stop: &watch::Receiver<bool>,
+) -> Result<Next, ArchiveError> {
+    let store = match opened {
+        Some(store) => store,
+        None => opened.insert(open(store).await?),
+    };
+    let session = Session { store, source, settings, board };
+    session.run(full, course, leads.clone(), stop.clone()).await
+}
+
+async fn open(settings: &store::Settings) -> Result<Store, StoreError> {
+    let store = Store::open(settings)?;
+    store.prepare().await?;
+    Ok(store)
+}
+
+/// Why a pause is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Again,
+    Stop,
+}
+
+/// Until the time is over, the leadership moves, or it is told to stop.
+async fn wait(
+    pause: Duration,
+    (led, mut leads): (bool, watch::Receiver<bool>),
+    stop: &mut watch::Receiver<bool>,
+) -> Woken {
+    tokio::select! {
+        () = sleep(pause) => Woken::Again,
+        _ = leads.wait_for(|leads| *leads != led) => Woken::Again,
+        _ = stop.wait_for(|stop| *stop) => Woken::Stop,
+    }
+}
+
+/// What a failure calls for.
+fn after(error: &ArchiveError) -> Next {
+    match error {
+        ArchiveError::Feed(FeedError::Compacted(_)) => Next::Full("the history after the last record was compacted"),
+        ArchiveError::Feed(FeedError::Overflow(_)) => Next::Full("more came than could be stored in time"),
+        ArchiveError::Fault(_) => Next::Full("the cluster has another history than the one that was recorded"),
+        ArchiveError::Chain(
+            ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
+        ) => Next::Full("the last generation is damaged"),
+        ArchiveError::Access(_)
+        | ArchiveError::Etcd(_)
+        | ArchiveError::Silent
+        | ArchiveError::Store(_)
+        | ArchiveError::Chain(ChainError::Store(_))
+        | ArchiveError::Take(_)
+        | ArchiveError::Feed(FeedError::Etcd(_) | FeedError::Canceled(_))
+        | ArchiveError::Flush(_)
+        | ArchiveError::Task(_) => Next::Continue,
+    }
+}

@@ -1,0 +1,425 @@
+//! Recording into one generation: what the watch brings is held until it is stored, by this archive or by another one. Who
+//! stands by holds what the other has not stored yet, and so can go on from there at once.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::backlog::News;
+use super::course::Course;
+use super::feed::Feed;
+use super::flush::{self, FlushError};
+use super::leases::Leases;
+use super::recorder::{Fault, Recorder};
+use super::session::{MOST_BEHIND, Session, newer, revision};
+use super::status::{Reason, Role};
+use super::{ArchiveError, Duty, Next};
+use crate::format::{Chain, ChainError, Revision};
+use crate::source::{AuthRevision, Connection};
+use crate::store::StoreError;
+
+/// Records that are stored at once, in bytes, if they come faster than by the clock.
+const FLUSH_AT: usize = 4 << 20;
+/// Records that may be held while others are being stored, in bytes. Beyond that they wait in the backlog.
+const MOST_HELD: usize = 8 << 20;
+/// The longest time between two looks by the clock, however seldom is stored.
+const LONGEST_TICK: Duration = Duration::from_secs(10);
+/// The shortest time between two looks of one that stands by, when much comes.
+const CATCH_UP_EVERY: Duration = Duration::from_secs(1);
+/// How often the one that records looks whether somebody has begun a newer generation; also by that it notices a store
+/// that fails while there is nothing to store.
+const LOOK_FOR_NEWER: Duration = Duration::from_mins(1);
+/// How long etcd may take to tell the revision of users and roles. It goes through the quorum.
+const AUTH_ANSWER: Duration = Duration::from_secs(5);
+/// How long ending may take: to hear up to where all has come, and to store it.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The same where another archive goes on: the pod must not wait for it.
+const SHORT_LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What this archive is to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Post {
+    /// It follows.
+    Standby,
+    /// Its member leads now: it finds out what others have stored until then.
+    TakingOver,
+    /// It stores.
+    Committer,
+}
+
+/// What was done beside the receiving.
+enum Did {
+    /// A batch was stored.
+    Stored,
+    /// What others have stored was read: from this head on, and a generation that they have begun.
+    CaughtUp { before: Revision, newer: Option<Box<Chain>> },
+}
+
+type Work = JoinHandle<(Chain, Result<Did, FlushError>)>;
+
+/// Recording into one generation.
+pub(super) struct Recording<'a> {
+    session: Session<'a>,
+    connection: Connection,
+    /// Not there while something is being done with it.
+    chain: Option<Chain>,
+    recorder: Recorder,
+    feed: Feed,
+    leases: Leases,
+    auth: AuthRevision,
+    work: Option<Work>,
+    post: Post,
+    /// What is closed is stored with the next answer to a question for progress.
+    due: bool,
+    flushed: Instant,
+    /// When others were last asked for.
+    looked: Instant,
+    /// When others were last seen to store something.
+    moved: Instant,
+    /// The last newer generation that is not gone over to: it is too far behind.
+    passed_over: Option<crate::format::GenerationName>,
+}
+
+impl<'a> Recording<'a> {
+    pub fn new(
+        session: Session<'a>,
+        connection: Connection,
+        (chain, recorder, feed): (Chain, Recorder, Feed),
+        post: Post,
+    ) -> Self {
+        let mut leases = Leases::new(connection.client.lease_client());
+        leases.know(chain.links.iter().flat_map(|link| &link.delta.leases));
+        let auth = AuthRevision::new(connection.clone());
+        let now = Instant::now();
+        Self {
+            session,
+            connection,
+            chain: Some(chain),
+            recorder,
+            feed,
+            leases,
+            auth,
+            work: None,
+            post,
+            due: false,
+            flushed: now,
+            looked: now,
+            moved: now,
+            passed_over: None,
+        }
+    }
+
+    /// What was recorded, if it is known.
+    pub fn into_chain(mut self) -> Option<Chain> {
+        self.chain.take()
+    }
+
+    pub async fn run(
+        &mut self,
+        course: &mut Course,
+        mut leads: watch::Receiver<bool>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<Next, ArchiveError> {
+        self.show_role();
+        let mut clock = interval(self.session.settings.flush_every.min(LONGEST_TICK));
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        clock.tick().await;
+        loop {
+            let has_room = self.recorder.bytes() < MOST_HELD;
+            let next = tokio::select! {
+                news = self.feed.next(), if has_room => {
+                    self.take(news?).await?;
+                    None
+                }
+                done = finished(&mut self.work), if self.work.is_some() => self.done(done?, course).await?,
+                _ = clock.tick() => {
+                    // Not held while it looks: whoever tells must not wait.
+                    let leads = *leads.borrow();
+                    self.look(course, leads).await?
+                }
+                // Of one whose channel is closed nothing is heard any more.
+                Ok(()) = leads.changed() => {
+                    self.turn(*leads.borrow_and_update() && !course.rivals.yields());
+                    None
+                }
+                _ = stop.wait_for(|stop| *stop) => Some(Next::Stop),
+            };
+            if let Some(next) = next {
+                return Box::pin(self.end(next, course)).await;
+            }
+            if self.recorder.bytes() >= FLUSH_AT {
+                match self.post {
+                    Post::Committer => self.flush().await,
+                    Post::Standby | Post::TakingOver if self.looked.elapsed() >= CATCH_UP_EVERY => self.catch_up(false),
+                    Post::Standby | Post::TakingOver => {}
+                }
+            }
+        }
+    }
+
+    /// The member leads, or does not any more.
+    fn turn(&mut self, leads: bool) {
+        match (leads, self.post) {
+            (true, Post::Standby) => {
+                self.post = Post::TakingOver;
+                self.catch_up(true);
+            }
+            (true, Post::TakingOver | Post::Committer) => {}
+            (false, Post::Standby | Post::TakingOver | Post::Committer) => self.post = Post::Standby,
+        }
+        self.show_role();
+    }
+
+    fn show_role(&self) {
+        self.session.board.role(match self.post {
+            Post::Standby | Post::TakingOver => Role::Standby,
+            Post::Committer => Role::Committer,
+        });
+    }
+
+    async fn take(&mut self, news: News) -> Result<(), Fault> {
+        let now = Timestamp::now();
+        match news {
+            News::Progress(revision) => {
+                self.recorder.progress(revision, now)?;
+                if self.due && self.post == Post::Committer {
+                    self.flush().await;
+                }
+                Ok(())
+            }
+            News::Events(events) => {
+                for event in events {
+                    if let Some(lease) = self.recorder.event(event, now)? {
+                        self.leases.see(lease);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What is done by the clock.
+    async fn look(&mut self, course: &mut Course, leads: bool) -> Result<Option<Next>, ArchiveError> {
+        let settings = self.session.settings;
+        match self.post {
+            Post::Standby => {
+                let left = if self.recorder.has_closed() { self.moved.elapsed() } else { Duration::ZERO };
+                if leads && course.rivals.yields() && course.rivals.has_gone(left, settings.flush_every) {
+                    tracing::info!("the other archive commits no more");
+                    self.turn(true);
+                } else if self.recorder.has_closed() {
+                    self.catch_up(true);
+                }
+            }
+            Post::TakingOver => self.catch_up(true),
+            Post::Committer => {
+                if let Some(reason) = self.full_is_due().await? {
+                    return Ok(Some(Next::Full(reason)));
+                }
+                if let Some(chain) = &self.chain {
+                    course.retention.look(self.session.store, &settings.lineage, &chain.key);
+                }
+                if self.looked.elapsed() >= LOOK_FOR_NEWER {
+                    self.catch_up(true);
+                }
+                // The answer closes the last revision, and what is closed is stored with it; if none has come since the
+                // last tick, without it.
+                if std::mem::replace(&mut self.due, self.flushed.elapsed() + LONGEST_TICK / 2 >= settings.flush_every) {
+                    self.flush().await;
+                    self.due = false;
+                }
+            }
+        }
+        self.feed.ask_progress().await?;
+        Ok(None)
+    }
+
+    /// Why the generation has to end. While something is being done with it that is not known; the next tick asks again.
+    async fn full_is_due(&mut self) -> Result<Option<&'static str>, ArchiveError> {
+        let settings = self.session.settings;
+        let Some(chain) = &self.chain else { return Ok(None) };
+        let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };
+        if auth_revision? != chain.full.auth_revision {
+            return Ok(Some("users or roles have changed"));
+        }
+        let deltas: u64 = chain.links.iter().map(|link| link.delta.data.plain_bytes).sum();
+        if deltas > settings.full_after {
+            return Ok(Some("the events since the last one have become many"));
+        }
+        let age = Timestamp::now().duration_since(chain.full.taken);
+        Ok((age.unsigned_abs() >= settings.full_every).then_some("it is time for one"))
+    }
+
+    /// Stores what is closed, unless something else is under way.
+    async fn flush(&mut self) {
+        self.due = false;
+        let Some(mut chain) = self.chain.take() else { return };
+        self.flushed = Instant::now();
+        let Some(batch) = self.recorder.take() else {
+            self.chain = Some(chain);
+            return;
+        };
+        let leases = self.leases.flush().await;
+        let (store, board) = (self.session.store.clone(), self.session.board.clone());
+        self.work = Some(tokio::spawn(async move {
+            let result = flush::flush(&store, &mut chain, batch, leases, &board).await;
+            (chain, result.map(|()| Did::Stored))
+        }));
+    }
+
+    /// Reads what others have stored, and looks for a newer generation if they have stored nothing; unless something else is
+    /// under way.
+    fn catch_up(&mut self, look_for_newer: bool) {
+        let Some(mut chain) = self.chain.take() else { return };
+        self.looked = Instant::now();
+        let store = self.session.store.clone();
+        let after = self.passed_over.clone().filter(|passed| *passed > chain.key.name);
+        self.work = Some(tokio::spawn(async move {
+            let before = chain.head();
+            let read = async {
+                chain.extend(&store).await?;
+                if !look_for_newer || chain.head() > before {
+                    return Ok(None);
+                }
+                let after = after.as_ref().unwrap_or(&chain.key.name);
+                newer(&store, &chain.key.lineage, &chain.key.cluster, Some(after)).await
+            };
+            let newer = read.await;
+            let result = newer.map(|newer| Did::CaughtUp { before, newer: newer.map(Box::new) });
+            (chain, result.map_err(FlushError::Chain))
+        }));
+    }
+
+    /// What comes of what was done.
+    async fn done(
+        &mut self,
+        (chain, result): (Chain, Result<Did, FlushError>),
+        course: &mut Course,
+    ) -> Result<Option<Next>, ArchiveError> {
+        self.work = None;
+        let board = self.session.board;
+        let did = match result {
+            Ok(did) => did,
+            Err(FlushError::Chain(ChainError::Store(error))) if !matches!(error, StoreError::Refused { .. }) => {
+                // What is held stays held.
+                board.fault(Reason::of_store(&error), &error.to_string());
+                self.chain = Some(chain);
+                return Ok(None);
+            }
+            Err(error) => {
+                self.chain = Some(chain);
+                return Err(error.into());
+            }
+        };
+        board.well();
+        match did {
+            Did::Stored => {
+                board.committed();
+                board.stored(&chain, Timestamp::now());
+                tracing::debug!("recorded up to revision {}", chain.head());
+                self.chain = Some(chain);
+            }
+            Did::CaughtUp { before, newer } => {
+                if chain.head() > before {
+                    self.recorder.forget(chain.head(), chain.last_events())?;
+                    let new = chain.links.iter().rev().take_while(|link| link.delta.from > before);
+                    self.leases.know(new.flat_map(|link| &link.delta.leases));
+                    board.stored(&chain, chain.last_moment());
+                    self.moved = Instant::now();
+                }
+                self.chain = Some(chain);
+                if let Some(newer) = newer.and_then(|newer| self.goes_over_to(*newer)) {
+                    course.chain = Some(newer);
+                    self.chain = None;
+                    return Ok(Some(Next::Continue));
+                }
+                if self.post == Post::TakingOver {
+                    self.post = Post::Committer;
+                    self.show_role();
+                    self.flush().await;
+                    self.feed.ask_progress().await?;
+                    self.due = true;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether to go over to a newer generation. The one that records does so only if it need not begin another one for it.
+    fn goes_over_to(&mut self, newer: Chain) -> Option<Chain> {
+        let in_reach = newer.head().get() + MOST_BEHIND > self.recorder.head();
+        if self.post == Post::Committer && !in_reach {
+            self.passed_over = Some(newer.key.name);
+            return None;
+        }
+        tracing::info!("going over to the newer generation {}", newer.key);
+        Some(newer)
+    }
+
+    /// Stores what has come so far, in bounded time. Who stands by has nothing to store.
+    async fn end(&mut self, next: Next, course: &mut Course) -> Result<Next, ArchiveError> {
+        if self.post != Post::Committer || next == Next::Continue {
+            return Ok(next);
+        }
+        let limit = match (&next, self.session.settings.duty) {
+            (Next::Stop, Duty::BesideLeader) => SHORT_LAST_WORDS,
+            (Next::Stop | Next::Full(_) | Next::Continue, _) => LAST_WORDS,
+        };
+        let last_words = async {
+            self.let_work_end(course).await?;
+            // etcd may have ended already; what is closed is stored all the same.
+            let heard = self.hear_all().await;
+            self.flush().await;
+            self.let_work_end(course).await?;
+            heard
+        };
+        match timeout(limit, last_words).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("the last events could not be recorded: {error}"),
+            Err(_) => tracing::warn!("the last events could not be recorded within {limit:?}"),
+        }
+        Ok(next)
+    }
+
+    async fn let_work_end(&mut self, course: &mut Course) -> Result<(), ArchiveError> {
+        if self.work.is_some() {
+            let done = finished(&mut self.work).await?;
+            Box::pin(self.done(done, course)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes all that was written until now.
+    async fn hear_all(&mut self) -> Result<(), ArchiveError> {
+        let last = revision(&mut self.connection).await?.get();
+        self.feed.ask_progress().await?;
+        loop {
+            let news = self.feed.next().await?;
+            // An earlier question's answer may still be on its way.
+            let all_came = matches!(news, News::Progress(reached) if reached >= last);
+            self.take(news).await?;
+            if all_came {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        if let Some(work) = &self.work {
+            work.abort();
+        }
+    }
+}
+
+/// The end of what is being done.
+async fn finished<T>(work: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,108 @@
+//! Removes older generations beside the recording, as `quorate-agent prune` does. Never the one that is recorded into, and
+//! nothing that a rule keeps.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::care::{Keep, Plan, Pruned, Removal, plan, prune};
+use crate::format::{GenerationKey, Lineage};
+use crate::store::{Store, StoreError};
+
+/// How often it looks, besides after each full snapshot. It reads every manifest.
+const EVERY: Duration = Duration::from_hours(12);
+
+/// When it was last done, and what is under way.
+#[derive(Debug)]
+pub(super) struct Retention {
+    keep: Option<Keep>,
+    due: Instant,
+    working: Option<JoinHandle<()>>,
+}
+
+impl Retention {
+    /// The first look comes with the first full snapshot, or after half a day.
+    pub fn new(keep: Option<Keep>) -> Self {
+        Self { keep, due: Instant::now() + EVERY, working: None }
+    }
+
+    /// A full snapshot has been taken: something else may be old now.
+    pub fn full_taken(&mut self) {
+        self.due = Instant::now();
+    }
+
+    /// Begins if it is time. It works beside the recording.
+    pub fn look(&mut self, store: &Store, lineage: &Lineage, current: &GenerationKey) {
+        let Some(keep) = self.keep.filter(|_| self.due <= Instant::now()) else { return };
+        if self.working.as_ref().is_some_and(|working| !working.is_finished()) {
+            return;
+        }
+        self.due = Instant::now() + EVERY;
+        let (store, lineage, current) = (store.clone(), lineage.clone(), current.clone());
+        self.working = Some(tokio::spawn(async move {
+            match clear(&store, &lineage, keep, &current).await {
+                Ok(Pruned { objects, bytes, failed }) => {
+                    if objects > 0 {
+                        tracing::info!("{objects} objects that no rule keeps are gone, {bytes} bytes");
+                    }
+                    for error in failed {
+                        tracing::warn!("an object that no rule keeps is still there: {error}");
+                    }
+                }
+                Err(error) => tracing::warn!("older generations could not be looked through: {error}"),
+            }
+        }));
+    }
+}
+
+impl Drop for Retention {
+    fn drop(&mut self) {
+        if let Some(working) = &self.working {
+            working.abort();
+        }
+    }
+}
+
+async fn clear(store: &Store, lineage: &Lineage, keep: Keep, current: &GenerationKey) -> Result<Pruned, StoreError> {
+    let plan = spare(plan(store, lineage, keep, Timestamp::now()).await?, current);
+    prune(store, &plan).await
+}
+
+/// Takes the generation that is recorded into off the list. Another one may have begun after it, as by an EtcdBackup.
+fn spare(mut plan: Plan, current: &GenerationKey) -> Plan {
+    let data = format!("{}/", current.folder());
+    let before = plan.removals.len();
+    plan.removals.retain(|removal| match removal {
+        Removal::Generation(key) => key != current,
+        Removal::Garbage { key, bytes: _ } => !key.as_str().starts_with(&data),
+    });
+    plan.kept += usize::from(plan.removals.len() < before);
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Cluster, GenerationName};
+    use crate::store::Key;
+
+    #[test]
+    fn what_is_recorded_into_stays_whatever_the_rules_say() {
+        let key = |lineage: &str| GenerationKey {
+            lineage: lineage.parse().unwrap(),
+            cluster: Cluster::of(1),
+            name: GenerationName::new(Timestamp::UNIX_EPOCH),
+        };
+        let (current, old) = (key("blue"), key("green"));
+        let removals = vec![
+            Removal::Generation(current.clone()),
+            Removal::Generation(old.clone()),
+            Removal::Garbage { key: current.data_folder().join("x"), bytes: 1 },
+            Removal::Garbage { key: Key::new("elsewhere"), bytes: 1 },
+        ];
+        let spared = spare(Plan { removals, kept: 1 }, &current).removals;
+        assert_eq!(spared, [Removal::Generation(old), Removal::Garbage { key: Key::new("elsewhere"), bytes: 1 }]);
+    }
+}

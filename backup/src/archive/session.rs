@@ -1,0 +1,160 @@
+//! One connection to the member: finds where to go on, or begins anew, and records until something calls for another.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::board::Board;
+use super::course::Course;
+use super::feed::{Feed, FeedError};
+use super::recorder::Recorder;
+use super::recording::{Post, Recording};
+use super::status::Role;
+use super::{ArchiveError, Next, Settings};
+use crate::format::{Chain, ChainError, Cluster, GenerationName, Lineage, Revision, generations};
+use crate::snapshot;
+use crate::source::{Access, Connection, Identity};
+use crate::store::Store;
+
+/// How many revisions behind a watch may begin. etcd reads its whole backlog again for each thousand that it sends, so a
+/// longer way is shorter by a full snapshot.
+pub(super) const MOST_BEHIND: u64 = 10_000;
+/// How long etcd may take to say what a session begins with. Without a quorum it never does.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// What a session works with.
+#[derive(Clone, Copy)]
+pub(super) struct Session<'a> {
+    pub store: &'a Store,
+    pub source: &'a Access,
+    pub settings: &'a Settings,
+    pub board: &'a Board,
+}
+
+/// Where recording goes on.
+struct Start {
+    chain: Chain,
+    recorder: Recorder,
+    feed: Feed,
+}
+
+impl Session<'_> {
+    /// Records by a new connection; into a new generation, if there is a reason for one.
+    pub async fn run(
+        &self,
+        full: Option<&'static str>,
+        course: &mut Course,
+        leads: watch::Receiver<bool>,
+        stop: watch::Receiver<bool>,
+    ) -> Result<Next, ArchiveError> {
+        let mut connection = self.source.connect().await?;
+        let identity = timeout(ANSWER, Identity::ask(&mut connection.client)).await;
+        let Identity { cluster, version: _ } = identity.map_err(|_| ArchiveError::Silent)??;
+        let records = *leads.borrow() && !course.rivals.yields();
+        let start = match full {
+            Some(reason) => {
+                self.board.role(Role::Committer);
+                let start = self.begin(&mut connection, reason).await?;
+                course.retention.full_taken();
+                start
+            }
+            None => {
+                let Some(chain) = self.newest(&cluster, course.chain.take()).await? else {
+                    return Ok(Next::Full("there is none yet"));
+                };
+                self.board.stored(&chain, chain.last_moment());
+                match self.follow(&mut connection, chain).await? {
+                    Ok(start) => start,
+                    Err(reason) => return Ok(Next::Full(reason)),
+                }
+            }
+        };
+        self.board.well();
+        let post = if records { Post::Committer } else { Post::Standby };
+        let Start { chain, recorder, feed } = start;
+        let mut recording = Recording::new(*self, connection, (chain, recorder, feed), post);
+        let result = Box::pin(recording.run(course, leads, stop)).await;
+        course.chain = recording.into_chain().or(course.chain.take());
+        result
+    }
+
+    /// Goes on with a generation, or says why that is not possible.
+    async fn follow(
+        &self,
+        connection: &mut Connection,
+        chain: Chain,
+    ) -> Result<Result<Start, &'static str>, ArchiveError> {
+        let now = revision(connection).await?;
+        // etcd takes a watch from the future and silently leaves out what is before it.
+        if now < chain.head() {
+            return Ok(Err("the cluster's revision is below what was recorded"));
+        }
+        if now.get() - chain.head().get() > MOST_BEHIND {
+            return Ok(Err("the last record is too far behind"));
+        }
+        let recorder = Recorder::new(chain.head(), chain.last_events());
+        let feed = self.watch(connection, recorder.watch_from()).await?;
+        tracing::info!("going on after revision {} of {}", chain.head(), chain.key);
+        Ok(Ok(Start { chain, recorder, feed }))
+    }
+
+    /// The generation of this cluster that began last. `known` was read before.
+    async fn newest(&self, cluster: &Cluster, known: Option<Chain>) -> Result<Option<Chain>, ChainError> {
+        let known = known.filter(|known| known.key.cluster == *cluster);
+        let after = known.as_ref().map(|known| &known.key.name);
+        if let Some(newer) = newer(self.store, &self.settings.lineage, cluster, after).await? {
+            return Ok(Some(newer));
+        }
+        let Some(mut known) = known else { return Ok(None) };
+        known.extend(self.store).await?;
+        Ok(Some(known))
+    }
+
+    /// Begins a generation. The watch is there before the snapshot is, so that nothing between is compacted away, and no
+    /// backlog has to be read again.
+    async fn begin(&self, connection: &mut Connection, reason: &'static str) -> Result<Start, ArchiveError> {
+        let watched_from = revision(connection).await?.next();
+        let feed = self.watch(connection, watched_from).await?;
+        let member = std::slice::from_ref(self.source);
+        let taken = snapshot::take(self.store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
+        let chain = Chain::read(self.store, &taken.generation).await?;
+        let recorder = Recorder::after_full(chain.head(), chain.last_events(), watched_from);
+        self.board.took_full();
+        self.board.stored(&chain, jiff::Timestamp::now());
+        tracing::info!("new generation {} at revision {}: {reason}", chain.key, chain.head());
+        Ok(Start { chain, recorder, feed })
+    }
+
+    async fn watch(&self, connection: &Connection, from: Revision) -> Result<Feed, FeedError> {
+        Feed::open(&connection.client, from, (&self.settings.spill, self.settings.spill_limit)).await
+    }
+}
+
+/// The last generation of this cluster that began after this one, or the last of all.
+pub(super) async fn newer(
+    store: &Store,
+    lineage: &Lineage,
+    cluster: &Cluster,
+    after: Option<&GenerationName>,
+) -> Result<Option<Chain>, ChainError> {
+    let keys = generations(store, lineage).await?;
+    let newer = keys.iter().rev().filter(|key| key.cluster == *cluster && after.is_none_or(|after| key.name > *after));
+    for key in newer {
+        match Chain::read(store, key).await {
+            Ok(chain) => return Ok(Some(chain)),
+            // One whose snapshot is not complete, or never was.
+            Err(ChainError::NoFull(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// The revision of the cluster, as its quorum knows it.
+pub(super) async fn revision(connection: &mut Connection) -> Result<Revision, ArchiveError> {
+    let asked = timeout(ANSWER, Box::pin(connection.client.get("quorate", None))).await;
+    let answer = asked.map_err(|_| ArchiveError::Silent)??;
+    let revision = answer.header().map(etcd_client::ResponseHeader::revision).unwrap_or_default();
+    Ok(Revision::from_etcd(revision).unwrap_or_default())
+}

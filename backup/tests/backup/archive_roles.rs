@@ -1,0 +1,170 @@
+//! Archives that look whether their member leads: what one of them does while another records, and when what it needs is
+//! not there. How they hand over to each other is tried on a real cluster.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use quorate_backup::archive::status::{Reason, Report, Role};
+use quorate_backup::format::generations;
+
+use crate::agent::command;
+use crate::real::{Etcd, each_version};
+use crate::recorded::{address, open};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// An archive as a process.
+struct Archive {
+    process: Child,
+    answers: SocketAddr,
+}
+
+impl Archive {
+    fn start(etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
+        // Free a moment ago.
+        let answers = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (endpoint, store, listen) = (etcd.url(), address(store), format!("--listen={answers}"));
+        let arguments = ["archive", "--beside-leader", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue"];
+        let arguments = [&arguments[..], &["--flush-every", "200ms", &listen], more].concat();
+        let process = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self { process, answers }
+    }
+
+    fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(self.answers).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: archive\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let status = answer.split(' ').nth(1)?.parse().ok()?;
+        Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+    }
+
+    fn report(&self) -> Option<Report> {
+        serde_json::from_str(&self.get("/status")?.1).ok()
+    }
+
+    /// Waits until it says so.
+    async fn says(&mut self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+        let begun = Instant::now();
+        loop {
+            assert!(self.process.try_wait().unwrap().is_none(), "it has ended");
+            let report = self.report();
+            if let Some(report) = report.as_ref().filter(|report| wanted(report)) {
+                return report.clone();
+            }
+            assert!(begun.elapsed() < PATIENCE, "not {what}: {report:?}");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Archive {
+    fn drop(&mut self) {
+        // Of one that has ended this is an error that says so.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn reached(report: &Report, revision: i64) -> bool {
+    report.head.is_some_and(|head| i64::try_from(head.revision).unwrap() >= revision)
+}
+
+async fn put(etcd: &Etcd) -> i64 {
+    etcd.connect().await.put("key", "value", None).await.unwrap().header().unwrap().revision()
+}
+
+#[test]
+fn one_of_two_beside_the_same_leader_stands_by_until_the_other_is_gone() {
+    each_version(async |binaries| {
+        let store = tempfile::tempdir().unwrap();
+        let etcd = Etcd::start(binaries);
+        let mut first = Archive::start(&etcd, store.path(), &[]);
+        first.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+        let mut second = Archive::start(&etcd, store.path(), &[]);
+        second.says("beside the first", |report| report.head.is_some()).await;
+        // They race for each range, until one has lost twice.
+        let begun = Instant::now();
+        let (mut committer, mut standby) = loop {
+            put(&etcd).await;
+            tokio::time::sleep(LOOK_EVERY).await;
+            match (first.report().unwrap().role, second.report().unwrap().role) {
+                (Role::Committer, Role::Standby) => break (first, second),
+                (Role::Standby, Role::Committer) => break (second, first),
+                (Role::Committer, Role::Committer) | (Role::Standby, Role::Standby) => {}
+            }
+            assert!(begun.elapsed() < PATIENCE, "nobody gives in");
+        };
+        let revision = put(&etcd).await;
+        committer.says("all of it", |report| reached(report, revision)).await;
+        standby.says("what the other has stored", |report| reached(report, revision)).await;
+        committer.kill();
+        let revision = put(&etcd).await;
+        let report =
+            standby.says("a committer", |report| report.role == Role::Committer && reached(report, revision)).await;
+        assert_eq!(report.fault, None);
+        assert_eq!(generations(&open(store.path()), &"blue".parse().unwrap()).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn it_waits_for_a_store_and_a_member_that_are_not_there() {
+    each_version(async |binaries| {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("later");
+        let mut etcd = Etcd::start(binaries);
+        let mut archive = Archive::start(&etcd, &store, &[]);
+        let report = archive.says("a fault", |report| report.fault.is_some()).await;
+        assert_eq!(report.fault.unwrap().reason, Reason::StoreInvalid);
+        assert_eq!(archive.get("/readyz").unwrap().0, 503);
+        fs::create_dir(&store).unwrap();
+        let revision = put(&etcd).await;
+        archive.says("well", |report| report.fault.is_none() && reached(report, revision)).await;
+        assert_eq!(archive.get("/readyz").unwrap().0, 200);
+        assert!(archive.get("/metrics").unwrap().1.contains("quorate_archive_committer 1"));
+        assert_eq!(archive.get("/else").unwrap().0, 404);
+
+        etcd.kill();
+        let silent = archive.says("of a silent member", |report| report.lag.is_none()).await;
+        assert_eq!(silent.role, Role::Standby);
+        etcd.resume();
+        let revision = put(&etcd).await;
+        archive.says("well again", |report| report.fault.is_none() && reached(report, revision)).await;
+    });
+}
+
+#[test]
+fn what_no_rule_keeps_goes_and_the_rest_stays() {
+    each_version(async |binaries| {
+        let store = tempfile::tempdir().unwrap();
+        let etcd = Etcd::start(binaries);
+        let mut archive = Archive::start(&etcd, store.path(), &["--keep=2"]);
+        let mut last = None;
+        for round in 0..4 {
+            // Users and roles are in no watch, so a full snapshot follows.
+            etcd.connect().await.role_add(format!("role-{round}")).await.unwrap();
+            let other = |report: &Report| report.generation.is_some() && report.generation != last;
+            last = archive.says("of a new generation", other).await.generation;
+        }
+        let begun = Instant::now();
+        loop {
+            let left = generations(&open(store.path()), &"blue".parse().unwrap()).await.unwrap();
+            assert!(left.iter().any(|key| last.as_deref().is_some_and(|last| last.ends_with(key.name.as_str()))));
+            if left.len() == 2 {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{left:?}");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    });
+}

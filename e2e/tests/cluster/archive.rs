@@ -1,0 +1,402 @@
+//! The continuous backup as a user meets it: what was written is in the store soon after, whoever leads and whatever fails,
+//! and any revision of it restores.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, LogParams};
+use quorate_crds::{BackupState, ConditionType, names};
+use quorate_e2e::faults::processes;
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer, metrics, play, wait_for};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Where a sidecar answers.
+const PORT: u16 = 2382;
+/// How often is stored.
+const FLUSH: Duration = Duration::from_secs(1);
+/// How long what was written may take to the store: two flushes, and what the machine is busy with.
+const SOON: Duration = Duration::from_secs(20);
+/// How long a hand-over may take: an election of one to two seconds, and a look each half second.
+const HAND_OVER: Duration = Duration::from_secs(30);
+/// How long the condition may take to turn: the limit of three flushes and 20 s, and a look each half minute.
+const TURN: Duration = Duration::from_mins(3);
+/// How long a cluster under load is left alone between two kills.
+const BETWEEN_KILLS: Duration = Duration::from_secs(10);
+/// The size of the writes under load.
+const LOAD_VALUE: usize = 100;
+
+/// A cluster with a continuous backup to this store.
+fn wish(gateway: &Gateway) -> Wish {
+    let backup = json!({ "store": gateway.store("s3"), "flushIntervalSeconds": FLUSH.as_secs() });
+    Wish::new("db", 3).with("/backup", backup)
+}
+
+async fn begin(scene: &Scene, gateway: &Gateway) -> Result<Cluster> {
+    scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+    let db = scene.create(&wish(gateway)).await?;
+    db.settles(3).await?;
+    is_healthy(&db, true).await?;
+    Ok(db)
+}
+
+/// Waits until the condition says so.
+async fn is_healthy(db: &Cluster, healthy: bool) -> Result<BackupState> {
+    let wanted = if healthy { "True" } else { "False" };
+    let view = db
+        .until(&format!("BackupHealthy to be {wanted}"), TURN, |view| {
+            let condition = view.condition(ConditionType::BackupHealthy).context("there is no condition")?;
+            ensure!(condition.status == wanted, "{}: {}: {}", condition.status, condition.reason, condition.message);
+            Ok(())
+        })
+        .await?;
+    view.status().backup.context("there is no status.backup")
+}
+
+/// What each sidecar says, by member.
+async fn reports(db: &Cluster) -> Result<BTreeMap<String, Value>> {
+    let mut reports = BTreeMap::new();
+    for (member, address) in db.view().await?.addresses() {
+        if let Ok((200, text)) = metrics::get(&address, PORT, "/status").await {
+            reports.insert(member, serde_json::from_str(&text)?);
+        }
+    }
+    Ok(reports)
+}
+
+/// Waits until exactly this member's sidecar records, and all up to this revision is in the store.
+async fn records(db: &Cluster, member: &str, revision: i64, patience: Duration) -> Result<Value> {
+    wait_for(&format!("the sidecar of {member} to have recorded revision {revision}"), patience, async || {
+        let reports = reports(db).await?;
+        let committers: Vec<_> = reports.iter().filter(|(_, report)| report["role"] == "committer").collect();
+        let [(name, report)] = committers.as_slice() else { bail!("{} record: {reports:?}", committers.len()) };
+        ensure!(*name == member, "{name} records: {reports:?}");
+        ensure!(report["head"]["revision"].as_i64() >= Some(revision), "{report}");
+        Ok((*report).clone())
+    })
+    .await
+}
+
+async fn revision(db: &Cluster) -> Result<i64> {
+    Ok(db.contents().await?.0)
+}
+
+async fn leader(db: &Cluster) -> Result<String> {
+    wait_for("a leader", PATIENCE, async || Ok(db.membership().await?.leader()?.to_owned())).await
+}
+
+/// A pod that has the agent, and what it takes to reach the store.
+fn agent_pod(name: &str, gateway: &Gateway, more: &Value) -> Value {
+    let store = gateway.store("s3");
+    let options: Vec<_> = store["options"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    let env = json!([
+        { "name": "QUORATE_STORE", "value": store["address"] },
+        { "name": "QUORATE_STORE_OPTIONS", "value": options.join(",") },
+        { "name": "QUORATE_STORE_CREDENTIALS", "value": "/store" },
+    ]);
+    let mounts = json!([{ "name": "store", "mountPath": "/store" }, { "name": "scratch", "mountPath": "/scratch" }]);
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name },
+        "spec": {
+            "restartPolicy": "Never",
+            "securityContext": { "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532 },
+            "volumes": [
+                { "name": "store", "secret": { "secretName": "s3" } }, { "name": "scratch", "emptyDir": {} },
+                { "name": "etcd", "secret": { "secretName": names::client_secret("db") } },
+            ],
+        },
+    });
+    for kind in ["initContainers", "containers"] {
+        let containers = more[kind].as_array().cloned().unwrap_or_default();
+        let with_all = containers.into_iter().map(|mut container| {
+            let own = container["env"].as_array().cloned().unwrap_or_default();
+            container["env"] = env.as_array().into_iter().flatten().cloned().chain(own).collect();
+            let own = container["volumeMounts"].as_array().cloned().unwrap_or_default();
+            container["volumeMounts"] = mounts.as_array().into_iter().flatten().cloned().chain(own).collect();
+            container["imagePullPolicy"] = json!("IfNotPresent");
+            container
+        });
+        pod["spec"][kind] = with_all.collect();
+    }
+    pod
+}
+
+/// Runs a pod to its end, and returns what each of its containers printed.
+async fn run(scene: &Scene, pod: &Value) -> Result<BTreeMap<String, String>> {
+    scene.apply(pod).await?.well()?;
+    let pods = scene.api::<Pod>();
+    let name = pod["metadata"]["name"].as_str().context("a pod without a name")?;
+    wait_for(&format!("pod {name} to end"), 2 * PATIENCE, async || {
+        let phase = pods.get(name).await?.status.and_then(|status| status.phase).unwrap_or_default();
+        ensure!(["Succeeded", "Failed"].contains(&phase.as_str()), "it is {phase}");
+        Ok(())
+    })
+    .await?;
+    let mut logs = BTreeMap::new();
+    for kind in ["initContainers", "containers"] {
+        for container in pod["spec"][kind].as_array().into_iter().flatten() {
+            let container = container["name"].as_str().context("a container without a name")?;
+            let parameters = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
+            logs.insert(container.to_owned(), pods.logs(name, &parameters).await.unwrap_or_default());
+        }
+    }
+    pods.delete(name, &DeleteParams::default()).await?;
+    Ok(logs)
+}
+
+/// Runs one command of the agent's, and returns its JSON.
+async fn agent(scene: &Scene, gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
+    let command = [&["/quorate-agent"], arguments, &["--output=json"]].concat();
+    let name = format!("agent-{}", arguments.first().context("no command")?);
+    let container = json!({ "name": "agent", "image": "quorate.dev/agent:dev", "command": command });
+    let logs = run(scene, &agent_pod(&name, gateway, &json!({ "containers": [container] }))).await?;
+    let log = &logs["agent"];
+    serde_json::from_str(log).with_context(|| log.clone())
+}
+
+/// Demands that the store holds one generation that restores, with everything up to this revision.
+async fn is_one_whole_generation(scene: &Scene, gateway: &Gateway, state: &BackupState, revision: i64) -> Result<()> {
+    let whose = format!("--lineage={}", state.lineage);
+    let listed = agent(scene, gateway, &["list", &whose]).await?;
+    let states: Vec<_> = listed.as_array().into_iter().flatten().map(|one| one["state"].as_str()).collect();
+    ensure!(states == [Some("whole")], "{listed}");
+    let proved = agent(scene, gateway, &["verify", &whose, "--scratch=/scratch"]).await?;
+    ensure!(proved["revision"].as_i64() >= Some(revision), "{proved}, and not {revision}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_written_is_recorded_also_when_the_leader_dies() -> Result<()> {
+    play("archive", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin(scene, &gateway).await?;
+        let writer = Writer::start(&db, "archived").await?;
+        writer.writes(50).await?;
+        let first = leader(&db).await?;
+        let before = records(&db, &first, revision(&db).await?, SOON).await?;
+
+        processes::kill_member(scene, &first).await?;
+        let killed = Instant::now();
+        let second = wait_for("another leader", PATIENCE, async || {
+            let leader = leader(&db).await?;
+            ensure!(leader != first, "{leader} leads");
+            Ok(leader)
+        })
+        .await?;
+        let elected = killed.elapsed();
+        let after =
+            records(&db, &second, before["head"]["revision"].as_i64().unwrap_or(i64::MAX) + 1, HAND_OVER).await?;
+        eprintln!("elected after {elected:.1?}, recorded by the next sidecar after {:.1?}", killed.elapsed());
+        ensure!(after["generation"] == before["generation"], "{after}, before {before}");
+
+        writer.stop().await?.check(&db).await?;
+        let last = revision(&db).await?;
+        let written = Instant::now();
+        records(&db, &second, last, SOON).await?;
+        eprintln!("the last write was in the store after {:.1?}", written.elapsed());
+        let state = is_healthy(&db, true).await?;
+        is_one_whole_generation(scene, &gateway, &state, last).await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn what_is_wrong_with_the_backup_does_not_touch_etcd() -> Result<()> {
+    play("archive_faults", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin(scene, &gateway).await?;
+        let writer = Writer::start(&db, "during").await?;
+        writer.writes(20).await?;
+
+        // The store hangs, and comes back.
+        gateway.pause(true)?;
+        is_healthy(&db, false).await?;
+        writer.writes(20).await?;
+        gateway.pause(false)?;
+        is_healthy(&db, true).await?;
+        records(&db, &leader(&db).await?, revision(&db).await?, PATIENCE).await?;
+
+        // The sidecar that records is killed, again and again; etcd stays as it is.
+        let members = db.identities().await?;
+        for _ in 0..2 {
+            let leader = leader(&db).await?;
+            let pod = db.pods().get(&leader).await?;
+            let uid = pod.metadata.uid.context("a pod without a UID")?;
+            let sidecars = processes::in_pod(&uid, "quorate-agent");
+            let [sidecar] = sidecars.as_slice() else { bail!("{sidecars:?} in {leader}") };
+            processes::signal(*sidecar, Signal::KILL)?;
+            writer.writes(20).await?;
+            records(&db, &leader, revision(&db).await?, PATIENCE).await?;
+        }
+        db.is_the_same_as(&members).await?;
+
+        // A second one by force: each range is committed by one of the two, and one of them stands by.
+        let state = is_healthy(&db, true).await?;
+        let rival = json!({
+            "name": "agent",
+            "image": "quorate.dev/agent:dev",
+            "command": [
+                "/quorate-agent", "archive", format!("--lineage={}", state.lineage), "--spill=/scratch",
+                format!("--endpoint=https://db-client.{}.svc:2379", scene.namespace()),
+                format!("--flush-every={}s", FLUSH.as_secs()), format!("--listen=[::]:{PORT}"),
+            ],
+            "env": [
+                { "name": "QUORATE_ETCD_CA", "value": "/etcd/ca.crt" },
+                { "name": "QUORATE_ETCD_CERT", "value": "/etcd/tls.crt" },
+                { "name": "QUORATE_ETCD_KEY", "value": "/etcd/tls.key" },
+            ],
+            "volumeMounts": [{ "name": "etcd", "mountPath": "/etcd" }],
+        });
+        scene.apply(&agent_pod("rival", &gateway, &json!({ "containers": [rival] }))).await?.well()?;
+        wait_for("a commit that was lost", PATIENCE, async || {
+            let mut lost = 0.0;
+            let pods = db.pods().list(&kube::api::ListParams::default()).await?;
+            for address in pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()) {
+                if let Ok((200, text)) = metrics::get(&address, PORT, "/metrics").await {
+                    lost += metrics::gauge(&text, "quorate_archive_commits_lost_total").unwrap_or_default();
+                }
+            }
+            ensure!(lost > 0.0, "none was lost");
+            Ok(())
+        })
+        .await?;
+        writer.writes(50).await?;
+        scene.kubectl(&["delete", "pod", "rival", "--now"]).await?.well()?;
+        let written = writer.stop().await?;
+        written.was_never_long_without()?;
+        written.check(&db).await?;
+        let last = revision(&db).await?;
+        records(&db, &leader(&db).await?, last, PATIENCE).await?;
+        is_one_whole_generation(scene, &gateway, &state, last).await
+    })
+    .await
+}
+
+/// A revision, and etcd's own hash of the whole history up to it.
+#[derive(Debug)]
+struct Moment {
+    revision: i64,
+    hash: u32,
+}
+
+/// Writes as fast as several clients can, for as long as told; returns how many were acknowledged.
+async fn load(db: &Cluster, clients: u32, time: Duration) -> u64 {
+    let write = async |client: u32| {
+        let (begun, mut number) = (Instant::now(), 0_u64);
+        while begun.elapsed() < time {
+            let puts = db.ask(async |etcd| {
+                for _ in 0..50 {
+                    etcd.put(format!("load/{client}/{}", number % 500), vec![b'x'; LOAD_VALUE], None).await?;
+                    number += 1;
+                }
+                Ok(())
+            });
+            if let Err(error) = puts.await {
+                // The member is gone for now; another one is asked.
+                eprintln!("client {client}: {error:#}");
+            }
+        }
+        number
+    };
+    join_all((0..clients).map(write)).await.into_iter().sum()
+}
+
+/// Kills the leader as soon as all members are well, again and again.
+async fn kill_leaders(db: &Cluster, ended: &AtomicBool) -> Result<u32> {
+    let mut kills = 0;
+    while !ended.load(Ordering::Relaxed) {
+        tokio::time::sleep(BETWEEN_KILLS).await;
+        let view = db.view().await?;
+        if view.status().ready_replicas == 3 {
+            processes::kill_member(db.scene(), &leader(db).await?).await?;
+            kills += 1;
+        }
+    }
+    Ok(kills)
+}
+
+/// etcd's own hash of the live history at some revisions of the last minutes.
+async fn moments(db: &Cluster, from: i64, to: i64) -> Result<Vec<Moment>> {
+    let mut moments = Vec::new();
+    for _ in 0..20 {
+        let revision = fastrand::i64(from..=to);
+        let hash = wait_for("a hash of the history", PATIENCE, async || {
+            db.ask(async |client| Ok(client.hash_kv(revision).await?.hash())).await
+        })
+        .await?;
+        moments.push(Moment { revision, hash });
+    }
+    Ok(moments)
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn any_revision_of_a_minute_under_load_restores() -> Result<()> {
+    play("archive_load", Stage::Alone, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin(scene, &gateway).await?;
+        let from = revision(&db).await?;
+        let ended = AtomicBool::new(false);
+        let loading = async {
+            let written = load(&db, 16, Duration::from_mins(1)).await;
+            ended.store(true, Ordering::Relaxed);
+            written
+        };
+        let (written, kills) = tokio::join!(loading, kill_leaders(&db, &ended));
+        let kills = kills?;
+        ensure!(kills > 1, "the leader was killed {kills} times");
+        db.settles(3).await?;
+        let last = revision(&db).await?;
+        eprintln!("{written} writes were acknowledged during {kills} kills, revisions {from} to {last}");
+        records(&db, &leader(&db).await?, last, PATIENCE).await?;
+        let moments = moments(&db, from, last).await?;
+        let state = is_healthy(&db, true).await?;
+        let restores: Vec<_> = moments
+            .iter()
+            .enumerate()
+            .map(|(number, Moment { revision, hash: _ })| {
+                json!({
+                    "name": format!("restore-{number}"),
+                    "image": "quorate.dev/agent:dev",
+                    "command": [
+                        "/quorate-agent", "restore", format!("--lineage={}", state.lineage), format!("--to={revision}"),
+                        format!("--database=/scratch/{number}"),
+                    ],
+                })
+            })
+            .collect();
+        let hashes: Vec<_> = moments
+            .iter()
+            .enumerate()
+            .map(|(number, Moment { revision, hash: _ })| {
+                json!({
+                    "name": format!("hash-{number}"),
+                    "image": "quay.io/coreos/etcd:v3.6.16",
+                    "command": ["etcdutl", "hashkv", format!("/scratch/{number}"), format!("--rev={revision}"), "-w=json"],
+                })
+            })
+            .collect();
+        let pod = agent_pod("restores", &gateway, &json!({ "initContainers": restores, "containers": hashes }));
+        let logs = run(scene, &pod).await?;
+        for (number, Moment { revision, hash }) in moments.iter().enumerate() {
+            let log = &logs[&format!("hash-{number}")];
+            let found: Value = serde_json::from_str(log.lines().last().unwrap_or_default())
+                .with_context(|| format!("{log}: {}", logs[&format!("restore-{number}")]))?;
+            ensure!(found["hash"].as_u64() == Some(u64::from(*hash)), "revision {revision}: {found}, etcd says {hash}");
+        }
+        Ok(())
+    })
+    .await
+}

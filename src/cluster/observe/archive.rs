@@ -1,0 +1,47 @@
+//! Asks the sidecars that keep the continuous backup how they are. Seldom: what they say decides nothing, and is reported.
+//! Who does not answer stays unknown.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use quorate_backup::archive::status::{PATH, PORT, Report};
+use quorate_crds::EtcdCluster;
+use quorate_etcd::plain_http;
+use quorate_statemachine::{PodStage, Serial};
+
+use super::pods::PodFacts;
+
+/// The shortest time between two looks: in a transition members are looked at ten times a second.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// What they said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Archives {
+    /// When they were asked.
+    asked: Option<Instant>,
+    /// By member; `None` for one that did not answer.
+    pub reports: BTreeMap<Serial, Option<Report>>,
+}
+
+/// Asks those of a cluster that is to have them, or gives what they said a moment ago.
+pub async fn ask(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, earlier: &Archives) -> Archives {
+    if cluster.spec.backup.is_none() {
+        return Archives::default();
+    }
+    if earlier.asked.is_some_and(|asked| asked.elapsed() < EVERY) {
+        return earlier.clone();
+    }
+    let running = pods.iter().filter(|(_, pod)| pod.stage == PodStage::Running && !pod.terminating);
+    let asked = running.filter_map(|(serial, pod)| Some((*serial, pod.ip?)));
+    let reports = join_all(asked.map(async |(serial, ip)| (serial, report(ip).await))).await;
+    Archives { asked: Some(Instant::now()), reports: reports.into_iter().collect() }
+}
+
+async fn report(ip: IpAddr) -> Option<Report> {
+    let answer = plain_http::get(SocketAddr::new(ip, PORT), PATH).await;
+    let answer = answer.inspect_err(|error| tracing::trace!(%ip, %error, "an archive does not answer")).ok()?;
+    let found = answer.status.is_success().then_some(answer.body)?;
+    serde_json::from_slice(&found).inspect_err(|error| tracing::debug!(%ip, %error, "an archive's report is odd")).ok()
+}

@@ -1,0 +1,255 @@
+//! The continuous backup in the status: whether every write reaches it in time, and how far it has come. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use quorate_backup::archive::status::{self, Head, Lag, Report, Role};
+use quorate_crds::{BackupState, ConditionType, ContinuousBackup, EtcdClusterStatus, Reason};
+use quorate_statemachine::LookAgain;
+
+use super::conditions::Truth;
+use super::sentences::Told;
+use crate::cluster::observe::Observed;
+use crate::metrics::Archive;
+
+/// How many flush intervals a write may take to the store, and how much longer: a hand-over, a slow answer.
+const FLUSHES: i64 = 3;
+const MARGIN: SignedDuration = SignedDuration::from_secs(20);
+/// How often the state is brought up to date while the cluster is written to.
+const STATE_EVERY: SignedDuration = SignedDuration::from_mins(1);
+
+/// How long a write may take to the store.
+fn limit(backup: &ContinuousBackup) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(backup.flush_interval_seconds) * FLUSHES) + MARGIN
+}
+
+/// The report that speaks for all: of the one that records, or the one that has seen most in the store.
+fn best(observed: &Observed) -> Option<&Report> {
+    let reports = observed.archives.reports.values().flatten();
+    reports.max_by_key(|report| (report.role == Role::Committer, report.head.map(|head| head.revision)))
+}
+
+/// Whether every write reaches the store in time.
+pub fn verdict(observed: &Observed, now: Timestamp) -> (Truth, Told) {
+    let told = |truth, reason, sentence: String| (truth, Told { reason, sentence });
+    let Some(backup) = &observed.cluster.spec.backup else {
+        return told(Truth::False, Reason::BackupOff, "spec.backup is not set: there is no continuous backup.".into());
+    };
+    let Some(report) = best(observed) else {
+        let sentence = "No sidecar of a member tells how the continuous backup is.".into();
+        return told(Truth::Unknown, Reason::ArchiveUnknown, sentence);
+    };
+    let limit = limit(backup);
+    let fault = report.fault.as_ref();
+    let fault_told = |fault: &status::Fault| Told { reason: word(fault.reason), sentence: fault.message.clone() };
+    if report.head.is_none() {
+        return match fault {
+            Some(fault) => (Truth::False, fault_told(fault)),
+            None => told(Truth::False, Reason::ArchiveBegins, "The first full snapshot is being taken.".into()),
+        };
+    }
+    match (report.lag, fault) {
+        (_, Some(fault)) if now.duration_since(fault.since) > limit => (Truth::False, fault_told(fault)),
+        (None, _) => {
+            let sentence = "How far the continuous backup is behind is not known: its member does not answer.".into();
+            told(Truth::Unknown, Reason::ArchiveUnknown, sentence)
+        }
+        (Some(Lag { revisions: _, seconds }), fault) if i128::from(seconds) > i128::from(limit.as_secs()) => {
+            let behind = || Told {
+                reason: Reason::ArchiveBehind,
+                sentence: format!(
+                    "The continuous backup is behind by more than {limit:#}. Look at the log of the container archive of the \
+                     member that leads."
+                ),
+            };
+            (Truth::False, fault.map_or_else(behind, fault_told))
+        }
+        (Some(_), _) => {
+            let interval = backup.flush_interval_seconds;
+            let sentence = format!("What is written is in {} after {interval} s or soon after.", report.location);
+            told(Truth::True, Reason::Archiving, sentence)
+        }
+    }
+}
+
+/// The reason as conditions write it.
+fn word(reason: status::Reason) -> Reason {
+    match reason {
+        status::Reason::StoreInvalid => Reason::StoreInvalid,
+        status::Reason::BucketMissing => Reason::BucketMissing,
+        status::Reason::StoreRefused => Reason::StoreRefused,
+        status::Reason::StoreUnfit => Reason::StoreUnfit,
+        status::Reason::StoreFailed => Reason::StoreFailed,
+        status::Reason::MemberUnreadable => Reason::NoHealthyMember,
+        status::Reason::SnapshotBroken => Reason::SnapshotBroken,
+        status::Reason::HistoryBroken | status::Reason::Other => Reason::ArchiveBehind,
+    }
+}
+
+/// How far it has come. While nothing else turns, it is brought up to date only now and then.
+pub fn state(observed: &Observed, conditions: &[Condition], now: Timestamp) -> Option<BackupState> {
+    let old = observed.cluster.status.clone().unwrap_or_default();
+    let backup = observed.cluster.spec.backup.as_ref()?;
+    let found = best(observed).and_then(of);
+    let (Some(old_state), Some(state)) = (&old.backup, &found) else { return found.or(old.backup) };
+    let BackupState { location, lineage, generation, head_revision, committed_at: _, full_revision: _, full_at: _ } =
+        state;
+    let same_place =
+        (location, lineage, generation) == (&old_state.location, &old_state.lineage, &old_state.generation);
+    let turned = truth(&old.conditions) != truth(conditions);
+    let every = STATE_EVERY.max(SignedDuration::from_secs(i64::from(backup.flush_interval_seconds)));
+    let stale = old_state.committed_at.as_ref().is_none_or(|at| now.duration_since(at.0) >= every);
+    if same_place && (*head_revision == old_state.head_revision || !(turned || stale)) { old.backup } else { found }
+}
+
+fn of(report: &Report) -> Option<BackupState> {
+    let Report { role: _, location, lineage, generation, head, lag: _, fault: _ } = report;
+    let Head { revision, committed_at, full_revision, full_taken } = (*head)?;
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    Some(BackupState {
+        location: location.clone(),
+        lineage: lineage.clone(),
+        generation: generation.clone()?,
+        head_revision: number(revision),
+        committed_at: Some(Time(to_seconds(committed_at))),
+        full_revision: number(full_revision),
+        full_at: Some(Time(to_seconds(full_taken))),
+    })
+}
+
+/// Kubernetes keeps no more of a time: what it gives back must be equal to what was written.
+fn to_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn truth(conditions: &[Condition]) -> Option<&str> {
+    let healthy = conditions.iter().find(|condition| condition.type_ == ConditionType::BackupHealthy.as_str());
+    healthy.map(|condition| condition.status.as_str())
+}
+
+/// When to look again: while the backup is not well, no watch tells when it is.
+pub fn look_again(observed: &Observed, status: &EtcdClusterStatus, planned: LookAgain) -> LookAgain {
+    let well = observed.cluster.spec.backup.is_none() || truth(&status.conditions) == Some(Truth::True.as_str());
+    match planned {
+        LookAgain::AtRest if !well => LookAgain::Later,
+        LookAgain::AtOnce | LookAgain::Soon | LookAgain::Later | LookAgain::AtRest => planned,
+    }
+}
+
+/// How it is, for the metrics; `None` if there is none.
+pub fn of_metrics(observed: &Observed, status: &EtcdClusterStatus) -> Option<Archive> {
+    observed.cluster.spec.backup.as_ref()?;
+    let health = match truth(&status.conditions) {
+        Some("True") => "healthy",
+        Some("False") => "unhealthy",
+        Some(_) | None => "unknown",
+    };
+    Some(Archive { health, lag_seconds: best(observed).and_then(|report| report.lag).map(|lag| lag.seconds) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quorate_crds::BackupStore;
+    use quorate_statemachine::Serial;
+
+    use super::super::fixture::{after, healthy};
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_000_000, 0);
+
+    fn report(role: Role, revision: u64, seconds: u64) -> Report {
+        let head = Head { revision, committed_at: NOW, full_revision: 3, full_taken: NOW };
+        Report {
+            role,
+            location: "s3://bucket/etcd".into(),
+            lineage: "uid".into(),
+            generation: Some("c/g".into()),
+            head: Some(head),
+            lag: Some(Lag { revisions: seconds, seconds }),
+            fault: None,
+        }
+    }
+
+    fn fault(ago: i64) -> status::Fault {
+        let since = NOW - SignedDuration::from_secs(ago);
+        status::Fault { reason: status::Reason::StoreFailed, message: "the store is away".into(), since }
+    }
+
+    fn observed(reports: &[Option<Report>]) -> Observed {
+        let mut observed = healthy();
+        let mut object = (*observed.cluster).clone();
+        object.spec.backup = Some(ContinuousBackup::to(BackupStore::default()));
+        observed.cluster = Arc::new(object);
+        observed.archives.reports = (0..).map(Serial).zip(reports.iter().cloned()).collect();
+        observed
+    }
+
+    fn of_all(reports: &[Option<Report>]) -> (Truth, Reason) {
+        let (truth, told) = verdict(&observed(reports), NOW);
+        (truth, told.reason)
+    }
+
+    #[test]
+    fn without_a_backup_there_is_none_and_that_is_no_news() {
+        assert_eq!(verdict(&healthy(), NOW).1.reason, Reason::BackupOff);
+        assert_eq!(state(&healthy(), &[], NOW), None);
+        assert_eq!(look_again(&healthy(), &EtcdClusterStatus::default(), LookAgain::AtRest), LookAgain::AtRest);
+    }
+
+    #[test]
+    fn silence_is_not_a_verdict() {
+        assert_eq!(of_all(&[]), (Truth::Unknown, Reason::ArchiveUnknown));
+        assert_eq!(of_all(&[None, None, None]), (Truth::Unknown, Reason::ArchiveUnknown));
+        let silent = Report { lag: None, ..report(Role::Committer, 9, 0) };
+        assert_eq!(of_all(&[Some(silent)]), (Truth::Unknown, Reason::ArchiveUnknown));
+    }
+
+    #[test]
+    fn the_one_that_records_speaks_for_all_and_without_it_the_one_that_knows_most() {
+        let (behind, fine) = (report(Role::Standby, 5, 900), report(Role::Committer, 9, 3));
+        assert_eq!(of_all(&[Some(behind.clone()), Some(fine.clone()), None]), (Truth::True, Reason::Archiving));
+        // In the middle of a hand-over nobody records.
+        let follows = Report { role: Role::Standby, ..fine };
+        assert_eq!(of_all(&[Some(behind.clone()), Some(follows), None]), (Truth::True, Reason::Archiving));
+        assert_eq!(of_all(&[Some(behind)]), (Truth::False, Reason::ArchiveBehind));
+    }
+
+    #[test]
+    fn a_fault_counts_when_it_lasts_or_when_the_backup_falls_behind() {
+        let with = |ago, seconds| Report { fault: Some(fault(ago)), ..report(Role::Committer, 9, seconds) };
+        assert_eq!(of_all(&[Some(with(5, 10))]), (Truth::True, Reason::Archiving));
+        assert_eq!(of_all(&[Some(with(51, 10))]), (Truth::False, Reason::StoreFailed));
+        assert_eq!(of_all(&[Some(with(5, 51))]), (Truth::False, Reason::StoreFailed));
+        let begins = Report { head: None, generation: None, ..report(Role::Committer, 0, 0) };
+        assert_eq!(of_all(&[Some(begins.clone())]), (Truth::False, Reason::ArchiveBegins));
+        let refused = Report { fault: Some(fault(0)), ..begins };
+        assert_eq!(of_all(&[Some(refused)]), (Truth::False, Reason::StoreFailed));
+    }
+
+    #[test]
+    fn the_state_is_written_when_something_turns_and_else_once_a_minute() {
+        let later = |seconds: i64| NOW + SignedDuration::from_secs(seconds);
+        let write = |observed: &Observed, now| {
+            let plan = quorate_statemachine::plan(&observed.world);
+            super::super::status(observed, &plan, now)
+        };
+        let first = write(&observed(&[Some(report(Role::Committer, 9, 0))]), NOW);
+        assert_eq!(first.backup.as_ref().unwrap().head_revision, 9);
+        let next = |report: Report, now| {
+            let before = after(observed(&[Some(report)]), first.clone());
+            write(&before, now).backup.unwrap()
+        };
+        assert_eq!(next(report(Role::Committer, 10, 0), later(59)).head_revision, 9);
+        assert_eq!(next(report(Role::Committer, 10, 0), later(60)).head_revision, 10);
+        assert_eq!(next(report(Role::Committer, 10, 900), later(1)).head_revision, 10, "it is not healthy any more");
+        let other = Report { generation: Some("c/h".into()), ..report(Role::Committer, 10, 0) };
+        assert_eq!(next(other, later(1)).head_revision, 10);
+        // What the sidecars said last stays while they are silent.
+        let silent = after(observed(&[None]), first.clone());
+        assert_eq!(write(&silent, later(600)).backup, first.backup);
+        // And at rest nothing is written.
+        let rest = after(observed(&[Some(report(Role::Committer, 9, 0))]), first.clone());
+        assert_eq!(write(&rest, later(600)), first);
+    }
+}
