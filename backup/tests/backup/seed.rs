@@ -206,7 +206,7 @@ async fn what_is_wrong_is_told_and_once_it_is_mended_it_goes_on() {
     let mut flipped = sound.clone();
     flipped[0] ^= 1;
     fs::write(&object, flipped).unwrap();
-    until("the damage is named", || seed.report().filter(|report| report.message.contains("is damaged")));
+    until("the damage is named", || seed.report().filter(|report| report.message.contains("frame 0 of")));
     fs::write(&object, sound).unwrap();
     seed.ends();
     assert_eq!(place.marker(), DONE);

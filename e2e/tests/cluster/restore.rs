@@ -251,7 +251,7 @@ async fn what_keeps_a_restore_from_going_on_is_named_and_once_mended_it_does() -
         says(&again, "BackupDamaged", &name, SECRET_PATIENCE).await?;
         std::fs::rename(&away, &object)?;
         flip(&object)?;
-        says(&again, "BackupDamaged", "is damaged", PATIENCE).await?;
+        says(&again, "BackupDamaged", "frame 0 of", PATIENCE).await?;
         stays("nothing starts", std::time::Duration::from_secs(5), async || {
             ensure!(etcd_processes(scene.namespace()).is_empty(), "etcd runs");
             Ok(())

@@ -74,8 +74,9 @@ pub(super) fn one_line(words: &str) -> String {
     steady[..end.unwrap_or(0)].trim_end_matches([' ', ':']).to_owned()
 }
 
-/// `10s`, `2m40s`, `5m0s`.
+/// `10s`, `2m40s`, `5m0s`, and before a comma `1.03s,`.
 fn is_duration(word: &str) -> bool {
+    let word = word.trim_end_matches(',');
     word.starts_with(|c: char| c.is_ascii_digit())
         && word.ends_with(['s', 'm', 'h'])
         && word.chars().all(|c| c.is_ascii_digit() || ['h', 'm', 's', '.'].contains(&c))
@@ -115,6 +116,7 @@ mod tests {
         };
         assert_eq!(told("10s").trouble, Trouble::ContainerFailing);
         assert_eq!(told("10s"), told("2m40s"));
+        assert_eq!(told("1.030004831s,"), told("10s"));
     }
 
     #[test]
