@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{self, Structural, rules_at};
-use crate::{Bootstrap, ClientService, ContinuousBackup, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls};
+use crate::{
+    Bootstrap, ClientService, ContinuousBackup, EtcdClusterStatus, EtcdSettings, Resources, Scheduling, Storage, Tls,
+};
 
 /// What the user asks for.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -60,7 +60,7 @@ pub struct EtcdClusterStatus {
 }
 
 /// How far the continuous backup has come.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupState {
     /// The address of the store.

@@ -125,7 +125,8 @@ fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) 
     draft.look(LookAgain::Soon);
     let (Some(pod), Some(volume)) = (member.pod, member.volume_to_create_on()) else { return };
     let on_sound_node = pod.node.is_some() && member.ground() == Ground::Sound;
-    let may_have_it = on_sound_node && !pod.terminating && !member.wants_new_pod();
+    let changes = member.wants_new_pod() || draft.switches_release(member.serial);
+    let may_have_it = on_sound_node && !pod.terminating && !changes;
     let ticket = member.ticket(Start::Join(census.ids()), volume);
     match member.volume() {
         Volume::Blank(_) | Volume::Intact(_) if may_have_it && pod.ticket.as_ref() != Some(&ticket) => {

@@ -27,19 +27,18 @@ pub(super) async fn follow(source: Access, board: Board, tell: watch::Sender<boo
     let mut connection = None;
     let mut heard = Instant::now();
     while !tell.is_closed() {
-        match timeout(ANSWER, Box::pin(ask(&source, &mut connection))).await.ok().flatten() {
-            Some(Standing { leads, revision }) => {
-                heard = Instant::now();
-                board.member_at(revision);
-                tell.send_if_modified(|led| std::mem::replace(led, leads) != leads);
-            }
-            None => {
-                // Another one reads the certificates again.
-                connection = None;
-                if heard.elapsed() > BELIEVED_FOR {
-                    board.member_silent();
-                    tell.send_if_modified(|led| std::mem::replace(led, false));
-                }
+        if let Some(Standing { leads, revision }) =
+            timeout(ANSWER, Box::pin(ask(&source, &mut connection))).await.ok().flatten()
+        {
+            heard = Instant::now();
+            board.member_at(revision);
+            tell.send_if_modified(|led| std::mem::replace(led, leads) != leads);
+        } else {
+            // Another one reads the certificates again.
+            connection = None;
+            if heard.elapsed() > BELIEVED_FOR {
+                board.member_silent();
+                tell.send_if_modified(|led| std::mem::replace(led, false));
             }
         }
         sleep(LOOK_EVERY).await;

@@ -235,17 +235,14 @@ impl Recorder {
     fn skip_to(&mut self, revision: u64, last_events: Hash) {
         self.closed = Closed::default();
         let start = self.open.as_ref().filter(|open| open.revision == revision).map(|open| open.start);
-        match (start, &mut self.open) {
-            (Some(start), Some(open)) => {
-                self.records.drain(..start);
-                open.start = 0;
-                self.stage = Stage::Proving(last_events);
-            }
-            (Some(_), None) | (None, _) => {
-                self.records.clear();
-                self.open = None;
-                self.stage = Stage::Skipping(last_events);
-            }
+        if let (Some(start), Some(open)) = (start, &mut self.open) {
+            self.records.drain(..start);
+            open.start = 0;
+            self.stage = Stage::Proving(last_events);
+        } else {
+            self.records.clear();
+            self.open = None;
+            self.stage = Stage::Skipping(last_events);
         }
         self.head = revision;
     }

@@ -52,22 +52,19 @@ impl Session<'_> {
         let identity = timeout(ANSWER, Identity::ask(&mut connection.client)).await;
         let Identity { cluster, version: _ } = identity.map_err(|_| ArchiveError::Silent)??;
         let records = *leads.borrow() && !course.rivals.yields();
-        let start = match full {
-            Some(reason) => {
-                self.board.role(Role::Committer);
-                let start = self.begin(&mut connection, reason).await?;
-                course.retention.full_taken();
-                start
-            }
-            None => {
-                let Some(chain) = self.newest(&cluster, course.chain.take()).await? else {
-                    return Ok(Next::Full("there is none yet"));
-                };
-                self.board.stored(&chain, chain.last_moment());
-                match self.follow(&mut connection, chain).await? {
-                    Ok(start) => start,
-                    Err(reason) => return Ok(Next::Full(reason)),
-                }
+        let start = if let Some(reason) = full {
+            self.board.role(Role::Committer);
+            let start = self.begin(&mut connection, reason).await?;
+            course.retention.full_taken();
+            start
+        } else {
+            let Some(chain) = self.newest(&cluster, course.chain.take()).await? else {
+                return Ok(Next::Full("there is none yet"));
+            };
+            self.board.stored(&chain, chain.last_moment());
+            match self.follow(&mut connection, chain).await? {
+                Ok(start) => start,
+                Err(reason) => return Ok(Next::Full(reason)),
             }
         };
         self.board.well();
@@ -75,7 +72,7 @@ impl Session<'_> {
         let Start { chain, recorder, feed } = start;
         let mut recording = Recording::new(*self, connection, (chain, recorder, feed), post);
         let result = Box::pin(recording.run(course, leads, stop)).await;
-        course.chain = recording.into_chain().or(course.chain.take());
+        course.chain = recording.into_chain().or_else(|| course.chain.take());
         result
     }
 

@@ -10,7 +10,7 @@ use crate::launch::marker::MarkerError;
 use crate::launch::{Reason, Refusal};
 use crate::restore::RestoreError;
 use crate::store::StoreError;
-use crate::ticket::{MemberName, VolumeUid};
+use crate::ticket::{EtcdVersion, MemberName, VolumeUid};
 use crate::wal::WalError;
 
 /// What etcdutl says when a disk is full.
@@ -74,6 +74,17 @@ pub enum SeedError {
         /// The quota in bytes.
         quota: u64,
     },
+    /// A later line of etcd made the backup.
+    #[error(
+        "the backup is of etcd {backup}, and {version} is to run, which can't read what a later line wrote; create the \
+         cluster anew with spec.version of that line or a later one"
+    )]
+    Later {
+        /// What made it.
+        backup: String,
+        /// What is to run.
+        version: EtcdVersion,
+    },
     /// The log can't be read.
     #[error(transparent)]
     Log(#[from] WalError),
@@ -98,7 +109,7 @@ impl SeedError {
             Self::OtherData(_) | Self::OtherMarker { .. } => Reason::VolumeHasOtherData,
             Self::NoRoom { .. } => Reason::NoRoom,
             Self::AboveQuota { .. } => Reason::AboveQuota,
-            Self::Log(_) | Self::NoLog => Reason::RestoreFailed,
+            Self::Later { .. } | Self::Log(_) | Self::NoLog => Reason::RestoreFailed,
         };
         Refusal::new(reason, self.to_string())
     }

@@ -77,6 +77,7 @@ pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Syn
     cleared.map_err(|source| SeedError::volume("delete half a restore from", volume, source))?;
     let chains: Vec<Chain> = restore::survey(store, wanted, Damaged::Fails).await?;
     let choice = restore::pick(&chains, wanted)?;
+    is_readable(&choice.chain.full.etcd_version, version)?;
     room::check(&choice, volume, *quota)?;
     let restored = restore::data_folder(store, &choice, &data, (tool, membership), report).await?;
     room::is_within(restored.bytes, *quota)?;
@@ -86,6 +87,20 @@ pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Syn
     }
     mark(Restore::Done(version.clone()))?;
     Ok(Filled::Now(restored))
+}
+
+/// Demands that the backup was not made by a later line of etcd than will run. What is no version is left to etcdutl.
+fn is_readable(backup: &str, version: &EtcdVersion) -> Result<(), SeedError> {
+    let line = |text: &str| {
+        let mut parts = text.split('.').map(|part| part.parse::<u32>().ok());
+        Some((parts.next()??, parts.next()??))
+    };
+    match (line(backup), line(version.as_str())) {
+        (Some(made), Some(runs)) if made > runs => {
+            Err(SeedError::Later { backup: backup.to_owned(), version: version.clone() })
+        }
+        (Some(_) | None, Some(_) | None) => Ok(()),
+    }
 }
 
 /// What a volume is to a restore.

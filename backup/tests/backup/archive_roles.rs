@@ -15,7 +15,7 @@ use crate::agent::command;
 use crate::real::{Etcd, each_version};
 use crate::recorded::{address, open};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// An archive as a process.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,15 +69,33 @@ impl Place {
         names
     }
 
-    fn start(&self, token: &str, more: &[&str]) -> Seed {
+    /// Its command; `more` has arguments instead of, or beside, the usual ones, each as `--name=value`.
+    fn command(&self, token: &str, more: &[&str]) -> Command {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/etcdutl");
-        let (store, volume, ticket) = (address(self.recorded.folder.path()), self.volume(), self.ticket());
-        let mut arguments = vec!["seed", "--store", &store, "--lineage=blue", "--listen=127.0.0.1:0"];
-        arguments.extend(["--volume", volume.to_str().unwrap(), "--ticket", ticket.to_str().unwrap()]);
-        arguments.extend(["--member=blue-0", "--volume-uid=v-1", "--peer-url=http://blue-0:2380", "--token", token]);
-        arguments.extend(["--etcdutl", tool.to_str().unwrap(), "--etcd-version=3.6.16"]);
-        arguments.extend(more);
-        let mut child = command(&arguments).env("PATH", "/usr/bin:/bin").spawn().unwrap();
+        let usual = [
+            format!("--store={}", address(self.recorded.folder.path())),
+            "--lineage=blue".to_owned(),
+            "--listen=127.0.0.1:0".to_owned(),
+            format!("--volume={}", self.volume().display()),
+            format!("--ticket={}", self.ticket().display()),
+            "--member=blue-0".to_owned(),
+            "--volume-uid=v-1".to_owned(),
+            "--peer-url=http://blue-0:2380".to_owned(),
+            format!("--token={token}"),
+            format!("--etcdutl={}", tool.display()),
+            "--etcd-version=3.6.16".to_owned(),
+        ];
+        let name = |argument: &str| argument.split('=').next().unwrap_or_default().to_owned();
+        let kept = usual.iter().map(String::as_str).filter(|usual| !more.iter().any(|one| name(one) == name(usual)));
+        let arguments: Vec<&str> = ["seed"].into_iter().chain(kept).chain(more.iter().copied()).collect();
+        let mut command = command(&arguments);
+        command.env("PATH", "/usr/bin:/bin");
+        command
+    }
+
+    /// Starts it.
+    fn start(&self, token: &str, more: &[&str]) -> Seed {
+        let mut child = self.command(token, more).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("listening on ")));
         // What it says later must not fill the pipe.
@@ -88,7 +106,8 @@ impl Place {
 
     /// Runs it to its end.
     fn run(&self, more: &[&str]) {
-        self.start("whole", more).ends();
+        let ended = self.command("whole", more).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     }
 }
 
@@ -129,7 +148,7 @@ fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
 #[tokio::test]
 async fn a_seed_is_filled_once_and_for_the_version_that_will_run() {
     let place = Place::new().await;
-    place.run(&["--to", "20"]);
+    place.run(&["--to=20"]);
     assert_eq!((place.names(), place.marker().as_str()), (vec!["data".to_owned(), "quorate.json".to_owned()], DONE));
     assert_eq!(tail(&place.database()).revision, 20);
     // It is done: also another target is none any more.
@@ -207,14 +226,15 @@ async fn a_damaged_manifest_is_not_passed_over_for_an_older_backup() {
 async fn each_fault_has_its_word() {
     let place = Place::new().await;
     let empty = tempfile::tempdir().unwrap();
-    let nothing = address(empty.path());
-    let nowhere = address(&empty.path().join("nowhere"));
-    let cases: [(&[&str], Reason, &str); 6] = [
-        (&["--to", "41"], Reason::BackupMissing, "no backup holds revision 41"),
+    let nothing = format!("--store={}", address(empty.path()));
+    let nowhere = format!("--store={}", address(&empty.path().join("nowhere")));
+    let cases: [(&[&str], Reason, &str); 7] = [
+        (&["--to=41"], Reason::BackupMissing, "no backup holds revision 41"),
         (&["--lineage=green"], Reason::BackupMissing, "no complete backup"),
-        (&["--store", &nothing], Reason::BackupMissing, "no backup has been made to this address"),
-        (&["--store", &nowhere], Reason::StoreInvalid, "nowhere"),
+        (&[&nothing], Reason::BackupMissing, "no backup has been made to this address"),
+        (&[&nowhere], Reason::StoreInvalid, "nowhere"),
         (&["--quota=4096"], Reason::AboveQuota, "spec.etcd.quota"),
+        (&["--etcd-version=3.1.0"], Reason::RestoreFailed, "spec.version"),
         (&["--etcdutl=/nonexistent"], Reason::RestoreFailed, "/nonexistent"),
     ];
     for (more, reason, words) in cases {

@@ -107,16 +107,18 @@ impl Lab {
         let plane = self.control_plane();
         let started = self.daemons.ensure(&plane.api_server()).await?;
         self.daemons.wait(Component::ApiServer, START_TIMEOUT, || ready::api_server(self)).await?;
-        if started {
-            self.wake([plane.controller_manager(), plane.scheduler(), plane.dns()]).await?;
-        }
-        Ok(())
+        if started { self.wake().await } else { Ok(()) }
     }
 
     /// Starts those anew that were refused by an API server that was about to start: client-go then waits for up to a
-    /// minute before it watches again, in which nobody makes pods of Deployments, and no name of a new pod is known. With
-    /// a second API server, which most clusters have, that does not happen.
-    async fn wake(&self, daemons: [Daemon; 3]) -> Result<(), LabError> {
+    /// minute before it watches again, in which nobody makes pods of Deployments, no name of a new pod is known, and no
+    /// kubelet starts or ends one. With a second API server, which most clusters have, that does not happen.
+    async fn wake(&self) -> Result<(), LabError> {
+        let plane = self.control_plane();
+        let mut daemons = vec![plane.controller_manager(), plane.scheduler(), plane.dns()];
+        for number in NodeNumber::first(self.state.nodes) {
+            daemons.push(self.node_parts(number, &self.cgroup.child(&number.to_string())).kubelet());
+        }
         for daemon in daemons.iter().filter(|daemon| self.daemons.is_running(daemon.component)) {
             self.daemons.kill(daemon.component).await?;
             self.daemons.ensure(daemon).await?;

@@ -151,8 +151,8 @@ async fn a_cluster_of_three_begins_with_a_backup_of_another() -> Result<()> {
         wait_for("the seed's pod to be made anew", PATIENCE, async || {
             let seed: Pod = scene.api().get("restored-0").await?;
             let spec = seed.spec.context("a pod without a spec")?;
-            let restores = spec.init_containers.iter().flatten().any(|container| container.name == "restore");
-            ensure!(!restores, "it still restores");
+            let fills = spec.init_containers.iter().flatten().any(|container| container.name == "restore");
+            ensure!(!fills, "it still restores");
             Ok(())
         })
         .await?;

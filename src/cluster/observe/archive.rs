@@ -17,7 +17,7 @@ use super::pods::PodFacts;
 const EVERY: Duration = Duration::from_secs(2);
 
 /// What they said.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Archives {
     /// When they were asked.
     asked: Option<Instant>,

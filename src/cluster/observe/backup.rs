@@ -10,7 +10,7 @@ use super::Observer;
 use crate::api::Error;
 
 /// What is known of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backup {
     /// It can be tried.
     Ready(Source),
@@ -21,7 +21,7 @@ pub enum Backup {
 }
 
 /// What a restore has to know.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Where it is kept.
     pub store: BackupStore,

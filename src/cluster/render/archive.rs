@@ -151,8 +151,8 @@ mod tests {
     }
 
     fn variable(container: &Value, name: &str) -> Option<String> {
-        let found = container["env"].as_array().unwrap().iter().find(|one| one["name"] == name)?;
-        Some(found["value"].as_str().unwrap().to_owned())
+        let found = container["env"].as_array()?.iter().find(|one| one["name"] == name)?;
+        Some(found["value"].as_str()?.to_owned())
     }
 
     #[test]

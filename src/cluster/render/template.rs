@@ -190,8 +190,10 @@ mod tests {
         let changes: [Change; 14] = [
             |s| s.backup = Some(ContinuousBackup::to(BackupStore::default())),
             |s| {
-                s.backup =
-                    Some(ContinuousBackup { flush_interval_seconds: 5, ..ContinuousBackup::to(BackupStore::default()) })
+                s.backup = Some(ContinuousBackup {
+                    flush_interval_seconds: 5,
+                    ..ContinuousBackup::to(BackupStore::default())
+                });
             },
             |s| s.tls.mode = TlsMode::Disabled,
             |s| s.image.pull_policy = PullPolicy::Always,

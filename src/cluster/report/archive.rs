@@ -97,8 +97,8 @@ pub fn state(observed: &Observed, conditions: &[Condition], now: Timestamp) -> O
         (location, lineage, generation) == (&old_state.location, &old_state.lineage, &old_state.generation);
     let turned = truth(&old.conditions) != truth(conditions);
     let every = STATE_EVERY.max(SignedDuration::from_secs(i64::from(backup.flush_interval_seconds)));
-    let stale = old_state.committed_at.as_ref().is_none_or(|at| now.duration_since(at.0) >= every);
-    if same_place && (*head_revision == old_state.head_revision || !(turned || stale)) { old.backup } else { found }
+    let due = old_state.committed_at.as_ref().is_none_or(|at| now.duration_since(at.0) >= every);
+    if same_place && (*head_revision == old_state.head_revision || !(turned || due)) { old.backup } else { found }
 }
 
 fn of(report: &Report) -> Option<BackupState> {

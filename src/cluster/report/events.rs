@@ -176,13 +176,12 @@ fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec
         let turned = was != Some(now.status.as_str());
         let other_reason = before.as_ref().is_some_and(|c| c.reason != now.reason);
         let warning = match (kind, now.status.as_str()) {
-            (ConditionType::Ready, "True") if turned => false,
+            (ConditionType::Ready | ConditionType::BackupHealthy, "True") if turned => false,
             (ConditionType::Stalled, "True") if turned || other_reason => true,
             (ConditionType::Available, "False") if was == Some("True") && !wanted_away => true,
             (ConditionType::CertificatesValid, "False") if PRESSING.contains(&now.reason.as_str()) && other_reason => {
                 true
             }
-            (ConditionType::BackupHealthy, "True") if turned => false,
             // Not while it merely begins, or is given up by wish.
             (ConditionType::BackupHealthy, "False") if was == Some("True") && now.reason != BACKUP_OFF => true,
             (ConditionType::BackupHealthy, "False") if FAULTS.contains(&now.reason.as_str()) && other_reason => true,

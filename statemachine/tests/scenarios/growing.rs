@@ -1,8 +1,10 @@
 //! Learners: added, started in turn, given up.
 
-use quorate_statemachine::{Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, Serial, Standing, Start};
+use quorate_statemachine::{
+    Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, STOPS, Serial, Standing, Start,
+};
 
-use crate::scene::{NOW, Scene, claim_uid, cluster, id, ids};
+use crate::scene::{NOW, Scene, USUAL, claim_uid, cluster, id, ids, release};
 
 const MINUTE: u64 = 60_000;
 
@@ -202,6 +204,14 @@ fn a_promoted_member_is_labelled() {
     cluster(3).pod(2, |pod| pod.labelled_voter = false).plan().does(["label 2"]).budget(2);
     let demoted = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
     demoted.pod(2, |pod| pod.created = Millis(NOW.0)).plan().also_does("unlabel 2");
+}
+
+/// It would be for the release that it was told to run till now. Found among the worlds made up at random.
+#[test]
+fn one_that_is_told_to_run_something_else_gets_no_other_ticket_with_it() {
+    let joins = cluster(3).wish(5).joining(3).entry(3, |entry| entry.release = Some(release(USUAL)));
+    let fails = joins.told(3, STOPS[2]).crashing(3).added(4);
+    fails.plan().also_does("switch 3 to 3.6.16").never("ticket 3");
 }
 
 /// etcd refuses to add a member while its leader counts too few others as connected, and that count may be wrong for as

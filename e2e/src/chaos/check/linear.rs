@@ -128,9 +128,7 @@ fn judge(calls: &[&Call]) -> Verdict {
     for (_, edge, index) in edges {
         let call = calls[index];
         let told = match (edge, call.done()) {
-            (Edge::Begins, _) => {
-                tester.on_invoke(threads.begin(index, Patience::of(call, calls)), call.op).map(drop)
-            }
+            (Edge::Begins, _) => tester.on_invoke(threads.begin(index, Patience::of(call, calls)), call.op).map(drop),
             (Edge::Ends, Some((_, answer))) => match threads.end(index) {
                 Some(thread) => tester.on_return(thread, answer.into()).map(drop),
                 None => Err("a call ended that had not begun".into()),
@@ -170,9 +168,8 @@ type Thread = (Patience, usize);
 
 impl Patience {
     fn of(call: &Call, calls: &[&Call]) -> Self {
-        let within = |other: &&&Call| {
-            other.done().is_some() && other.invoked >= call.invoked && other.returned <= call.returned
-        };
+        let within =
+            |other: &&&Call| other.done().is_some() && other.invoked >= call.invoked && other.returned <= call.returned;
         match call.done() {
             // It is one of them itself.
             Some(_) => Self::Answered(calls.iter().filter(within).count().max(1).ilog2()),

@@ -7,13 +7,18 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::DeleteParams;
 use quorate_crds::{ConditionType, Phase};
 use rustix::process::Signal;
+use tokio::time::Instant;
 
-use super::{Carried, Injector, tried};
+use super::{Carried, Injector, TRY_PAUSE, tried};
 use crate::chaos::fault::{Loss, Victims, Way};
 use crate::chaos::looks;
 use crate::faults::{pods, processes};
 use crate::lab::PodEnd;
 use crate::scene::{EtcdProcess, etcd_processes};
+
+/// How long a loss of volumes waits for a moment in which the cluster can take it: no longer than leaves the operator time
+/// to see it before the spec may change.
+const CALM_WITHIN: Duration = Duration::from_secs(6);
 
 impl Injector {
     /// The names of those that a fault hits now.
@@ -57,10 +62,15 @@ impl Injector {
     }
 
     pub(super) async fn lose_volumes(&self, victims: Victims, how: Loss) -> Result<Carried> {
-        let names = self.victims(victims);
-        if let Err(why) = self.can_take_a_loss_of(&names).await {
-            return Ok(Carried::Skipped(format!("{why:#}")));
-        }
+        let started = Instant::now();
+        let names = loop {
+            let names = self.victims(victims);
+            match self.can_take_a_loss_of(&names).await {
+                Ok(()) => break names,
+                Err(why) if started.elapsed() >= CALM_WITHIN => return Ok(Carried::Skipped(format!("{why:#}"))),
+                Err(_) => tokio::time::sleep(TRY_PAUSE).await,
+            }
+        };
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         match how {
             Loss::Deleted => pods::lose_volumes(&self.cluster, &names).await?,
