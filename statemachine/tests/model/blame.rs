@@ -33,6 +33,13 @@ pub fn blame_plan(config: &Config, state: &State, plan: &Plan, wish: u8) -> Opti
     if plan.steps.iter().any(reuses) {
         return Some(Broken::IdentityReused);
     }
+    // Judged when it is meant, not when it is done: another operator may choose the seed in between, and then the agent
+    // finds the restore done, or etcd started, and touches nothing.
+    let restores = |step: &Step| matches!(step, Step::CreatePod { birth: Birth::Restoring, .. });
+    let chosen = matches!(&*state.memory, Memory::Ledger(Ledger { seeding, .. }) if *seeding != Seeding::NotBegun);
+    if chosen && plan.steps.iter().any(restores) {
+        return Some(Broken::RestoredAgain);
+    }
     if !whole && plan.steps.iter().any(too_early) {
         return Some(Broken::VolumeDeleted);
     }
@@ -85,13 +92,8 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
             let too_few = steady + usize::from(seat.steady()) < quorum(voters + 1);
             (seat.is(Role::Learner) && too_few).then_some(Broken::Quorum)
         }
-        Step::CreatePod { birth: Birth::Restoring, .. } => {
-            let chosen =
-                matches!(&*state.memory, Memory::Ledger(Ledger { seeding, .. }) if *seeding != Seeding::NotBegun);
-            chosen.then_some(Broken::RestoredAgain)
-        }
         Step::CreateClaim(_)
-        | Step::CreatePod { birth: Birth::Waiting | Birth::Resuming, .. }
+        | Step::CreatePod { .. }
         | Step::IssueTicket { .. }
         | Step::DeleteClaim { .. }
         | Step::LabelPod { .. }

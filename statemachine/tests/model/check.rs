@@ -282,7 +282,7 @@ pub fn name(broken: Broken) -> &'static str {
         Broken::OldLog => "no member gets a log that its minor can't read",
         Broken::Untried => "no running member is told to run what was not tried on its node",
         Broken::Unrestored => "a cluster that is to begin with a backup begins with it",
-        Broken::RestoredAgain => "nothing is restored once a seed was chosen",
+        Broken::RestoredAgain => "nobody means to restore once a seed was chosen",
         Broken::RunAway => "serials are not handed out without end",
     }
 }
