@@ -2,7 +2,7 @@
 //! whose etcd runs, never a volume.
 
 use crate::{
-    Failed, Finding, Memory, Release, Trouble,
+    Failed, Finding, Memory, Release, Standing, Trouble,
     draft::Draft,
     member::{Ground, Member},
 };
@@ -17,7 +17,7 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
         return false;
     }
     let Some(told) = member.told().cloned() else { return false };
-    let former = former(draft, member, &told);
+    let former = former(draft, member, &told).filter(|former| leads_back(draft, member, former));
     let at_fault = former.is_some()
         || member.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing)
         || member.refusal().is_some();
@@ -47,6 +47,25 @@ fn former(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Rele
     let entry = draft.ledger.members.get(&member.serial)?;
     let before = if entry.release.as_ref() == Some(told) { &entry.former } else { &entry.release };
     before.clone().filter(|former| former != told)
+}
+
+/// Whether the release before can still run on the member's data. Once etcd has been started on another minor in the last
+/// voter, the leader moves the cluster's version, each member writes it into its database, and an etcd of the minor before
+/// refuses that ("is not supported", `server/storage/schema`): only a downgrade leads back then, which needs the member up.
+/// One that is alone has nobody who could know better.
+fn leads_back(draft: &Draft<'_>, member: &Member<'_>, former: &Release) -> bool {
+    let minor = |release: Option<&Release>| release.map(|release| release.version.minor);
+    let never_started =
+        member.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing) || member.refusal().is_some();
+    let mut others = draft.ledger.members.iter().filter_map(|(serial, entry)| match entry.standing {
+        Standing::Voter(_) if *serial != member.serial => Some(minor(entry.release.as_ref())),
+        Standing::Voter(_) | Standing::Learner(_) | Standing::Spare => None,
+    });
+    let before = Some(former.version.minor);
+    never_started
+        || minor(member.told()) == before
+        || others.clone().next().is_none()
+        || others.any(|other| other == before)
 }
 
 /// Forgets a failure once something else is wished; tells of it till then. It is the user's to say that the release may

@@ -22,26 +22,21 @@ use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes, wal};
 use quorate_e2e::progress::Progress;
 use quorate_e2e::scene::{
-    Cluster, EtcdProcess, Membership, PATIENCE, Scene, Stage, Wish, etcd_processes, metrics, play, thorough, wait_for,
+    Cluster, EtcdProcess, Membership, PATIENCE, Scene, Stage, Wish, etcd_processes, metrics, play, wait_for,
 };
 use quorate_e2e::workspace;
 use rustix::process::Signal;
 
-/// For how long faults are made: with what comes before and after it, some three minutes.
-const SAMPLE: Duration = Duration::from_secs(150);
-/// The seed of that: the same each time, so that what a change breaks is seen by whoever makes it. It has most kinds of
-/// faults, and two upgrades.
-const SAMPLE_SEED: u64 = 1;
-/// The same in `make e2e`, under another seed each time.
-const THOROUGH: Duration = Duration::from_mins(10);
+/// For how long faults are made, under another seed each time.
+const LENGTH: Duration = Duration::from_mins(10);
 /// Where members answer each other.
 const PEER_PORT: u16 = 2380;
 
 #[tokio::test]
-async fn three_minutes_of_chaos_break_no_promise() -> Result<()> {
+#[ignore = "make e2e"]
+async fn ten_minutes_of_chaos_break_no_promise() -> Result<()> {
     play("chaos", Stage::Alone, async |scene| {
-        let (seed, length) = if thorough() { (fresh_seed(), THOROUGH) } else { (SAMPLE_SEED, SAMPLE) };
-        let schedule = Schedule::generate(seed, length, &EtcdClusterSpec::default().version);
+        let schedule = Schedule::generate(fresh_seed(), LENGTH, &EtcdClusterSpec::default().version);
         let run = run(scene, &schedule, &Progress::new()).await?;
         let folder = keep(&run, &workspace::cache().join("chaos"))?;
         let report = Report::of(&run);

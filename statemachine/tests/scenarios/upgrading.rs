@@ -217,6 +217,20 @@ fn a_member_that_crashes_for_other_reasons_keeps_its_release() {
     begun().runs(2, V7).crashing(2).plan().does([]);
 }
 
+/// Found by a chaos run: killed in the moment in which it was started on 3.7, it was taken back to 3.6, which could not
+/// read its database any more.
+#[test]
+fn the_last_member_is_not_taken_back_once_it_may_have_started() {
+    let last = || begun().runs(0, V7).runs(1, V7).told(2, V7);
+    last().crashing(2).plan().never("switch").tells(2, Finding::ContainerFailing);
+    last()
+        .refused(2, quorate_statemachine::Refusal::Other)
+        .ticket_age(2, 20_000)
+        .plan()
+        .also_does("switch 2 to 3.6.16");
+    begun().runs(0, V7).told(2, V7).crashing(2).plan().also_does("switch 2 to 3.6.16");
+}
+
 #[test]
 fn a_member_alone_is_taken_back_too() {
     let alone = cluster(1).wish_version(V7).told(0, V7).crashing(0).unknown();
