@@ -195,9 +195,7 @@ impl Kube {
         name: &str,
         change: &serde_json::Value,
     ) -> Result<K, Error> {
-        let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-        self.write::<K, _>("patch", name, api.patch(name, &params, &Patch::Merge(change))).await
+        self.change(namespace, name, &Patch::Merge(change)).await
     }
 
     /// Patches an object as its kind's lists are keyed: of a list's items, those that are named change, others stay. Guarded
@@ -208,9 +206,17 @@ impl Kube {
         name: &str,
         change: &serde_json::Value,
     ) -> Result<K, Error> {
+        self.change(namespace, name, &Patch::Strategic(change)).await
+    }
+
+    async fn change<K: Namespaced>(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Patch<&serde_json::Value>,
+    ) -> Result<K, Error> {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-        self.write::<K, _>("patch", name, api.patch(name, &params, &Patch::Strategic(change))).await
+        self.write::<K, _>("patch", name, api.patch(name, &as_ourselves(), patch)).await
     }
 
     /// Patches a subresource in the same way.
@@ -222,9 +228,8 @@ impl Kube {
         change: &serde_json::Value,
     ) -> Result<K, Error> {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
         let patch = Patch::Strategic(change);
-        self.write::<K, _>(part, name, api.patch_subresource(part, name, &params, &patch)).await
+        self.write::<K, _>(part, name, api.patch_subresource(part, name, &as_ourselves(), &patch)).await
     }
 
     /// Replaces the status of an object if it still has the resourceVersion that it was read with.
@@ -291,4 +296,8 @@ impl Kube {
         self.metrics.called("kubernetes", verb, &kind, outcome);
         answer.map_err(|cause| Error { verb, kind: kind.into_owned().into(), name: name.to_owned(), cause })
     }
+}
+/// A patch says whose it is.
+fn as_ourselves() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
 }

@@ -2,19 +2,15 @@
 //! written, in how many writes, and under which guard.
 
 use quorate_backup::ticket::Ticket as Written;
-use quorate_crds::{EtcdClusterStatus, Reason};
-use quorate_statemachine::{
-    Image, LookAgain, NodeName, Phase, Plan, Release, Serial, Start, Step, Ticket, Uid, Version,
-};
+use quorate_crds::Reason;
+use quorate_statemachine::{Image, NodeName, Phase, Release, Serial, Start, Step, Ticket, Uid, Version};
 use serde_json::{Value, json};
 
-use super::act::{Acted, Furnished, Stop};
+use super::act::{Acted, Stop};
 use super::fake_api::FakeApi;
 use super::observe::Observed;
-use super::pki::Wallet;
 use super::report::fixture;
-use super::tests::{CLUSTER, driver};
-use crate::lease::Claim;
+use super::tests::{CLUSTER, act};
 
 const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
 const SERIAL: Serial = Serial(1);
@@ -42,20 +38,8 @@ fn cluster() -> (FakeApi, Observed) {
 }
 
 async fn does(api: &FakeApi, observed: &Observed, step: Step) -> (Acted, Vec<String>) {
-    let plan = Plan {
-        phase: Phase::Upgrading,
-        ledger: None,
-        steps: vec![step],
-        budget: None,
-        heading: None,
-        findings: std::collections::BTreeMap::new(),
-        look_again: LookAgain::Soon,
-    };
     let before = api.written().len();
-    let actor = &driver(api, Claim::forever()).actor;
-    let (mut furnished, wallet) = (Furnished::default(), Wallet::default());
-    let status = EtcdClusterStatus::default();
-    let acted = actor.act(observed, &plan, &status, &mut furnished, &wallet).await;
+    let acted = act(api, observed, Phase::Upgrading, step).await;
     let written = api.written()[before..].iter().filter(|line| line.contains("pods")).cloned().collect();
     (acted, written)
 }

@@ -4,20 +4,18 @@ use jiff::Timestamp;
 use quorate_backup::launch;
 use quorate_crds::{EtcdClusterStatus, LocalBackup, Reason, Restore as Asked};
 use quorate_statemachine::{
-    Bind, Birth, Entry, Freshness, Ledger, LookAgain, Membership, Memory, Origin, Phase, Plan, Readiness, Restore,
-    Seeding, Serial, Sight, Step, Uid, plan,
+    Bind, Birth, Entry, Freshness, Ledger, Membership, Memory, Origin, Phase, Plan, Readiness, Restore, Seeding,
+    Serial, Sight, Step, Uid, plan,
 };
 use serde_json::{Value, json};
 
-use super::act::{Acted, Furnished};
+use super::act::Acted;
 use super::fake_api::FakeApi;
 use super::observe::Observed;
 use super::observe::backup::{Backup, Source};
 use super::observe::members::Complaint;
-use super::pki::Wallet;
 use super::report::{events, fixture, status};
-use super::tests::{CLUSTER, driver};
-use crate::lease::Claim;
+use super::tests::{CLUSTER, act};
 
 const SEED: Serial = Serial(0);
 const POD: &str = "/api/v1/namespaces/ns/pods/db-0";
@@ -133,18 +131,7 @@ fn a_restore_under_way_and_a_backup_that_is_awaited_are_no_trouble() {
 async fn makes(api: &FakeApi, observed: &Observed, birth: Birth) -> Acted {
     let release = observed.world.wish.release.clone();
     let step = Step::CreatePod { serial: SEED, bind: Bind::Claim(Uid::new("claim-0")), birth, release };
-    let plan = Plan {
-        phase: Phase::Restoring,
-        ledger: None,
-        steps: vec![step],
-        budget: None,
-        heading: None,
-        findings: std::collections::BTreeMap::new(),
-        look_again: LookAgain::Soon,
-    };
-    let (mut furnished, wallet) = (Furnished::default(), Wallet::default());
-    let status = EtcdClusterStatus::default();
-    driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut furnished, &wallet).await
+    act(api, observed, Phase::Restoring, step).await
 }
 
 fn api(observed: &Observed) -> FakeApi {

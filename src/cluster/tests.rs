@@ -1,19 +1,21 @@
 //! Tests of the driver against an API server in this process: what is written, in which order, and that nothing of it
 //! depends on where an operator stops. No etcd runs here: the rounds go as far as members that wait.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::runtime::events::{Recorder, Reporter};
-use quorate_crds::{EtcdCluster, EtcdClusterSpec};
+use quorate_crds::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 use quorate_etcd::Pool;
-use quorate_statemachine::LookAgain;
+use quorate_statemachine::{LookAgain, Phase, Plan, Step};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::act::Actor;
+use super::act::{Acted, Actor, Furnished};
 use super::fake_api::FakeApi;
 use super::memo::Memo;
-use super::observe::{Observer, Watched};
+use super::observe::{Observed, Observer, Watched};
+use super::pki::Wallet;
 use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::Kube;
@@ -49,6 +51,22 @@ pub fn driver(api: &FakeApi, claim: Claim) -> Driver {
 
 pub fn watched(api: &FakeApi) -> Arc<EtcdCluster> {
     Arc::new(serde_json::from_value(api.object(CLUSTER)).unwrap())
+}
+
+/// Takes one step of a plan, on what was observed.
+pub async fn act(api: &FakeApi, observed: &Observed, phase: Phase, step: Step) -> Acted {
+    let plan = Plan {
+        phase,
+        ledger: None,
+        steps: vec![step],
+        budget: None,
+        heading: None,
+        findings: BTreeMap::new(),
+        look_again: LookAgain::Soon,
+    };
+    let (mut furnished, wallet) = (Furnished::default(), Wallet::default());
+    let status = EtcdClusterStatus::default();
+    driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut furnished, &wallet).await
 }
 
 pub async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> {

@@ -9,7 +9,7 @@ use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
 
 /// An EtcdBackup of the cluster `db`.
-fn backup(name: &str, store: &Value) -> Value {
+pub fn backup(name: &str, store: &Value) -> Value {
     json!({
         "apiVersion": "quorate.dev/v1alpha1",
         "kind": "EtcdBackup",
@@ -18,12 +18,24 @@ fn backup(name: &str, store: &Value) -> Value {
     })
 }
 
+/// Makes the claim `backups`: a store.
+pub async fn volume(scene: &Scene) -> Result<Value> {
+    let claim = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": "backups" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    scene.apply(&claim).await?.well()?;
+    Ok(json!({ "volumeClaim": { "name": "backups" } }))
+}
+
 async fn status(scene: &Scene, name: &str) -> Result<EtcdBackupStatus> {
     Ok(scene.api::<EtcdBackup>().get(name).await?.status.unwrap_or_default())
 }
 
 /// Waits until a backup is shown with this phase and reason.
-async fn shows(scene: &Scene, name: &str, phase: BackupPhase, reason: &str) -> Result<EtcdBackupStatus> {
+pub async fn shows(scene: &Scene, name: &str, phase: BackupPhase, reason: &str) -> Result<EtcdBackupStatus> {
     wait_for(&format!("backup {name} to be {phase} with {reason}"), PATIENCE, async || {
         let status = status(scene, name).await?;
         let ready = status.conditions.iter().find(|one| one.type_ == "Ready").context("there is no condition")?;
@@ -80,20 +92,14 @@ async fn agent(scene: &Scene, name: &str, arguments: &[&str]) -> Result<Value> {
 async fn a_backup_is_taken_while_somebody_writes_and_restores() -> Result<()> {
     play("backup_volume", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
-        let claim = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": { "name": "backups" },
-            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
-        });
-        scene.apply(&claim).await?.well()?;
+        let store = volume(scene).await?;
         // Before the cluster serves, a backup waits for it.
-        scene.apply(&backup("early", &json!({ "volumeClaim": { "name": "backups" } }))).await?.well()?;
+        scene.apply(&backup("early", &store)).await?.well()?;
         db.settles(3).await?;
         let early = shows(scene, "early", BackupPhase::Complete, "BackupComplete").await?;
         let writer = Writer::start(&db, "during").await?;
         writer.writes(200).await?;
-        scene.apply(&backup("late", &json!({ "volumeClaim": { "name": "backups" } }))).await?.well()?;
+        scene.apply(&backup("late", &store)).await?.well()?;
         let late = shows(scene, "late", BackupPhase::Complete, "BackupComplete").await?;
         writer.stop().await?.check(&db).await?;
         ensure!(late.revision > early.revision, "{:?} is not after {:?}", late.revision, early.revision);

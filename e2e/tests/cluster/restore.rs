@@ -8,12 +8,14 @@ use anyhow::{Context as _, Result, ensure};
 use etcd_client::{Client, PutOptions, UserAddOptions};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams};
-use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, Phase, names};
+use quorate_crds::{BackupPhase, ConditionType, Phase, names};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
     Cluster, Contents, Gateway, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for,
 };
 use serde_json::{Value, json};
+
+use crate::backup;
 
 /// A revision that no cluster here reaches by itself: restored ones begin above it.
 const BUMP: i64 = 1_000_000_000;
@@ -53,19 +55,8 @@ async fn write(client: &mut Client, users: &[String]) -> Result<()> {
 
 /// Takes an EtcdBackup of `db` and waits until it is complete.
 async fn backup(scene: &Scene, name: &str, store: &Value) -> Result<()> {
-    let object = json!({
-        "apiVersion": "quorate.dev/v1alpha1",
-        "kind": "EtcdBackup",
-        "metadata": { "name": name },
-        "spec": { "cluster": "db", "store": store },
-    });
-    scene.apply(&object).await?.well()?;
-    wait_for(&format!("backup {name} to be complete"), PATIENCE, async || {
-        let status = scene.api::<EtcdBackup>().get(name).await?.status.unwrap_or_default();
-        ensure!(status.phase == Some(BackupPhase::Complete), "it is {:?}: {:?}", status.phase, status.conditions);
-        Ok(())
-    })
-    .await
+    scene.apply(&backup::backup(name, store)).await?.well()?;
+    backup::shows(scene, name, BackupPhase::Complete, "BackupComplete").await.map(drop)
 }
 
 /// A cluster with contents, a backup of it in a store, and what it held; the cluster is gone.
@@ -130,14 +121,7 @@ fn flip(path: &Path) -> Result<()> {
 #[tokio::test]
 async fn a_cluster_of_three_begins_with_a_backup_of_another() -> Result<()> {
     play("restore_volume", Stage::Shared, async |scene| {
-        let claim = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": { "name": "backups" },
-            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
-        });
-        scene.apply(&claim).await?.well()?;
-        let store = json!({ "volumeClaim": { "name": "backups" } });
+        let store = backup::volume(scene).await?;
         let held = backed_up(scene, &store, "restored").await?;
         let restored = scene.create(&from_backup("restored", 3)).await?;
         restored.settles(3).await?;

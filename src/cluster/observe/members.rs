@@ -169,29 +169,9 @@ fn sees_leader(seen: &Seen) -> bool {
     }
 }
 
-/// Looks at one pod, for longer at one that is to stay.
-async fn look_in_time(address: &Address) -> Seen {
-    if !address.terminating {
-        return look(address).await;
-    }
-    let silent = Seen {
-        pod: address.pod.clone(),
-        ip: address.ip,
-        sight: Sight::Unknown,
-        heard: millis(Timestamp::now()),
-        refusal: None,
-        version: None,
-        member: None,
-        sent: BTreeMap::new(),
-    };
-    timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent)
-}
-
-/// Looks at one pod.
-pub async fn look(address: &Address) -> Seen {
-    let now = millis(Timestamp::now());
-    let said = quorate_etcd::look(SocketAddr::new(address.ip, METRICS_PORT)).await;
-    let silent = Seen {
+/// A pod at which nothing answers.
+fn silent(address: &Address, now: Millis) -> Seen {
+    Seen {
         pod: address.pod.clone(),
         ip: address.ip,
         sight: Sight::Unknown,
@@ -200,7 +180,23 @@ pub async fn look(address: &Address) -> Seen {
         version: None,
         member: None,
         sent: BTreeMap::new(),
-    };
+    }
+}
+
+/// Looks at one pod, for longer at one that is to stay.
+async fn look_in_time(address: &Address) -> Seen {
+    if !address.terminating {
+        return look(address).await;
+    }
+    let silent = silent(address, millis(Timestamp::now()));
+    timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent)
+}
+
+/// Looks at one pod.
+pub async fn look(address: &Address) -> Seen {
+    let now = millis(Timestamp::now());
+    let said = quorate_etcd::look(SocketAddr::new(address.ip, METRICS_PORT)).await;
+    let silent = silent(address, now);
     match said {
         quorate_etcd::Sight::Silent(silence) => {
             trace_silence(address, &silence);

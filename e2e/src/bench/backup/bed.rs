@@ -4,18 +4,21 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use etcd_client::Client;
+use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
+use super::process;
 use crate::command::Command;
+use crate::scene::wait_for;
 use crate::workspace;
 
 /// How long a server may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(30);
-const PERIOD: Duration = Duration::from_millis(20);
 /// Above what is written.
 const QUOTA: u64 = 8 << 30;
 const BUCKET: &str = "backups";
@@ -79,8 +82,10 @@ impl Bed {
         let [etcd_address, peer, store_address] = free_addresses()?;
         let etcd = Server::start(&etcd(&programs, etcd_address, peer, &folder.path().join("etcd")))?;
         let store = Server::start(&gateway(&programs, store_address, &folder.path().join("store")))?;
-        answers(etcd_address).await.context("etcd does not answer")?;
-        answers(store_address).await.context("the store does not answer")?;
+        for (server, address) in [("etcd", etcd_address), ("the store", store_address)] {
+            let look = async || Ok(TcpStream::connect(address).await?);
+            wait_for(&format!("{server} to answer"), PATIENCE, look).await?;
+        }
         Ok(Self { programs, store, _etcd: etcd, etcd_address, store_address, folder })
     }
 
@@ -128,9 +133,7 @@ impl Bed {
 
     /// Stops the store in the middle of whatever it does, or lets it go on.
     pub fn pause_store(&self, pause: bool) -> Result<()> {
-        let pid = i32::try_from(self.store.0.id()).ok().and_then(rustix::process::Pid::from_raw).context("no pid")?;
-        let signal = if pause { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
-        rustix::process::kill_process(pid, signal).context("failed to signal the store")
+        process::signal(self.store.0.id(), if pause { Signal::STOP } else { Signal::CONT })
     }
 
     fn etcd_url(&self) -> String {
@@ -161,15 +164,4 @@ fn gateway(programs: &Programs, address: SocketAddr, folder: &Path) -> Command {
         .args(["--access", ACCESS, "--secret", SECRET, "--region", "local", "--keep-alive", "--quiet"])
         .args(["--port", &address.to_string(), "posix"])
         .arg(folder)
-}
-
-async fn answers(address: SocketAddr) -> Result<()> {
-    let started = Instant::now();
-    while let Err(error) = tokio::net::TcpStream::connect(address).await {
-        if started.elapsed() > PATIENCE {
-            bail!(error);
-        }
-        tokio::time::sleep(PERIOD).await;
-    }
-    Ok(())
 }

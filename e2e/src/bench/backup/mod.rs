@@ -42,9 +42,8 @@ pub async fn run(runs: u32, keys: u64, events: u64) -> Result<()> {
     };
     add(rows::snapshot(&bed, runs).await.context("failed to measure snapshots")?)?;
     add(rows::restore_full(&bed, runs).await.context("failed to measure restores")?)?;
-    let (archive, memory) = rows::record(&bed, events).await.context("failed to record events")?;
-    add(memory)?;
-    add(rows::restore_with_deltas(&bed, &archive, runs).await.context("failed to measure restores with deltas")?)?;
+    add(rows::record(&bed, events).await.context("failed to record events")?)?;
+    add(rows::restore_with_deltas(&bed, runs).await.context("failed to measure restores with deltas")?)?;
     add(rows::disturbance(&mut bed, runs).await.context("failed to measure how writes are disturbed")?)?;
     println!("{report}");
     Ok(())

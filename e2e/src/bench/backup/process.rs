@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
 use crate::command::Command;
@@ -26,6 +27,12 @@ pub struct Ended {
 /// Waits until everything is on the disk, so that nobody pays for what was written before.
 pub async fn settle() -> Result<()> {
     Ok(Command::new("sync").run().await.map(drop)?)
+}
+
+/// Sends a signal to a process.
+pub fn signal(process: u32, signal: Signal) -> Result<()> {
+    let process = Pid::from_raw(process.cast_signed()).context("no process")?;
+    kill_process(process, signal).with_context(|| format!("failed to signal process {process:?}"))
 }
 
 /// Runs a program to its end.
@@ -64,8 +71,7 @@ impl Running {
 
     /// Asks it to end, and waits until it has.
     pub async fn terminate(self) -> Result<Ended> {
-        let pid = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()));
-        rustix::process::kill_process(pid.context("it has ended")?, rustix::process::Signal::TERM)?;
+        signal(self.child.id().context("it has ended")?, Signal::TERM)?;
         self.ended(Instant::now()).await
     }
 

@@ -1,7 +1,7 @@
 //! The rows: each does the same by hand and with the agent, in turn. It starts programs and takes times.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -11,10 +11,13 @@ use super::bed::Bed;
 use super::process::{self, Running};
 use super::{latency, load};
 use crate::command::Command;
+use crate::scene::wait_for;
 
 /// Names, units and samples.
 pub type Rows = Vec<(&'static str, &'static str, Measured)>;
 
+/// What the record of events is called.
+const RECORD: &str = "archive";
 /// How often the archive stores what came.
 const FLUSH: &str = "1s";
 /// How long the archive may take to have stored what was written.
@@ -104,18 +107,12 @@ fn archive(bed: &Bed, lineage: &str) -> Command {
     bed.agent("archive", lineage).args(["--flush-every", FLUSH, "--spill"]).arg(&spill)
 }
 
-/// The record of a cluster: its name, and where it ends.
-pub struct Record {
-    lineage: &'static str,
-}
-
-/// Records a full snapshot and then events, and looks at the memory that it takes.
-pub async fn record(bed: &Bed, events: u64) -> Result<(Record, Rows)> {
+/// Records a full snapshot and then events as [`RECORD`], and looks at the memory that it takes.
+pub async fn record(bed: &Bed, events: u64) -> Result<Rows> {
     std::fs::create_dir_all(bed.file("spill"))?;
-    let lineage = "archive";
     let client = bed.client().await?;
-    let running = Running::start(&archive(bed, lineage).args(["--full-after", "1000000000"]))?;
-    reaches(bed, lineage, load::revision(&client).await?).await?;
+    let running = Running::start(&archive(bed, RECORD).args(["--full-after", "1000000000"]))?;
+    reaches(bed, RECORD, load::revision(&client).await?).await?;
     eprintln!("{events} events");
     let mut memory = 0.0_f64;
     {
@@ -128,32 +125,30 @@ pub async fn record(bed: &Bed, events: u64) -> Result<(Record, Rows)> {
             }
         }
     }
-    let last = load::revision(&client).await?;
-    reaches(bed, lineage, last).await?;
+    reaches(bed, RECORD, load::revision(&client).await?).await?;
     running.terminate().await?;
-    Ok((Record { lineage }, vec![("archive-rss-mib", "MiB", only(vec![memory]))]))
+    Ok(vec![("archive-rss-mib", "MiB", only(vec![memory]))])
 }
 
 /// Waits until the record has that revision, and demands that it is one generation: events that began another one with a
 /// full snapshot would not be restored as deltas.
 async fn reaches(bed: &Bed, lineage: &str, revision: i64) -> Result<()> {
-    let started = Instant::now();
-    loop {
+    let wanted = format!("the archive to reach {revision}");
+    let generations = wait_for(&wanted, PATIENCE, async || {
         let listed: Value = serde_json::from_str(&bed.agent("list", lineage).arg("--output=json").run().await?)?;
         let generations = listed.as_array().map_or(&[][..], Vec::as_slice);
-        ensure!(generations.len() <= 1, "the archive began anew: {listed}");
         let last = generations.first().and_then(|one| one["whole"]["lastRevision"].as_i64());
-        if last.is_some_and(|last| last >= revision) {
-            return Ok(());
-        }
-        ensure!(started.elapsed() < PATIENCE, "the archive ends with {last:?} instead of {revision}: {listed}");
-        tokio::time::sleep(LOOK).await;
-    }
+        // More will never be one again.
+        ensure!(generations.len() > 1 || last >= Some(revision), "it ends with {last:?}: {listed}");
+        Ok(generations.len())
+    });
+    ensure!(generations.await? == 1, "the archive began anew");
+    Ok(())
 }
 
 /// A data folder from a full snapshot and the events after it, against etcd's own tool on a snapshot of the same size that
 /// is there already.
-pub async fn restore_with_deltas(bed: &Bed, record: &Record, runs: u32) -> Result<Rows> {
+pub async fn restore_with_deltas(bed: &Bed, runs: u32) -> Result<Rows> {
     let (mut time, mut speed, mut memory) = (Measured::default(), only(vec![]), only(vec![]));
     let (file, data) = (bed.file("final.db"), bed.file("restored"));
     bed.etcd_tool("etcdctl").args(["snapshot", "save", text(&file)?]).run().await?;
@@ -161,7 +156,7 @@ pub async fn restore_with_deltas(bed: &Bed, record: &Record, runs: u32) -> Resul
         clear(&data);
         let floor = process::run_all(&[etcdutl(bed, &file, &data)?]).await?;
         clear(&data);
-        let ended = process::run(&restore(bed, record.lineage, &data)?).await?;
+        let ended = process::run(&restore(bed, RECORD, &data)?).await?;
         let told: Value = serde_json::from_str(&ended.printed)?;
         let field = |name: &str| told[name].as_f64().with_context(|| format!("no {name} in {told}"));
         let rate = field("events")? / field("applySeconds")?;
