@@ -30,21 +30,24 @@ use rustix::process::Signal;
 /// Where members answer each other.
 const PEER_PORT: u16 = 2380;
 
+/// The usual choice always makes the same faults, those that once found a defect: what lands is not to depend on luck.
+const KEPT_SEED: u64 = 1;
+
 #[tokio::test]
 async fn three_minutes_of_chaos_break_no_promise() -> Result<()> {
-    breaks_no_promise("chaos", Duration::from_mins(3)).await
+    breaks_no_promise("chaos", KEPT_SEED, Duration::from_mins(3)).await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn ten_minutes_of_chaos_break_no_promise() -> Result<()> {
-    breaks_no_promise("chaos_long", Duration::from_mins(10)).await
+    breaks_no_promise("chaos_long", fresh_seed(), Duration::from_mins(10)).await
 }
 
-/// Makes faults for so long, under another seed each time, and judges all that was seen.
-async fn breaks_no_promise(name: &str, length: Duration) -> Result<()> {
+/// Makes faults for so long and judges all that was seen.
+async fn breaks_no_promise(name: &str, seed: u64, length: Duration) -> Result<()> {
     play(name, Stage::Alone, async |scene| {
-        let schedule = Schedule::generate(fresh_seed(), length, &EtcdClusterSpec::default().version);
+        let schedule = Schedule::generate(seed, length, &EtcdClusterSpec::default().version);
         let run = run(scene, &schedule, &Progress::new()).await?;
         let folder = keep(&run, &workspace::cache().join("chaos"))?;
         let report = Report::of(&run);
