@@ -23,7 +23,7 @@ mod tls;
 mod tuning;
 
 pub use archive::{BackupRetention, ContinuousBackup};
-pub use backup::{BackupPhase, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
+pub use backup::{BackupPhase, BackupProgress, DeletionPolicy, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use bootstrap::{Bootstrap, LocalBackup, Restore};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
 pub use ledger::{FailedRelease, HexId, Ledger, LedgerMember, LedgerRelease};

@@ -192,6 +192,14 @@ reasons! {
     SnapshotRunning,
     /// The backup is in the store, whole and proved. Nothing to do.
     BackupComplete,
+    /// The object is being deleted, and before it the backup in the store, as `spec.deletionPolicy` says. If it waits for
+    /// something, the message names it. Nothing to do; to keep the backup, set `spec.deletionPolicy` to `Retain`.
+    BackupDeleting,
+    /// The backup was deleted from the store. Nothing to do.
+    BackupDeleted,
+    /// The object was deleted, and the backup is still in the store, in whole or in part; the message says where and why.
+    /// Remove it with `quorate-agent delete` when what stood in the way is gone.
+    BackupLeft,
     /// There is no EtcdCluster of the name in `spec.cluster`. Create it, or create a backup of another one.
     ClusterMissing,
     /// No member can be read. See why the cluster does not serve.

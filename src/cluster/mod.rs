@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::runtime::events::Recorder;
+use kube::{Resource, ResourceExt};
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason};
 use quorate_statemachine::{LookAgain, Plan, Step, plan};
 
@@ -25,8 +25,8 @@ use self::act::{Acted, Actor, Stop};
 use self::memo::Memo;
 use self::observe::cache::Key;
 use self::observe::{Observed, Observer};
-use crate::api;
 use crate::metrics::Metrics;
+use crate::{api, events};
 
 /// Why a round failed. The next one comes after a pause that grows.
 #[derive(Debug, thiserror::Error)]
@@ -168,8 +168,8 @@ impl Driver {
             return;
         }
         let (recorder, writes) = (self.recorder.clone(), self.actor.kube.writes().clone());
-        let cluster = observed.cluster.clone();
-        tokio::spawn(async move { report::events::send(&recorder, &writes, &cluster, news).await });
+        let regarding = observed.cluster.object_ref(&());
+        tokio::spawn(async move { events::send(&recorder, &writes, &regarding, news).await });
     }
 
     fn take_memo(&self, key: &Key, cluster: &EtcdCluster) -> Memo {

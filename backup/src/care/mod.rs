@@ -2,11 +2,13 @@
 //! takes no backups.
 
 mod copy;
+mod delete;
 mod overview;
 mod prune;
 mod verify;
 
 pub use copy::{Copied, CopyError, copy};
 pub use overview::{Overview, State, overview};
+pub use delete::{DeleteError, delete};
 pub use prune::{Keep, Plan, Pruned, Removal, plan, prune};
 pub use verify::{Verified, VerifyError, verify};

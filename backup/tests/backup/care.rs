@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
-use quorate_backup::format::GenerationKey;
+use quorate_backup::format::{Chain, GenerationKey};
 
-use crate::agent::run;
+use crate::agent::{Ended, run};
 use crate::database::tail;
 use crate::recorded::{Recorded, address};
 
@@ -169,4 +169,38 @@ async fn only_data_that_nobody_can_refer_to_any_more_is_garbage() {
     let done = recorded.run("prune", &["--keep-last", "1d"]).json();
     assert_eq!(texts(&done["garbage"]).len(), 1, "{done}");
     assert!(!garbage.exists() && fresh.exists() && recorded.data_of(0).exists());
+}
+
+fn delete(recorded: &Recorded, key: &GenerationKey, hash: &str) -> Ended {
+    let (store, full) = (address(recorded.folder.path()), key.full());
+    run(&["delete", full.as_str(), "--hash", hash, "--store", &store, "-o", "json"])
+}
+
+#[tokio::test]
+async fn one_backup_is_deleted_and_no_other() {
+    let (recorded, keys) = days().await;
+    let key = &keys[2];
+    let folder = recorded.folder.path().join(key.folder().as_str());
+    let hash = Chain::read(&recorded.store, key).await.unwrap().full_hash.to_string();
+    let ended = delete(&recorded, key, &"0".repeat(64));
+    assert!(ended.error().contains("is not the manifest that was named"), "{}", ended.stderr);
+    assert_eq!(files(&folder).len(), 2);
+    assert_eq!(delete(&recorded, key, &hash).json()["objects"].as_u64(), Some(2));
+    assert!(!folder.exists());
+    // What is gone is as good as deleted, also what an earlier try has left.
+    fs::create_dir_all(folder.join("d")).unwrap();
+    fs::write(folder.join("d/left"), "x").unwrap();
+    delete(&recorded, key, &hash).json();
+    assert!(!folder.exists());
+    let left = recorded.run("list", &[]).json();
+    assert_eq!(left.as_array().unwrap().iter().filter(|line| line["state"] == "whole").count(), 4, "{left}");
+}
+
+#[tokio::test]
+async fn a_backup_from_which_a_record_goes_on_is_not_deleted() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    let before = files(recorded.folder.path());
+    let ended = delete(&recorded, &recorded.chain.key, &recorded.chain.full_hash.to_string());
+    assert!(ended.error().contains("a continuous backup has gone on from"), "{}", ended.stderr);
+    assert_eq!(files(recorded.folder.path()), before);
 }

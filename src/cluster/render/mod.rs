@@ -2,6 +2,7 @@
 //!
 //! What every part relies on (ports, paths, labels) is named here once.
 
+mod agent;
 mod archive;
 mod budget;
 mod claim;
@@ -21,10 +22,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, names};
 use quorate_statemachine::Serial;
 
+pub use agent::{AGENT_CONTAINER, AgentOrder, agent_pod};
 pub use archive::ARCHIVE_CONTAINER;
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, container_security, pod, pod_security};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod};
 pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
