@@ -21,6 +21,9 @@ pub const LABEL_ROLE: &str = "quorate.dev/role";
 pub const ROLE_VOTER: &str = "voter";
 /// The label that names the EtcdBackup on its Job and that Job's pods. They carry no [`LABEL_CLUSTER`]: they are no members.
 pub const LABEL_BACKUP: &str = "quorate.dev/backup";
+/// The label that names the cluster on the Jobs, and their pods, that prove its continuous backup. They carry no
+/// [`LABEL_CLUSTER`]: they are no members.
+pub const LABEL_VERIFY: &str = "quorate.dev/verify";
 /// The label with which Kubernetes names the Job on its pods.
 pub const LABEL_JOB: &str = "batch.kubernetes.io/job-name";
 /// The recommended label for the application.
@@ -76,6 +79,11 @@ pub const BACKUP_NAME_MAX: usize = 52;
 /// The Job that deletes a backup from its store.
 pub fn deletion_job(backup: &str) -> String {
     format!("{backup}-delete")
+}
+
+/// The CronJob that proves the continuous backup of a cluster.
+pub fn verification(cluster: &str) -> String {
+    format!("{cluster}-verify")
 }
 
 /// The client Service of a cluster.
@@ -139,6 +147,7 @@ mod tests {
         let cluster = "c".repeat(CLUSTER_NAME_MAX);
         assert!(member(&cluster, u32::MAX).len() <= 63);
         assert!(client_service(&cluster).len() <= 63);
+        assert!(verification(&cluster).len() <= 52, "a CronJob's name leaves room for its Jobs'");
         assert!(deletion_job(&"b".repeat(BACKUP_NAME_MAX)).len() <= 63);
     }
 

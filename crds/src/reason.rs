@@ -247,6 +247,11 @@ reasons! {
     ArchiveBehind,
     /// No sidecar of a member tells how the continuous backup is. Look for the container `archive` in the members' pods.
     ArchiveUnknown,
+    /// The last attempt to prove that the continuous backup restores has failed; the message says why. What the store holds
+    /// may be damaged: see it with `quorate-agent list`, and mend what the message names. A new generation begins by itself
+    /// within `spec.backup.fullIntervalMinutes`; an EtcdBackup to the same address is one at once. To try again, run
+    /// `kubectl create job --from=cronjob/<cluster>-verify again`.
+    BackupUnproved,
     /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
     ClusterDeleting,
     /// The last round failed; the message says why. Quorate tries again.

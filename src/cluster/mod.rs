@@ -81,13 +81,15 @@ impl Driver {
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
         let started = Instant::now();
-        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, &memo.archives, &memo.wallet).await;
+        let backups = (&memo.archives, &memo.proofs);
+        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, backups, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
         memo.leave_out_labels(&observed, &mut plan);
         memo.seen.clone_from(&observed.said.seen);
         memo.archives.clone_from(&observed.archives);
+        memo.proofs.clone_from(&observed.proofs);
         memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
         if memo.is_moment_of_silence(&observed, &plan) {
             return Ok(LookAgain::Soon);

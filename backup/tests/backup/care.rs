@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
+use quorate_backup::care::Report;
 use quorate_backup::format::{Chain, GenerationKey};
 
 use crate::agent::{Ended, run};
@@ -63,6 +64,31 @@ async fn a_store_shows_what_is_in_it_and_what_is_wrong_with_it() {
     assert_eq!(recorded.run("verify", &["--scratch", scratch]).json()["revision"].as_u64(), Some(40));
     let ended = recorded.run("verify", &["--scratch", scratch, "--generation", damaged.name.as_str()]);
     assert!(ended.error().contains("is damaged"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn strictly_the_newest_generation_has_to_restore_and_the_report_says_whether_it_does() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    let taken = recorded.chain.full.taken;
+    let folder = tempfile::tempdir().unwrap();
+    let (scratch, report) = (folder.path().to_str().unwrap(), folder.path().join("report"));
+    let arguments = ["--strict", "--scratch", scratch, "--report", report.to_str().unwrap()];
+    let verify = || {
+        let success = recorded.run("verify", &arguments).success;
+        let told: Report = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+        assert_eq!(success, matches!(told, Report::Proved(_)), "{told:?}");
+        told
+    };
+    let damage = async |taken: Timestamp| {
+        let key = recorded.taken_at(taken).await;
+        fs::write(recorded.folder.path().join(key.full().as_str()), "{").unwrap();
+    };
+    damage(taken - SignedDuration::from_secs(20)).await;
+    let Report::Proved(proved) = verify() else { panic!("an older one is damaged") };
+    assert_eq!((proved.revision, proved.events_applied > 0), (10, true));
+    damage(taken + SignedDuration::from_secs(20)).await;
+    let Report::Failed { message } = verify() else { panic!("the newest one is damaged") };
+    assert!(message.contains("is damaged"), "{message}");
 }
 
 #[test]

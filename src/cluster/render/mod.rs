@@ -15,6 +15,7 @@ mod template;
 mod ticket;
 mod tls;
 mod trial;
+mod verify;
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling
 pub use ticket::{Begin, RenderError, Sealed, ticket};
 pub use tls::{TlsFiles, client_secret};
 pub use trial::trial;
+pub use verify::verification;
 
 /// etcd's client port.
 pub const CLIENT_PORT: u16 = 2379;
