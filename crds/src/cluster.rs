@@ -68,9 +68,9 @@ use crate::{
     printcolumn(
         name = "Backup",
         type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"BackupHealthy\")].status",
+        json_path = ".status.conditions[?(@.type==\"BackupHealthy\")].reason",
         priority = 1,
-        description = "Whether every write reaches the continuous backup in time"
+        description = "How the continuous backup is, or that there is none"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = schema::cluster_name_starts_with_a_letter(),

@@ -130,7 +130,7 @@ reasons! {
     Unschedulable,
     /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available.
     ImageMissing,
-    /// A container fails again and again. Read its log and the message.
+    /// A container fails, or is killed, again and again. Read its log and the message.
     ContainerFailing,
     /// A volume claim was deleted, as `spec.storage.retention` says. Nothing to do.
     VolumeDeleted,

@@ -8,8 +8,9 @@ use quorate_statemachine::LookAgain;
 
 /// After something that has its effect right away.
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// In a transition. A ticket takes 100 ms at least until the launcher sees it, a process some 100 ms until it answers.
-const SOON: Duration = Duration::from_millis(100);
+/// In a transition: a process takes some 100 ms until it answers, and on the way to a voter one look waits for another half
+/// a dozen times.
+const SOON: Duration = Duration::from_millis(50);
 /// While only the outside can mend it: most of that wakes us by a watch.
 const LATER: Duration = Duration::from_secs(3);
 /// At rest: for what no watch tells, such as members changed by hand.

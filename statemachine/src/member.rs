@@ -261,7 +261,8 @@ impl<'w> Member<'w> {
             Storage::Ephemeral => (true, self.create.is_none()),
         };
         let hopeless = pod.stage == PodStage::Finished || self.ground() == Ground::Gone || !on_its_volume;
-        let idle = self.surely_down() || pod.trouble.is_some();
+        // What was killed from outside the kubelet starts again at any moment.
+        let idle = self.surely_down() || pod.trouble.is_some_and(|trouble| trouble != Trouble::ContainerKilled);
         outlived_by_volume && (hopeless || (idle && (self.outdated() || self.wants_resources())))
     }
 

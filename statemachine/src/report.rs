@@ -37,7 +37,7 @@ fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
         _ if pod.stage == PodStage::Finished || pod.terminating => None,
         Some(Trouble::ImageMissing) => Some(Finding::ImageMissing),
         Some(Trouble::Unschedulable) => Some(Finding::Unschedulable),
-        Some(Trouble::ContainerFailing) => Some(Finding::ContainerFailing),
+        Some(Trouble::ContainerFailing | Trouble::ContainerKilled) => Some(Finding::ContainerFailing),
         None if trouble_of_volume(member).is_some() => None,
         None => member.refusal().map(|refusal| match refusal {
             // Only on the ticket of a seed: on any other it was told as a trouble of the volume.

@@ -302,6 +302,8 @@ pub enum Trouble {
     Unschedulable,
     /// A container fails again and again.
     ContainerFailing,
+    /// A container was killed again and again, from outside: that is not the fault of what it runs.
+    ContainerKilled,
 }
 
 /// The right to start etcd, as carried by a pod.

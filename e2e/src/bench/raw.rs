@@ -56,8 +56,13 @@ impl Raw {
         (0..self.members).map(|number| format!("{}-{number}", self.name)).collect()
     }
 
-    /// Creates everything at once; the seconds until all members are up.
+    /// Creates everything at once; the seconds until all members are up and their pods Ready.
     pub async fn create(&self) -> Result<f64> {
+        self.create_until(Up::Ready).await
+    }
+
+    /// Creates everything at once; the seconds until all members are up.
+    pub async fn create_until(&self, up: Up) -> Result<f64> {
         let started = Instant::now();
         let service: Service = serde_json::from_value(self.service())?;
         let services = self.scene.api::<Service>();
@@ -75,14 +80,14 @@ impl Raw {
         service.context("failed to create the Service")?;
         claims.context("failed to create the claims")?;
         pods?;
-        self.is_up(started).await
+        self.is_up(started, up).await
     }
 
     /// The seconds since `started` until all members are up.
-    pub async fn is_up(&self, started: Instant) -> Result<f64> {
+    pub async fn is_up(&self, started: Instant, up: Up) -> Result<f64> {
         let none = [].into();
         stopwatch::until("the hand-written pods", started, async || {
-            are_up(&self.scene, &self.label(), self.members, &none, Up::Ready).await
+            are_up(&self.scene, &self.label(), self.members, &none, up).await
         })
         .await
     }

@@ -141,12 +141,18 @@ pub async fn process_killed(scene: &Scene, runs: u32) -> Result<Measured> {
 
 /// Kills a member's etcd; the seconds until another process of it is a healthy voter.
 async fn killed(scene: &Scene, name: &str, label: &str) -> Result<f64> {
-    let process = processes::member(scene, name).await?;
+    let of_member = || etcd_processes(scene.namespace()).into_iter().filter(|process| process.member() == name);
+    // The pod before was deleted by force: its process may take a moment to end.
+    until("one process of the member", Instant::now(), async || {
+        ensure!(of_member().count() == 1, "{} run", of_member().count());
+        Ok(())
+    })
+    .await?;
+    let process = of_member().next().context("it does not run")?;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
     until("the member's next process", started, async || {
-        let now = etcd_processes(scene.namespace()).into_iter().find(|process| process.member() == name);
-        ensure!(now.is_some_and(|now| now.pid != process.pid), "it does not run");
+        ensure!(of_member().any(|now| now.pid != process.pid), "it does not run");
         are_up(scene, label, 3, &BTreeSet::new(), Up::Voting).await
     })
     .await
@@ -196,13 +202,14 @@ pub async fn all_pods_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
     in_turn(runs, floor, value).await
 }
 
-/// The floor of both: two hand-written pods with their volumes, which come and go.
+/// The floor of both: two hand-written pods with their volumes, which come and go. A cluster has been scaled when it has
+/// its voters; what the kubelet thinks of their pods comes up to a second later.
 pub async fn scale_up(scene: &Scene, runs: u32) -> Result<Measured> {
     let db = create(scene, "db").await?;
     db.settles(3).await?;
     let floor = async |run: u32| {
         let raw = Raw::new(scene, &format!("raw{run}"), 2);
-        let took = raw.create().await?;
+        let took = raw.create_until(Up::Voting).await?;
         raw.delete().await?;
         Ok(took)
     };
@@ -210,7 +217,7 @@ pub async fn scale_up(scene: &Scene, runs: u32) -> Result<Measured> {
         tokio::time::sleep(REST).await;
         let started = Instant::now();
         db.scale(5).await?;
-        let took = is_up(&db, started, 5, &BTreeSet::new(), Up::Ready).await?;
+        let took = is_up(&db, started, 5, &BTreeSet::new(), Up::Voting).await?;
         db.settles(5).await?;
         db.scale(3).await?;
         db.settles(3).await?;

@@ -37,9 +37,10 @@ pub async fn until(what: &str, started: Instant, mut look: impl AsyncFnMut() -> 
     }
 }
 
-/// The pods with this label that are not on their way out.
+/// The pods with this label that are not on their way out, as the API server has them in its cache: a list that is sure to
+/// be the newest is paid for by everything that is being measured.
 pub async fn pods(scene: &Scene, label: &str) -> Result<Vec<Pod>> {
-    let pods = scene.api::<Pod>().list(&ListParams::default().labels(label)).await?.items;
+    let pods = scene.api::<Pod>().list(&ListParams::default().labels(label).match_any()).await?.items;
     Ok(pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
 }
 

@@ -27,16 +27,24 @@ use quorate_e2e::scene::{
 use quorate_e2e::workspace;
 use rustix::process::Signal;
 
-/// For how long faults are made, under another seed each time.
-const LENGTH: Duration = Duration::from_mins(10);
 /// Where members answer each other.
 const PEER_PORT: u16 = 2380;
 
 #[tokio::test]
+async fn three_minutes_of_chaos_break_no_promise() -> Result<()> {
+    breaks_no_promise("chaos", Duration::from_mins(3)).await
+}
+
+#[tokio::test]
 #[ignore = "make e2e"]
 async fn ten_minutes_of_chaos_break_no_promise() -> Result<()> {
-    play("chaos", Stage::Alone, async |scene| {
-        let schedule = Schedule::generate(fresh_seed(), LENGTH, &EtcdClusterSpec::default().version);
+    breaks_no_promise("chaos_long", Duration::from_mins(10)).await
+}
+
+/// Makes faults for so long, under another seed each time, and judges all that was seen.
+async fn breaks_no_promise(name: &str, length: Duration) -> Result<()> {
+    play(name, Stage::Alone, async |scene| {
+        let schedule = Schedule::generate(fresh_seed(), length, &EtcdClusterSpec::default().version);
         let run = run(scene, &schedule, &Progress::new()).await?;
         let folder = keep(&run, &workspace::cache().join("chaos"))?;
         let report = Report::of(&run);

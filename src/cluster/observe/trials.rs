@@ -84,6 +84,7 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
     match (ended, trouble::of(pod)) {
         (Some(ended), _) if ended.exit_code == 0 => (Outcome::Passed, String::new()),
         _ if phase == Some("Failed") && !reason.is_empty() => (Outcome::Undecided, reason.to_owned()),
+        (Some(ended), _) if trouble::was_killed(ended) => (Outcome::Undecided, "it was killed".to_owned()),
         (Some(ended), _) => {
             let said = ended.message.as_deref().filter(|said| !said.trim().is_empty());
             let words = said.or(ended.reason.as_deref()).unwrap_or("it ended without a word");
@@ -92,7 +93,7 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
-            Trouble::Unschedulable => (Outcome::Open, told.words),
+            Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
         },
         (None, None) if phase == Some("Failed") => (Outcome::Undecided, String::new()),
         (None, None) => (Outcome::Open, String::new()),
@@ -134,7 +135,8 @@ mod tests {
         assert_eq!(tried(&json!({ "phase": "Pending" })).0, Outcome::Open);
         assert_eq!(tried(&ended(0, "")).0, Outcome::Passed);
         assert_eq!(tried(&ended(1, "WrongVersion: x\n")), (Outcome::Failed, "WrongVersion: x".into()));
-        assert_eq!(tried(&ended(137, "")), (Outcome::Failed, "Error".into()));
+        assert_eq!(tried(&ended(139, "")), (Outcome::Failed, "Error".into()));
+        assert_eq!(tried(&ended(137, "")).0, Outcome::Undecided);
         let mut evicted = ended(137, "");
         evicted["phase"] = json!("Failed");
         evicted["reason"] = json!("Evicted");

@@ -1,6 +1,6 @@
 //! What keeps a pod from running, as the kubelet and the scheduler say, with their own words. Only reading.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 use quorate_statemachine::Trouble;
 
 use crate::cluster::render::{ARCHIVE_CONTAINER, ETCD_CONTAINER};
@@ -16,7 +16,11 @@ const IMAGE_REASONS: [&str; 6] = [
 ];
 /// Why a container can't be started, or is not started for now.
 const FAILING_REASONS: [&str; 4] =
-    ["CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+    [BACK_OFF, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+/// The kubelet waits before it starts a container again that has ended, for whatever reason.
+const BACK_OFF: &str = "CrashLoopBackOff";
+/// What a container ends with that SIGKILL or SIGTERM ended: 128 and the signal's number, as a shell tells it.
+const KILLED: [i32; 2] = [128 + 9, 128 + 15];
 /// The longest words that are kept, in bytes: an event's note holds 1 KiB, and a condition names several members.
 const MAX_WORDS: usize = 400;
 
@@ -44,15 +48,24 @@ pub fn of(pod: &Pod) -> Option<Told> {
 fn in_container(container: &ContainerStatus) -> Option<Told> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref()?;
+    let ended = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let trouble = if IMAGE_REASONS.contains(&reason) {
         Trouble::ImageMissing
-    } else if FAILING_REASONS.contains(&reason) {
-        Trouble::ContainerFailing
-    } else {
+    } else if !FAILING_REASONS.contains(&reason) {
         return None;
+    } else if reason == BACK_OFF && ended.is_some_and(was_killed) {
+        Trouble::ContainerKilled
+    } else {
+        Trouble::ContainerFailing
     };
     let said = waiting.message.as_deref().unwrap_or_default();
-    Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}", container.name)) })
+    let code = ended.map(|ended| format!(" (it ended with exit code {})", ended.exit_code)).unwrap_or_default();
+    Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}{code}", container.name)) })
+}
+
+/// Whether it was ended from outside: by a signal that it did not send itself, and not for the memory that it took.
+pub(super) fn was_killed(ended: &ContainerStateTerminated) -> bool {
+    KILLED.contains(&ended.exit_code) && ended.reason.as_deref() != Some("OOMKilled")
 }
 
 fn in_condition(condition: &PodCondition) -> Option<Told> {
@@ -117,6 +130,22 @@ mod tests {
         assert_eq!(told("10s").trouble, Trouble::ContainerFailing);
         assert_eq!(told("10s"), told("2m40s"));
         assert_eq!(told("1.030004831s,"), told("10s"));
+    }
+
+    #[test]
+    fn a_container_that_was_killed_does_not_fail_by_itself() {
+        let after = |code: i32, reason: &str| {
+            let mut etcd = waiting("CrashLoopBackOff", "back-off 10s restarting failed container=etcd");
+            etcd[0]["lastState"] = json!({ "terminated": { "exitCode": code, "reason": reason } });
+            of(&pod(&json!({ "containerStatuses": etcd }))).unwrap()
+        };
+        assert_eq!(after(137, "Error").trouble, Trouble::ContainerKilled);
+        assert!(after(137, "Error").words.ends_with("(it ended with exit code 137)"), "{:?}", after(137, "Error"));
+        assert_eq!(after(143, "Error").trouble, Trouble::ContainerKilled);
+        assert_eq!(after(137, "OOMKilled").trouble, Trouble::ContainerFailing);
+        for code in [0, 1, 2, 139] {
+            assert_eq!(after(code, "Error").trouble, Trouble::ContainerFailing, "{code}");
+        }
     }
 
     #[test]

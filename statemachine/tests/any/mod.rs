@@ -237,7 +237,12 @@ fn sight() -> impl Strategy<Value = Sight> {
 
 fn pod() -> impl Strategy<Value = Pod> {
     let stage = select(vec![PodStage::Pending, PodStage::Running, PodStage::Running, PodStage::Finished]);
-    let trouble = select(vec![Trouble::ImageMissing, Trouble::Unschedulable, Trouble::ContainerFailing]);
+    let trouble = select(vec![
+        Trouble::ImageMissing,
+        Trouble::Unschedulable,
+        Trouble::ContainerFailing,
+        Trouble::ContainerKilled,
+    ]);
     let what = (uid(), instant(), option::of(node_name()), stage, prop::bool::weighted(0.2));
     let says = (option::weighted(0.2, trouble), sight(), instant(), any::<bool>(), any::<bool>());
     let made = (uid(), option::of(ticket()), instant(), 0..2_u64, prop::bool::weighted(0.3));
@@ -366,6 +371,7 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, serial| scene.restoring(serial, Restore::Fails),
         Scene::restored,
         |scene, serial| scene.trouble(serial, Trouble::ContainerFailing),
+        |scene, serial| scene.trouble(serial, Trouble::ContainerKilled),
         |scene, serial| scene.ticket(serial, Start::Join(BTreeSet::new())),
         |scene, serial| scene.ticket(serial, Start::Resume),
         |scene, serial| scene.ticket_age(serial, 61_000),

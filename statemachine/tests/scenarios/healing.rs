@@ -153,6 +153,8 @@ fn an_outdated_pod_that_runs_no_etcd_is_replaced_at_once() {
     cluster(3).waiting(1).outdated(1).plan().also_does("delete pod 1");
     // One of which nothing is heard may be running.
     cluster(3).unheard(1).outdated(1).plan().never("delete");
+    // And one that was killed from outside comes back at any moment.
+    cluster(3).killed(1).outdated(1).plan().never("delete");
     // On an emptyDir a new pod would be an empty member.
     cluster(3).on_empty_dirs().waiting(1).outdated(1).plan().never("delete");
 }

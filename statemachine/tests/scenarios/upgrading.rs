@@ -231,6 +231,13 @@ fn the_last_member_is_not_taken_back_once_it_may_have_started() {
     begun().runs(0, V7).told(2, V7).crashing(2).plan().also_does("switch 2 to 3.6.16");
 }
 
+/// Found by the same run: a kill says nothing against the version that was killed.
+#[test]
+fn a_member_that_was_killed_on_its_new_version_is_waited_for() {
+    begun().runs(0, V7).told(2, V7).killed(2).plan().does([]).tells(2, Finding::ContainerFailing);
+    begun().told(2, V7).killed(2).plan().does([]);
+}
+
 #[test]
 fn a_member_alone_is_taken_back_too() {
     let alone = cluster(1).wish_version(V7).told(0, V7).crashing(0).unknown();

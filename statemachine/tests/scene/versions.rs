@@ -128,6 +128,11 @@ impl Scene {
         self.unheard(serial).trouble(serial, Trouble::ContainerFailing)
     }
 
+    /// Its container was killed from outside until the kubelet waits before it starts it again.
+    pub fn killed(self, serial: u32) -> Self {
+        self.unheard(serial).trouble(serial, Trouble::ContainerKilled)
+    }
+
     pub fn has_failed(self, on: Version, serial: u32) -> Self {
         let wished = self.world.wish.release.clone();
         self.ledger(|ledger| {
