@@ -199,7 +199,8 @@ async fn a_backup_goes_with_its_object_if_that_is_asked_for_and_the_object_alway
         wait_for("a try that failed", PATIENCE, async || {
             let status = status(scene, "goes").await?;
             let message = status.conditions.first().map(|one| one.message.clone()).unwrap_or_default();
-            ensure!(message.contains("It is tried again. The store refuses the credentials"), "{message}");
+            let told = ["It is tried again.", "the store refuses the credentials"];
+            ensure!(told.iter().all(|words| message.contains(words)), "{message}");
             Ok(())
         })
         .await?;
