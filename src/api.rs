@@ -74,6 +74,12 @@ impl Error {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
+    /// Nothing can be created there any more: the namespace is being deleted.
+    pub fn is_of_a_namespace_that_goes(&self) -> bool {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+    }
+
     /// The API server refused the object itself (an admission policy, a quota, a field): its words.
     pub fn refusal(&self) -> Option<&str> {
         self.status().filter(|s| s.is_forbidden() || s.is_invalid() || s.code == 400).map(|s| s.message.as_str())

@@ -5,6 +5,7 @@ mod backup;
 pub mod cli;
 mod cluster;
 mod definitions;
+mod events;
 pub mod lease;
 pub mod metrics;
 pub mod operator;

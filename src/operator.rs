@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
+use kube::runtime::events::{Recorder, Reporter};
+use quorate_crds::names::FIELD_MANAGER;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -53,7 +55,9 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
         some => some.iter().cloned().map(Some).collect(),
     };
     let of_backups = namespaces.clone().into_iter().map(|namespace| {
-        let driver = backups::Driver { kube: kube.clone(), agent_image: settings.agent_image.clone() };
+        let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(settings.identity.clone()) };
+        let recorder = Recorder::new(kube.client(), reporter);
+        let driver = backups::Driver { kube: kube.clone(), recorder, agent_image: settings.agent_image.clone() };
         backups::run(driver, claim.clone(), namespace, stopping.clone())
     });
     let of_backups = join_all(of_backups.collect::<Vec<_>>());

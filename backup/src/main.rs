@@ -95,6 +95,11 @@ enum Action {
     Verify(commands::verify::Verify),
     /// Copy backups to another store
     Copy(commands::copy::Copy),
+    /// Delete one backup
+    ///
+    /// It must be the one that is named by its manifest and the hash of that. If a continuous backup has gone on from it,
+    /// nothing is deleted. What is gone already is as good as deleted.
+    Delete(commands::delete::Delete),
     /// Remove old backups, and data that no backup refers to
     Prune(commands::prune::Prune),
 }
@@ -163,6 +168,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Action::Inspect(inspect) => inspect.run().map(|()| ExitCode::SUCCESS),
         Action::Verify(verify) => verify.run().map(|()| ExitCode::SUCCESS),
         Action::Copy(copy) => copy.run().map(|()| ExitCode::SUCCESS),
+        Action::Delete(delete) => delete.run(),
         Action::Prune(prune) => prune.run().map(|()| ExitCode::SUCCESS),
     }
 }

@@ -31,6 +31,20 @@ pub struct ContinuousBackup {
     /// What is kept of older generations. Without it all of them are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<BackupRetention>,
+    /// When it is proved that the backup restores. Changing this restarts no member. Without it, nothing is proved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<BackupVerification>,
+}
+
+/// When it is proved that a continuous backup restores: a CronJob restores its newest state into scratch space, on another
+/// node than the members' if there is one, and reads every entry of it. It asks etcd for nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = rules_at("spec.backup.verify"))]
+pub struct BackupVerification {
+    /// Minute, hour, day of the month, month and day of the week, in UTC: each a number, some numbers with commas between
+    /// them, `*` or `*/n`. `30 3 * * *` is half past three each night.
+    #[schemars(length(min = 9, max = 200))]
+    pub schedule: String,
 }
 
 /// What is kept of older generations. One goes only if neither rule keeps it. The rules also apply to what EtcdBackups of
@@ -56,6 +70,7 @@ impl ContinuousBackup {
             full_interval_minutes: one_day(),
             spill_limit: one_gibibyte(),
             retention: None,
+            verify: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::schema::{self, ReportedBackup, Structural, rules_at};
 use crate::status::{known, text, words};
 use crate::{BackupStore, HexId};
 
-/// What the user asks for. It can't be changed: create another EtcdBackup.
+/// What the user asks for. But for `deletionPolicy` it can't be changed: create another EtcdBackup.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "quorate.dev",
@@ -28,6 +28,12 @@ use crate::{BackupStore, HexId};
         description = "The EtcdCluster that is backed up"
     ),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", description = "How far it is"),
+    printcolumn(
+        name = "Progress",
+        type_ = "string",
+        json_path = ".status.progress.shown",
+        description = "How much of the database was read, while it is being taken"
+    ),
     printcolumn(
         name = "Revision",
         type_ = "integer",
@@ -70,10 +76,24 @@ pub struct EtcdBackupSpec {
     /// For how many minutes it is tried, counted from the creation of this object. After that it has failed.
     #[serde(default = "one_hour")]
     pub timeout_minutes: i32,
-    /// How many minutes after its end this object is deleted. The backup in the store stays. Without it the object stays
-    /// too.
+    /// How many minutes after its end this object is deleted, as if by hand. Without it the object stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_minutes: Option<i32>,
+    /// What becomes of the backup in the store when this object is deleted, also by `ttlMinutes`. `Retain`: it stays.
+    /// `Delete`: a Job deletes it first. If that can't be done within ten minutes the object goes all the same, and an event
+    /// names what is left.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+}
+
+/// What becomes of a backup in the store when its EtcdBackup is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    /// It stays.
+    #[default]
+    Retain,
+    /// It is deleted.
+    Delete,
 }
 
 fn one_hour() -> i32 {
@@ -88,7 +108,7 @@ pub struct EtcdBackupStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Pending`, `Running`, `Complete` or `Failed`. The last two are final.
+    /// `Pending`, `Running`, `Complete`, `Failed` or `Deleting`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     #[schemars(schema_with = "text")]
     pub phase: Option<BackupPhase>,
@@ -96,6 +116,9 @@ pub struct EtcdBackupStatus {
     /// has failed for good; the message says why.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// How far it is, while it is being taken. Brought up to date every five seconds at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<BackupProgress>,
     /// When its Job was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
@@ -143,6 +166,23 @@ pub struct EtcdBackupStatus {
     pub hash: Option<String>,
 }
 
+/// How far a backup is that is being taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupProgress {
+    /// When it was so.
+    pub at: Time,
+    /// How much of the database was read, in bytes.
+    pub read_bytes: i64,
+    /// The size of the database, in bytes, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<i64>,
+    /// How much was given to the store, in bytes: it is compressed.
+    pub stored_bytes: i64,
+    /// The same for people.
+    pub shown: String,
+}
+
 words! {
     /// How far a backup is.
     BackupPhase {
@@ -154,5 +194,7 @@ words! {
         Complete,
         /// It has failed for good.
         Failed,
+        /// It is being deleted from the store, because the object is being deleted.
+        Deleting,
     }
 }

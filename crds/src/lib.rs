@@ -22,8 +22,8 @@ mod store;
 mod tls;
 mod tuning;
 
-pub use archive::{BackupRetention, ContinuousBackup};
-pub use backup::{BackupPhase, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
+pub use archive::{BackupRetention, BackupVerification, ContinuousBackup};
+pub use backup::{BackupPhase, BackupProgress, DeletionPolicy, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use bootstrap::{Bootstrap, LocalBackup, Restore};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};
 pub use ledger::{FailedRelease, HexId, Ledger, LedgerMember, LedgerRelease};
@@ -32,7 +32,10 @@ pub use reason::Reason;
 pub use resources::Resources;
 pub use scheduling::{AntiAffinity, Scheduling, TopologySpread, WhenUnsatisfiable};
 pub use service::{ClientService, ServiceType};
-pub use status::{BackupState, ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase};
+pub use status::{
+    BackupState, ConditionType, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, Phase, Verification,
+    VerificationResult,
+};
 pub use storage::{OnDelete, OnScaleDown, Retention, Storage};
 pub use store::{BackupStore, VolumeClaim};
 pub use tls::{Tls, TlsMode, TlsSecrets};

@@ -9,6 +9,8 @@ pub const FIELD_MANAGER: &str = "quorate";
 /// The finalizer on an EtcdCluster: while it is there, members and volumes are taken away in order and as the retention
 /// policy says.
 pub const FINALIZER: &str = "quorate.dev/cluster";
+/// The finalizer on an EtcdBackup whose deletion policy is `Delete`: while it is there, the backup is deleted from the store.
+pub const FINALIZER_BACKUP: &str = "quorate.dev/backup";
 
 /// The label that names the cluster on each child.
 pub const LABEL_CLUSTER: &str = "quorate.dev/cluster";
@@ -19,6 +21,11 @@ pub const LABEL_ROLE: &str = "quorate.dev/role";
 pub const ROLE_VOTER: &str = "voter";
 /// The label that names the EtcdBackup on its Job and that Job's pods. They carry no [`LABEL_CLUSTER`]: they are no members.
 pub const LABEL_BACKUP: &str = "quorate.dev/backup";
+/// The label that names the cluster on the Jobs, and their pods, that prove its continuous backup. They carry no
+/// [`LABEL_CLUSTER`]: they are no members.
+pub const LABEL_VERIFY: &str = "quorate.dev/verify";
+/// The label with which Kubernetes names the Job on its pods.
+pub const LABEL_JOB: &str = "batch.kubernetes.io/job-name";
 /// The recommended label for the application.
 pub const LABEL_NAME: &str = "app.kubernetes.io/name";
 /// The value of [`LABEL_NAME`] on each child.
@@ -68,6 +75,16 @@ pub const CLUSTER_NAME_MAX: usize = 40;
 
 /// The longest name of an EtcdBackup. Its Job has the same name, and what Kubernetes adds to it for a pod must fit 63 bytes.
 pub const BACKUP_NAME_MAX: usize = 52;
+
+/// The Job that deletes a backup from its store.
+pub fn deletion_job(backup: &str) -> String {
+    format!("{backup}-delete")
+}
+
+/// The CronJob that proves the continuous backup of a cluster.
+pub fn verification(cluster: &str) -> String {
+    format!("{cluster}-verify")
+}
 
 /// The client Service of a cluster.
 pub fn client_service(cluster: &str) -> String {
@@ -130,6 +147,8 @@ mod tests {
         let cluster = "c".repeat(CLUSTER_NAME_MAX);
         assert!(member(&cluster, u32::MAX).len() <= 63);
         assert!(client_service(&cluster).len() <= 63);
+        assert!(verification(&cluster).len() <= 52, "a CronJob's name leaves room for its Jobs'");
+        assert!(deletion_job(&"b".repeat(BACKUP_NAME_MAX)).len() <= 63);
     }
 
     #[test]

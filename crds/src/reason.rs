@@ -192,6 +192,14 @@ reasons! {
     SnapshotRunning,
     /// The backup is in the store, whole and proved. Nothing to do.
     BackupComplete,
+    /// The object is being deleted, and before it the backup in the store, as `spec.deletionPolicy` says. If it waits for
+    /// something, the message names it. Nothing to do; to keep the backup, set `spec.deletionPolicy` to `Retain`.
+    BackupDeleting,
+    /// The backup was deleted from the store. Nothing to do.
+    BackupDeleted,
+    /// The object was deleted, and the backup is still in the store, in whole or in part; the message says where and why.
+    /// Remove it with `quorate-agent delete` when what stood in the way is gone.
+    BackupLeft,
     /// There is no EtcdCluster of the name in `spec.cluster`. Create it, or create a backup of another one.
     ClusterMissing,
     /// No member can be read. See why the cluster does not serve.
@@ -239,6 +247,11 @@ reasons! {
     ArchiveBehind,
     /// No sidecar of a member tells how the continuous backup is. Look for the container `archive` in the members' pods.
     ArchiveUnknown,
+    /// The last attempt to prove that the continuous backup restores has failed; the message says why. What the store holds
+    /// may be damaged: see it with `quorate-agent list`, and mend what the message names. A new generation begins by itself
+    /// within `spec.backup.fullIntervalMinutes`; an EtcdBackup to the same address is one at once. To try again, run
+    /// `kubectl create job --from=cronjob/<cluster>-verify again`.
+    BackupUnproved,
     /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
     ClusterDeleting,
     /// The last round failed; the message says why. Quorate tries again.

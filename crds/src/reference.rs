@@ -178,6 +178,11 @@ fn names_and_ports(page: &mut String) {
         ("Secret", names::peer_authority("<name>"), "signs what members show each other, when Quorate issues it"),
         ("Secret", names::client_authority("<name>"), "signs what members and clients show each other, likewise"),
         ("PodDisruptionBudget", "<name>".to_owned(), "keeps a drain from taking more than one voter at a time"),
+        (
+            "CronJob",
+            names::verification("<name>"),
+            "proves that the continuous backup restores, with `spec.backup.verify`",
+        ),
     ];
     page.push_str("Objects that belong to a cluster:\n\n| kind | name | what for |\n|---|---|---|\n");
     for (kind, name, purpose) in rows {

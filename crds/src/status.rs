@@ -79,6 +79,31 @@ pub struct BackupState {
     /// When that was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_at: Option<Time>,
+    /// What came of the last attempt to prove that it restores, as `spec.backup.verify` asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_verified: Option<Verification>,
+}
+
+/// What came of an attempt to prove that a backup restores.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Verification {
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+    /// `Proved` or `Failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    #[schemars(schema_with = "text")]
+    pub result: Option<VerificationResult>,
+    /// Why it has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When it was last proved: by this attempt, or by an earlier one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proved_at: Option<Time>,
+    /// The revision to which it was restored then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
 }
 
 /// One member.
@@ -183,6 +208,16 @@ words! {
         Waiting,
         /// It has been removed; its pod or volume is still going.
         Leaving,
+    }
+}
+
+words! {
+    /// What came of an attempt to prove a backup.
+    VerificationResult {
+        /// It was restored, and every entry of it was read.
+        Proved,
+        /// It was not.
+        Failed,
     }
 }
 

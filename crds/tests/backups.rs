@@ -54,6 +54,7 @@ fn what_can_be_done_is_accepted() {
         with("/store/serviceAccountName", json!("backup")),
         with("/ttlMinutes", json!(1)),
         with("/timeoutMinutes", json!(10080)),
+        with("/deletionPolicy", json!("Delete")),
     ] {
         assert_eq!(errors(&"b".repeat(BACKUP_NAME_MAX), &spec, None), [], "{spec}");
         assert_eq!(errors("b", &spec, Some(&spec)), [], "{spec}");
@@ -92,9 +93,24 @@ fn what_can_not_is_refused_by_one_rule_each_and_every_rule_is_tried() {
         assert!(matches!(found.as_slice(), [only] if only.message.starts_with(wanted)), "{spec}: {found:#?}");
         tried.extend(found.into_iter().map(|error| error.rule));
     }
-    let found = errors("b", &with("/ttlMinutes", json!(5)), Some(&s3()));
-    assert!(matches!(found.as_slice(), [only] if only.message.contains("can't be changed")), "{found:#?}");
-    tried.extend(found.into_iter().map(|error| error.rule));
+    let changes = [
+        with("/ttlMinutes", json!(5)),
+        with("/cluster", json!("other")),
+        with("/timeoutMinutes", json!(5)),
+        with("/store/address", json!("s3://other")),
+    ];
+    for changed in changes {
+        for (old, new) in [(&s3(), &changed), (&changed, &s3())] {
+            let found = errors("b", new, Some(old));
+            assert!(matches!(found.as_slice(), [only] if only.message.contains("can't be changed")), "{found:#?}");
+            tried.extend(found.into_iter().map(|error| error.rule));
+        }
+    }
+    assert_eq!(
+        errors("b", &with("/deletionPolicy", json!("Delete")), Some(&s3())),
+        [],
+        "the only field that may change"
+    );
     for rule in rules::backup() {
         assert!(tried.contains(&rule.cel), "no case depends on the rule {}", rule.cel);
         let remedy = rule.message.split_once(';').map(|(_, remedy)| remedy.trim());
@@ -123,7 +139,7 @@ fn the_definition_in_deploy_is_up_to_date_and_has_its_columns() {
         .filter(|column| column["priority"].as_i64().unwrap_or_default() == 0)
         .filter_map(|column| column["name"].as_str())
         .collect();
-    assert_eq!(columns, ["Cluster", "Phase", "Revision", "Size", "Took", "Age"]);
+    assert_eq!(columns, ["Cluster", "Phase", "Progress", "Revision", "Size", "Took", "Age"]);
     assert_eq!(definition["spec"]["names"]["shortNames"], json!(["etcdb"]));
     assert_eq!(version["subresources"]["status"], json!({}));
 }

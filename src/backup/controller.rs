@@ -1,6 +1,7 @@
 //! The wiring: an EtcdBackup is looked at when it or its Job changes; what was decided is done and shown. Each round reads
 //! what it needs by quorum reads, and none of them is needed once the backup has ended.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +11,19 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::Preconditions;
 use kube::runtime::controller::{Action, Config, Error as ControllerError};
+use kube::runtime::events::Recorder;
 use kube::runtime::{Controller, watcher};
-use kube::{Api, ResourceExt};
-use quorate_crds::{BackupPhase, EtcdBackup, EtcdCluster, names};
+use kube::{Api, Resource, ResourceExt};
+use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, names};
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::decide::{Decision, Seen, Step, decide, ends_at};
-use super::job::{Order, job};
+use super::job::{self, Order};
+use super::status::{Now, Told, going_away};
+use super::{delete, pods};
 use crate::api::{self, Kube};
+use crate::events;
 use crate::lease::Claim;
 
 /// How many are looked at at once: each round is a few short calls.
@@ -46,6 +52,8 @@ pub enum Error {
 pub struct Driver {
     /// The Kubernetes API, with the gate for writes.
     pub kube: Kube,
+    /// Sends events.
+    pub recorder: Recorder,
     /// The agent's image.
     pub agent_image: String,
 }
@@ -104,10 +112,15 @@ fn on_leading(claim: Claim) -> impl Stream<Item = ()> + Send + 'static {
 
 /// One look at one backup.
 pub async fn round(backup: Arc<EtcdBackup>, driver: Arc<Driver>) -> Result<Action, Error> {
-    if !driver.kube.writes().open() || backup.metadata.deletion_timestamp.is_some() {
+    if !driver.kube.writes().open() {
         return Ok(Action::await_change());
     }
-    match driver.drive(&backup).await {
+    let looked = match backup.metadata.deletion_timestamp {
+        None => Box::pin(driver.drive(&backup)).await,
+        Some(_) if is_marked(&backup) => Box::pin(driver.let_go(&backup)).await,
+        Some(_) => return Ok(Action::await_change()),
+    };
+    match looked {
         // Another look is all that it takes.
         Err(Error::Kube(error)) if error.is_surprise() => Ok(Action::requeue(SOON)),
         result => result,
@@ -116,30 +129,29 @@ pub async fn round(backup: Arc<EtcdBackup>, driver: Arc<Driver>) -> Result<Actio
 
 impl Driver {
     async fn drive(&self, backup: &EtcdBackup) -> Result<Action, Error> {
+        let backup = &*self.marked(backup).await?;
         let namespace = backup.namespace().unwrap_or_default();
         let name = backup.name_any();
-        let (mut cluster, mut job, mut pods, mut secret_missing) = (None, None, Vec::new(), false);
+        let (mut cluster, mut job, mut pods, mut secret_missing, mut progress) = (None, None, Vec::new(), false, None);
         if !has_ended(backup) {
             job = self.kube.get::<Job>(&namespace, &name).await?;
             if job.is_some() {
                 pods = self.kube.list::<Pod>(&namespace, &format!("{}={name}", names::LABEL_BACKUP)).await?;
+                progress = pods::progress(&pods).await;
             } else {
                 cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
-                if let Some(secret) = &backup.spec.store.credentials {
-                    secret_missing = !self.kube.exists::<Secret>(&namespace, &secret.name).await?;
-                }
+                secret_missing = self.lacks_secret(backup).await?;
             }
         }
         let (seen_cluster, seen_job) = (cluster.as_ref(), job.as_ref());
         let now = Timestamp::now();
-        let seen = Seen { backup, cluster: seen_cluster, secret_missing, job: seen_job, pods: &pods, now };
+        let seen = Seen { backup, cluster: seen_cluster, secret_missing, job: seen_job, pods: &pods, progress, now };
         let Decision { step, status } = decide(seen);
         match step {
             Step::Wait => {}
             Step::Create { voters, deadline } => {
-                let cluster = cluster.as_ref().ok_or(Error::Nameless)?;
-                let order = Order { backup, cluster, voters: &voters, deadline, image: &self.agent_image };
-                self.kube.create(&namespace, &job_of(order)?).await?;
+                let order = Order { backup, cluster: seen_cluster, deadline, image: &self.agent_image };
+                self.kube.create(&namespace, &job::taking(order, &voters).ok_or(Error::Nameless)?).await?;
             }
             Step::Delete => {
                 let (uid, resource_version) = (backup.uid(), backup.resource_version());
@@ -147,23 +159,122 @@ impl Driver {
                 return Ok(Action::await_change());
             }
         }
-        let mut shown = backup.clone();
-        if shown.status.as_ref() != Some(&status) {
-            shown.status = Some(status);
-            // A write by an old picture is refused: the next look has a newer one.
-            shown = self.kube.replace_status(&namespace, &shown).await?;
+        Ok(pause(&*self.show(backup, status).await?))
+    }
+
+    /// Leads a backup that is being deleted to its end.
+    async fn let_go(&self, backup: &EtcdBackup) -> Result<Action, Error> {
+        let namespace = backup.namespace().unwrap_or_default();
+        let taken = has_ended(backup) || self.kube.get::<Job>(&namespace, &backup.name_any()).await?.is_none();
+        if !taken && backup.spec.deletion_policy == DeletionPolicy::Delete {
+            // Only when its Job has ended it is known what there is to delete.
+            return Box::pin(self.drive(backup)).await;
         }
-        Ok(pause(&shown))
+        let name = names::deletion_job(&backup.name_any());
+        let cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
+        let job = self.kube.get::<Job>(&namespace, &name).await?;
+        let (mut pods, mut restored_by, mut secret_missing) = (Vec::new(), None, false);
+        if job.is_some() {
+            pods = self.kube.list::<Pod>(&namespace, &format!("{}={name}", names::LABEL_JOB)).await?;
+        } else {
+            let clusters = self.kube.list::<EtcdCluster>(&namespace, "").await?;
+            restored_by = clusters.iter().find(|cluster| begins_with(cluster, backup)).map(ResourceExt::name_any);
+            secret_missing = self.lacks_secret(backup).await?;
+        }
+        let (cluster, job, restored_by) = (cluster.as_ref(), job.as_ref(), restored_by.as_deref());
+        let now = Timestamp::now();
+        let seen = delete::Seen { backup, cluster, restored_by, secret_missing, job, pods: &pods, now };
+        self.carry_out(seen, delete::decide(seen)).await
+    }
+
+    async fn carry_out(&self, seen: delete::Seen<'_>, step: delete::Step) -> Result<Action, Error> {
+        let delete::Seen { backup, cluster, .. } = seen;
+        match step {
+            delete::Step::Wait(status) => {
+                self.show(backup, status).await?;
+                Ok(Action::requeue(SOON))
+            }
+            delete::Step::Release(told) => self.release(backup, told).await,
+            delete::Step::Create { manifest, hash, status } => {
+                let order = Order { backup, cluster, deadline: delete::PATIENCE, image: &self.agent_image };
+                let job = job::deleting(order, &manifest, &hash).ok_or(Error::Nameless)?;
+                let next = match self.kube.create(&backup.namespace().unwrap_or_default(), &job).await {
+                    Ok(_) => delete::Step::Wait(status),
+                    Err(error) if error.is_of_a_namespace_that_goes() => {
+                        delete::left(seen, &manifest, "Its namespace is being deleted, so no Job can be created.")
+                    }
+                    Err(error) => match error.refusal() {
+                        Some(words) => delete::hindered(seen, &manifest, words),
+                        None => return Err(error.into()),
+                    },
+                };
+                Box::pin(self.carry_out(seen, next)).await
+            }
+        }
+    }
+
+    /// Tells what there is to tell, and lets Kubernetes delete the object.
+    async fn release(&self, backup: &EtcdBackup, told: Option<Told>) -> Result<Action, Error> {
+        let mut last = Cow::Borrowed(backup);
+        if let Some(told) = told {
+            let now = Now { backup, time: Timestamp::now() };
+            last = self.show(backup, going_away(now, BackupPhase::Deleting, &told)).await?;
+            events::send(&self.recorder, self.kube.writes(), &backup.object_ref(&()), vec![told.news()]).await;
+        }
+        self.mark(&last, false).await?;
+        Ok(Action::await_change())
+    }
+
+    /// The backup with the finalizer if its policy asks for it, and without it if not.
+    async fn marked<'a>(&self, backup: &'a EtcdBackup) -> Result<Cow<'a, EtcdBackup>, Error> {
+        let wanted = backup.spec.deletion_policy == DeletionPolicy::Delete;
+        if wanted == is_marked(backup) {
+            return Ok(Cow::Borrowed(backup));
+        }
+        self.mark(backup, wanted).await.map(Cow::Owned)
+    }
+
+    async fn mark(&self, backup: &EtcdBackup, wanted: bool) -> Result<EtcdBackup, Error> {
+        let mut finalizers = backup.metadata.finalizers.clone().unwrap_or_default();
+        finalizers.retain(|finalizer| finalizer != names::FINALIZER_BACKUP);
+        finalizers.extend(wanted.then(|| names::FINALIZER_BACKUP.to_owned()));
+        let change = json!({ "metadata": { "uid": backup.uid(), "resourceVersion": backup.resource_version(),
+            "finalizers": finalizers } });
+        let namespace = backup.namespace().unwrap_or_default();
+        Ok(self.kube.merge::<EtcdBackup>(&namespace, &backup.name_any(), &change).await?)
+    }
+
+    async fn lacks_secret(&self, backup: &EtcdBackup) -> Result<bool, Error> {
+        let Some(secret) = &backup.spec.store.credentials else { return Ok(false) };
+        Ok(!self.kube.exists::<Secret>(&backup.namespace().unwrap_or_default(), &secret.name).await?)
+    }
+
+    /// The backup with this status. A write by an old picture is refused: the next look has a newer one.
+    async fn show<'a>(&self, backup: &'a EtcdBackup, status: EtcdBackupStatus) -> Result<Cow<'a, EtcdBackup>, Error> {
+        if backup.status.as_ref() == Some(&status) {
+            return Ok(Cow::Borrowed(backup));
+        }
+        let shown = EtcdBackup { status: Some(status), ..backup.clone() };
+        Ok(Cow::Owned(self.kube.replace_status(&backup.namespace().unwrap_or_default(), &shown).await?))
     }
 }
 
-fn job_of(order: Order<'_>) -> Result<Job, Error> {
-    job(order).ok_or(Error::Nameless)
+fn is_marked(backup: &EtcdBackup) -> bool {
+    backup.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER_BACKUP)
+}
+
+/// Whether a cluster is to begin with this backup, and has not begun.
+fn begins_with(cluster: &EtcdCluster, backup: &EtcdBackup) -> bool {
+    let named = cluster.spec.bootstrap.as_ref().and_then(|bootstrap| bootstrap.restore.backup.as_ref());
+    let begun = cluster.status.as_ref().and_then(|status| status.ledger.as_ref()).is_some_and(|ledger| ledger.seeded);
+    named.is_some_and(|named| named.name == backup.name_any())
+        && !begun
+        && cluster.metadata.deletion_timestamp.is_none()
 }
 
 fn has_ended(backup: &EtcdBackup) -> bool {
     match backup.status.as_ref().and_then(|status| status.phase) {
-        Some(BackupPhase::Complete | BackupPhase::Failed) => true,
+        Some(BackupPhase::Complete | BackupPhase::Failed | BackupPhase::Deleting) => true,
         Some(BackupPhase::Pending | BackupPhase::Running) | None => false,
     }
 }

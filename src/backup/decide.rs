@@ -2,13 +2,13 @@
 //! after each change, and whatever was interrupted is found as it is.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::Pod;
-use quorate_backup::snapshot::{self, Complete, Failure, Report};
+use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
 
 use super::pods;
-use super::status::{Told, ended, going_on};
+use super::status::{Now, Told, ended, going_on, progress};
 
 /// The shortest time that a Job gets, whatever was waited for before.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
@@ -26,8 +26,16 @@ pub struct Seen<'a> {
     pub job: Option<&'a Job>,
     /// That Job's pods.
     pub pods: &'a [Pod],
+    /// How far the one that runs is, if it says so.
+    pub progress: Option<Progress>,
     /// The time.
     pub now: Timestamp,
+}
+
+impl<'a> Seen<'a> {
+    fn at(self) -> Now<'a> {
+        Now { backup: self.backup, time: self.now }
+    }
 }
 
 /// What has to be done.
@@ -59,9 +67,11 @@ pub struct Decision {
 pub fn decide(seen: Seen<'_>) -> Decision {
     let before = seen.backup.status.clone().unwrap_or_default();
     match before.phase {
-        Some(BackupPhase::Complete | BackupPhase::Failed) => {
+        Some(BackupPhase::Complete | BackupPhase::Failed | BackupPhase::Deleting) => {
             let over = ends_at(seen.backup, &before).is_some_and(|end| end <= seen.now);
-            Decision { step: if over { Step::Delete } else { Step::Wait }, status: before }
+            // The deletion policy may have been changed.
+            let status = EtcdBackupStatus { observed_generation: seen.backup.metadata.generation, ..before };
+            Decision { step: if over { Step::Delete } else { Step::Wait }, status }
         }
         Some(BackupPhase::Pending | BackupPhase::Running) | None => match seen.job {
             Some(job) if is_ours(job, seen.backup) => of_job(seen, job),
@@ -90,7 +100,8 @@ pub fn ends_at(backup: &EtcdBackup, status: &EtcdBackupStatus) -> Option<Timesta
     Some(status.ended_at.as_ref()?.0 + SignedDuration::from_mins(i64::from(ttl)))
 }
 
-fn is_ours(job: &Job, backup: &EtcdBackup) -> bool {
+/// Whether the Job was made for this backup.
+pub fn is_ours(job: &Job, backup: &EtcdBackup) -> bool {
     let uid = backup.metadata.uid.as_deref();
     job.metadata.owner_references.iter().flatten().any(|owner| Some(owner.uid.as_str()) == uid)
 }
@@ -106,13 +117,13 @@ fn without_job(seen: Seen<'_>) -> Decision {
     let told = match readable(seen) {
         Ok(voters) => {
             let told = Told::new(Reason::SnapshotRunning, "The snapshot is being taken.");
-            let status = going_on(seen, BackupPhase::Running, &told);
+            let status = going_on(seen.at(), BackupPhase::Running, &told);
             return Decision { step: Step::Create { voters, deadline: left(seen).max(SHORTEST) }, status };
         }
         Err(told) => told,
     };
     if left(seen).is_positive() {
-        return Decision { step: Step::Wait, status: going_on(seen, BackupPhase::Pending, &told) };
+        return Decision { step: Step::Wait, status: going_on(seen.at(), BackupPhase::Pending, &told) };
     }
     failed(seen, &told.after_timeout(seen.backup.spec.timeout_minutes))
 }
@@ -141,11 +152,15 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
     Ok(voters)
 }
 
+/// The condition by which a Job has ended in this way.
+pub fn over<'a>(job: &'a Job, kind: &str) -> Option<&'a JobCondition> {
+    let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|one| one.type_ == kind && one.status == "True")
+}
+
 fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
-    let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let over = |kind: &str| conditions.clone().find(|one| one.type_ == kind && one.status == "True");
     let report = pods::report(seen.pods);
-    match (over("Complete"), over("Failed"), report) {
+    match (over(job, "Complete"), over(job, "Failed"), report) {
         (_, _, Some(Report::Complete(complete))) => completed(seen, &complete),
         (Some(_), _, _) => failed(
             seen,
@@ -166,20 +181,24 @@ fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
         }
         (None, None, Some(Report::Failed(Failure { reason, message }))) => {
             let told = Told::new(word(reason), format!("It is tried again. {}", sentence(&message)));
-            Decision { step: Step::Wait, status: going_on(seen, BackupPhase::Running, &told) }
+            Decision { step: Step::Wait, status: going_on(seen.at(), BackupPhase::Running, &told) }
         }
         (None, None, None) => {
             let told = match pods::trouble(seen.pods) {
                 Some(trouble) => Told::new(Reason::PodWaiting, sentence(&trouble)),
                 None => Told::new(Reason::SnapshotRunning, "The snapshot is being taken."),
             };
-            Decision { step: Step::Wait, status: going_on(seen, BackupPhase::Running, &told) }
+            let status = going_on(seen.at(), BackupPhase::Running, &told);
+            Decision {
+                step: Step::Wait,
+                status: EtcdBackupStatus { progress: progress(seen.at(), seen.progress), ..status },
+            }
         }
     }
 }
 
 /// A text of another program's as a sentence of ours.
-fn sentence(text: &str) -> String {
+pub fn sentence(text: &str) -> String {
     let mut letters = text.trim().chars();
     let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
     let text = first + letters.as_str();
@@ -199,9 +218,9 @@ fn word(reason: snapshot::Reason) -> Reason {
 }
 
 fn completed(seen: Seen<'_>, complete: &Complete) -> Decision {
-    Decision { step: Step::Wait, status: ended(seen, Ok(complete)) }
+    Decision { step: Step::Wait, status: ended(seen.at(), Ok(complete)) }
 }
 
 fn failed(seen: Seen<'_>, told: &Told) -> Decision {
-    Decision { step: Step::Wait, status: ended(seen, Err(told)) }
+    Decision { step: Step::Wait, status: ended(seen.at(), Err(told)) }
 }

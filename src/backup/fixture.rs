@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quorate_crds::{
-    BackupStore, EtcdBackup, EtcdBackupSpec, EtcdCluster, EtcdClusterSpec, LocalSecret, TlsMode, VolumeClaim,
+    BackupStore, DeletionPolicy, EtcdBackup, EtcdBackupSpec, EtcdCluster, EtcdClusterSpec, LocalSecret, TlsMode,
+    VolumeClaim,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +21,13 @@ pub fn spec() -> EtcdBackupSpec {
         credentials: Some(LocalSecret { name: "s3".into() }),
         ..BackupStore::default()
     };
-    EtcdBackupSpec { cluster: "db".into(), store, timeout_minutes: 60, ttl_minutes: None }
+    EtcdBackupSpec {
+        cluster: "db".into(),
+        store,
+        timeout_minutes: 60,
+        ttl_minutes: None,
+        deletion_policy: DeletionPolicy::Retain,
+    }
 }
 
 /// The same to a volume.
@@ -83,7 +90,7 @@ pub fn pod(number: i64, words: &str, code: i32) -> Value {
         },
         "spec": { "containers": [] },
         "status": { "containerStatuses": [{
-            "name": "snapshot", "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
+            "name": "agent", "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
             "state": { "terminated": { "exitCode": code, "message": words } },
         }] },
     })

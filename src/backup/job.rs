@@ -1,95 +1,72 @@
-//! The Job that takes a backup, rendered from the EtcdBackup and its cluster. Pure: no client, no clock, no decision.
+//! The Jobs that take a backup and delete it, rendered from the EtcdBackup and its cluster. Pure: no client, no clock, no
+//! decision.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
     PodFailurePolicyRule,
 };
-use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LocalObjectReference, PodSpec, PodTemplateSpec, ResourceRequirements, VolumeMount,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use quorate_backup::snapshot::PORT;
 use quorate_crds::{EtcdBackup, EtcdCluster, names};
 use quorate_statemachine::Serial;
 
 use crate::cluster::render::store::{self, secret_volume};
-use crate::cluster::render::{self, container_security, pod_security};
+use crate::cluster::render::{self, AGENT_CONTAINER, AgentOrder, agent_pod};
 
-/// The name of the container.
-const CONTAINER: &str = "snapshot";
 /// Where the certificate for etcd is.
 const TLS_FOLDER: &str = "/etc/quorate/etcd";
-/// Where the kubelet takes a container's last message from.
-const REPORT: &str = "/dev/termination-log";
 /// How often a Job tries again. The pauses are Kubernetes': 10 s, doubled each time.
 const TRIES_AGAIN: i32 = 4;
 /// The agent's exit code for a failure that a repetition would not mend.
 const FINAL: i32 = 3;
-/// What the Job asks for, and the most that it may have: it takes some 60 MiB, whatever the database's size.
-const REQUESTS: [(&str, &str); 2] = [("cpu", "100m"), ("memory", "128Mi")];
-const LIMITS: [(&str, &str); 1] = [("memory", "256Mi")];
 
 /// What a Job is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
     /// The backup.
     pub backup: &'a EtcdBackup,
-    /// Its cluster.
-    pub cluster: &'a EtcdCluster,
-    /// The members that may be read, by their names.
-    pub voters: &'a [String],
+    /// Its cluster. It may be gone when a backup is deleted.
+    pub cluster: Option<&'a EtcdCluster>,
     /// For how long it may run.
     pub deadline: SignedDuration,
     /// The agent's image.
     pub image: &'a str,
 }
 
-/// The Job. `None` if an object lacks what every one from an API server has.
-pub fn job(order: Order<'_>) -> Option<Job> {
-    let Order { backup, cluster, voters, deadline, image } = order;
-    let rendered = render::Cluster::of(cluster)?;
-    let store = &backup.spec.store;
+/// The Job that takes a backup of one of these voters. `None` if an object lacks what every one from an API server has.
+pub fn taking(order: Order<'_>, voters: &[String]) -> Option<Job> {
+    let rendered = render::Cluster::of(order.cluster?)?;
     let serials = voters.iter().filter_map(|name| names::serial(rendered.name, name));
     let endpoints: Vec<_> = serials.map(|serial| rendered.client_url(Serial(serial))).collect();
-    let store::Access { mut env, mut mounts, mut volumes } = store::access(store, store::Use::Write);
-    env.push(variable("QUORATE_LINEAGE", rendered.uid.to_owned()));
-    env.push(variable("QUORATE_ENDPOINT", endpoints.join(",")));
+    let mut access = store::access(&order.backup.spec.store, store::Use::Write);
+    access.env.push(variable("QUORATE_LINEAGE", rendered.uid.to_owned()));
+    access.env.push(variable("QUORATE_ENDPOINT", endpoints.join(",")));
     if let Some(secret) = render::client_secret(&rendered) {
-        env.extend(
+        access.env.extend(
             [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")]
                 .map(|(name, file)| variable(name, format!("{TLS_FOLDER}/{file}"))),
         );
-        volumes.push(secret_volume("etcd", &secret, false));
-        mounts.push(mount("etcd", TLS_FOLDER, true));
+        access.volumes.push(secret_volume("etcd", &secret, false));
+        access.mounts.push(mount("etcd", TLS_FOLDER, true));
     }
-    let container = Container {
-        name: CONTAINER.into(),
-        image: Some(image.to_owned()),
-        image_pull_policy: Some("IfNotPresent".into()),
-        command: Some(["/quorate-agent", "snapshot", "--report", REPORT].map(str::to_owned).to_vec()),
-        env: Some(env),
-        volume_mounts: Some(mounts),
-        resources: Some(resources()),
-        security_context: Some(container_security()),
-        termination_message_path: Some(REPORT.into()),
-        termination_message_policy: Some("FallbackToLogsOnError".into()),
-        ..Container::default()
-    };
-    let pull_secrets = &cluster.spec.image.pull_secrets;
-    let pod = PodSpec {
-        containers: vec![container],
-        volumes: (!volumes.is_empty()).then_some(volumes),
-        image_pull_secrets: (!pull_secrets.is_empty())
-            .then(|| pull_secrets.iter().map(|one| LocalObjectReference { name: one.name.clone() }).collect()),
-        security_context: Some(pod_security()),
-        service_account_name: store.service_account_name.clone(),
-        automount_service_account_token: Some(store.service_account_name.is_some()),
-        enable_service_links: Some(false),
-        restart_policy: Some("Never".into()),
-        ..PodSpec::default()
-    };
-    let metadata = metadata(backup)?;
+    let listen = format!("--listen=[::]:{PORT}");
+    job(order, order.backup.metadata.name.clone()?, &["snapshot", &listen], access)
+}
+
+/// The Job that deletes the backup with this manifest from its store.
+pub fn deleting(order: Order<'_>, manifest: &str, hash: &str) -> Option<Job> {
+    let access = store::access(&order.backup.spec.store, store::Use::Write);
+    let name = names::deletion_job(order.backup.metadata.name.as_deref()?);
+    job(order, name, &["delete", manifest, "--hash", hash], access)
+}
+
+fn job(order: Order<'_>, name: String, arguments: &[&str], access: store::Access) -> Option<Job> {
+    let Order { backup, cluster, deadline, image } = order;
+    let pull_secrets = cluster.map(|cluster| cluster.spec.image.pull_secrets.as_slice()).unwrap_or_default();
+    let pod = agent_pod(AgentOrder { image, pull_secrets, arguments, store: &backup.spec.store, access });
+    let metadata = metadata(backup, name)?;
     Some(Job {
         spec: Some(JobSpec {
             active_deadline_seconds: Some(deadline.as_secs().max(1)),
@@ -106,7 +83,7 @@ pub fn job(order: Order<'_>) -> Option<Job> {
     })
 }
 
-fn metadata(backup: &EtcdBackup) -> Option<ObjectMeta> {
+fn metadata(backup: &EtcdBackup, job: String) -> Option<ObjectMeta> {
     let name = backup.metadata.name.clone()?;
     let labels = [
         (names::LABEL_NAME, names::BACKUP_APP_NAME),
@@ -115,19 +92,20 @@ fn metadata(backup: &EtcdBackup) -> Option<ObjectMeta> {
         // Not the label of a cluster's children: the pod is no member, and no Service may lead to it.
         (names::LABEL_BACKUP, &name),
     ];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     let owner = OwnerReference {
         api_version: format!("{}/{}", names::GROUP, names::VERSION),
         kind: "EtcdBackup".into(),
-        name: name.clone(),
+        name,
         uid: backup.metadata.uid.clone()?,
         controller: Some(true),
         block_owner_deletion: None,
     };
     Some(ObjectMeta {
         namespace: backup.metadata.namespace.clone(),
-        labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+        labels: Some(labels),
         owner_references: Some(vec![owner]),
-        name: Some(name),
+        name: Some(job),
         ..ObjectMeta::default()
     })
 }
@@ -137,7 +115,7 @@ fn failure_policy() -> PodFailurePolicy {
     let finals = PodFailurePolicyRule {
         action: "FailJob".into(),
         on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
-            container_name: Some(CONTAINER.into()),
+            container_name: Some(AGENT_CONTAINER.into()),
             operator: "In".into(),
             values: vec![FINAL],
         }),
@@ -165,11 +143,4 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 
 fn variable(name: &str, value: String) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
-}
-
-fn resources() -> ResourceRequirements {
-    let amounts = |pairs: &[(&str, &str)]| {
-        Some(pairs.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect())
-    };
-    ResourceRequirements { requests: amounts(&REQUESTS), limits: amounts(&LIMITS), claims: None }
 }

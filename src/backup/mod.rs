@@ -1,12 +1,15 @@
-//! EtcdBackups: each becomes a Job that takes one snapshot, and shows what came of it. The operator sees neither the data nor
-//! the store's credentials: only the Job does.
+//! EtcdBackups: each becomes a Job that takes one snapshot, and shows what came of it; one that is deleted may take the
+//! backup with it, by another Job. The operator sees neither the data nor the store's credentials: only the Jobs do.
 
 pub mod controller;
 mod decide;
+mod delete;
 mod job;
 mod pods;
 mod status;
 
+#[cfg(test)]
+mod delete_tests;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]

@@ -1,8 +1,11 @@
-//! What the pods of a Job tell: the agent's report, and why one does not start. Pure.
+//! What the pods of a Job tell: the agent's report, how far it is, and why one does not start.
+
+use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
-use quorate_backup::snapshot::Report;
+use quorate_backup::snapshot::{PATH, PORT, Progress, Report};
+use quorate_etcd::plain_http;
 
 /// The report of the pod that ended last; a complete one before any other.
 pub fn report(pods: &[Pod]) -> Option<Report> {
@@ -22,6 +25,24 @@ fn of_pod(pod: &Pod) -> Option<Report> {
 
 fn container(pod: &Pod) -> Option<&ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.first()
+}
+
+/// Asks the pod that runs how far it is. What it says decides nothing, so who does not answer is not waited for.
+pub async fn progress(pods: &[Pod]) -> Option<Progress> {
+    let runs = |pod: &&Pod| container(pod).and_then(|own| own.state.as_ref()).is_some_and(|own| own.running.is_some());
+    let ip = pods.iter().find(runs)?.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+    let answer = plain_http::get(SocketAddr::new(ip, PORT), PATH).await;
+    let answer = answer.inspect_err(|error| tracing::trace!(%ip, %error, "a Job's pod does not answer")).ok()?;
+    serde_json::from_slice(&answer.status.is_success().then_some(answer.body)?).ok()
+}
+
+/// The words with which the pod that ended last ended.
+pub fn last_words(pods: &[Pod]) -> Option<String> {
+    let ended = pods.iter().filter_map(|pod| {
+        let words = container(pod)?.state.as_ref()?.terminated.as_ref()?.message.clone()?;
+        Some((pod.creation_timestamp(), words))
+    });
+    ended.max_by(|one, other| one.0.cmp(&other.0)).map(|(_, words)| words)
 }
 
 /// Why the newest pod does not start, or how it ended without a word.

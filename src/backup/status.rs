@@ -1,11 +1,29 @@
 //! The status of an EtcdBackup, kstatus-clean: its conditions are always there, and dated by when they turned. Pure.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use quorate_backup::snapshot::Complete;
-use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, HexId, Reason};
+use quorate_backup::snapshot::{Complete, Progress};
+use quorate_crds::{BackupPhase, BackupProgress, ConditionType, EtcdBackup, EtcdBackupStatus, HexId, Reason};
 
-use super::decide::Seen;
+use crate::events::News;
+
+/// How often the progress is written at most.
+const PROGRESS_EVERY: SignedDuration = SignedDuration::from_secs(5);
+
+/// A backup at some time.
+#[derive(Debug, Clone, Copy)]
+pub struct Now<'a> {
+    /// The backup, with the status that it has.
+    pub backup: &'a EtcdBackup,
+    /// The time.
+    pub time: Timestamp,
+}
+
+impl Now<'_> {
+    fn before(self) -> EtcdBackupStatus {
+        self.backup.status.clone().unwrap_or_default()
+    }
+}
 
 /// Why it is as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +38,12 @@ impl Told {
         Self { reason, sentence: sentence.into() }
     }
 
+    /// The same for an event.
+    pub fn news(&self) -> News {
+        let warning = self.reason == Reason::BackupLeft;
+        News { warning, reason: self.reason, note: self.sentence.clone(), member: None }
+    }
+
     /// The same, as the reason for which it was given up.
     pub fn after_timeout(self, minutes: i32) -> Self {
         let sentence = format!("{} It was given up after spec.timeoutMinutes ({minutes}).", self.sentence);
@@ -28,37 +52,58 @@ impl Told {
 }
 
 /// While it waits or runs.
-pub fn going_on(seen: Seen<'_>, phase: BackupPhase, told: &Told) -> EtcdBackupStatus {
-    let before = seen.backup.status.clone().unwrap_or_default();
-    let started = (phase == BackupPhase::Running).then(|| before.started_at.clone().unwrap_or(Time(seen.now)));
+pub fn going_on(now: Now<'_>, phase: BackupPhase, told: &Told) -> EtcdBackupStatus {
+    let started = now.before().started_at.unwrap_or(Time(now.time));
+    let started = (phase == BackupPhase::Running).then_some(started);
+    EtcdBackupStatus { started_at: started, progress: None, ..going_away(now, phase, told) }
+}
+
+/// How far it is: what was said now, but what is shown already for some seconds, and while nothing is said.
+pub fn progress(now: Now<'_>, said: Option<Progress>) -> Option<BackupProgress> {
+    let shown = now.before().progress;
+    let fresh = shown.as_ref().is_some_and(|shown| now.time.duration_since(shown.at.0) < PROGRESS_EVERY);
+    let Some(Progress { read, total, stored }) = said.filter(|_| !fresh) else { return shown };
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let of = total.map(|total| format!(" of {}", size(total))).unwrap_or_default();
+    Some(BackupProgress {
+        at: Time(now.time),
+        read_bytes: number(read),
+        total_bytes: total.map(number),
+        stored_bytes: number(stored),
+        shown: size(read) + &of,
+    })
+}
+
+/// While it is being deleted.
+pub fn going_away(now: Now<'_>, phase: BackupPhase, told: &Told) -> EtcdBackupStatus {
     EtcdBackupStatus {
         phase: Some(phase),
-        started_at: started,
-        observed_generation: seen.backup.metadata.generation,
-        conditions: conditions(seen, ["False", "True", "False"], told),
-        ..before
+        observed_generation: now.backup.metadata.generation,
+        conditions: conditions(now, ["False", "True", "False"], told),
+        ..now.before()
     }
 }
 
 /// For good: with what is in the store, or why nothing is.
-pub fn ended(seen: Seen<'_>, result: Result<&Complete, &Told>) -> EtcdBackupStatus {
+pub fn ended(now: Now<'_>, result: Result<&Complete, &Told>) -> EtcdBackupStatus {
     let before = EtcdBackupStatus {
-        observed_generation: seen.backup.metadata.generation,
-        ended_at: Some(Time(seen.now)),
-        ..seen.backup.status.clone().unwrap_or_default()
+        observed_generation: now.backup.metadata.generation,
+        ended_at: Some(Time(now.time)),
+        progress: None,
+        ..now.before()
     };
     match result {
         Err(told) => EtcdBackupStatus {
             phase: Some(BackupPhase::Failed),
-            conditions: conditions(seen, ["False", "False", "True"], told),
+            conditions: conditions(now, ["False", "False", "True"], told),
             ..before
         },
         Ok(complete) => {
             let told = Told::new(Reason::BackupComplete, "The backup is in the store, whole and proved.");
             EtcdBackupStatus {
                 phase: Some(BackupPhase::Complete),
-                conditions: conditions(seen, ["True", "False", "False"], &told),
-                ..described(seen.backup, before, complete)
+                conditions: conditions(now, ["True", "False", "False"], &told),
+                ..described(now.backup, before, complete)
             }
         }
     }
@@ -118,22 +163,21 @@ fn size(bytes: u64) -> String {
 }
 
 /// Ready, Reconciling and Stalled, in this order.
-fn conditions(seen: Seen<'_>, truths: [&str; 3], told: &Told) -> Vec<Condition> {
-    let old = seen.backup.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+fn conditions(now: Now<'_>, truths: [&str; 3], told: &Told) -> Vec<Condition> {
+    let old = now.backup.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let kinds = [ConditionType::Ready, ConditionType::Reconciling, ConditionType::Stalled];
-    kinds.into_iter().zip(truths).map(|(kind, truth)| dated(kind, truth, told, seen, old)).collect()
+    kinds.into_iter().zip(truths).map(|(kind, truth)| dated(kind, truth, told, now, old)).collect()
 }
 
-fn dated(kind: ConditionType, truth: &str, told: &Told, seen: Seen<'_>, old: &[Condition]) -> Condition {
+fn dated(kind: ConditionType, truth: &str, told: &Told, now: Now<'_>, old: &[Condition]) -> Condition {
     let unturned = old.iter().find(|one| one.type_ == kind.as_str() && one.status == truth);
-    let now: Timestamp = seen.now;
     Condition {
         type_: kind.as_str().to_owned(),
         status: truth.to_owned(),
         reason: told.reason.as_str().to_owned(),
         message: told.sentence.clone(),
-        observed_generation: seen.backup.metadata.generation,
-        last_transition_time: unturned.map_or(Time(now), |one| one.last_transition_time.clone()),
+        observed_generation: now.backup.metadata.generation,
+        last_transition_time: unturned.map_or(Time(now.time), |one| one.last_transition_time.clone()),
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::events::{Recorder, Reporter};
+use quorate_backup::snapshot::Progress;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -12,24 +14,24 @@ use tokio::sync::watch;
 use super::controller::{Driver, round};
 use super::decide::{Decision, Seen, Step, decide};
 use super::fixture::{CREATED, backup, cluster, complete, failed, pod, spec, volume_spec};
-use super::job::{Order, job};
+use super::job::{self, Order};
 use crate::api::Kube;
 use crate::cluster::fake_api::FakeApi;
 use crate::lease::Claim;
 use crate::metrics::Metrics;
 use crate::writes::Writes;
 
-const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
-const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
+pub const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
+pub const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
 const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly";
 
-fn order<'a>(backup: &'a EtcdBackup, cluster: &'a EtcdCluster, voters: &'a [String]) -> Order<'a> {
-    Order { backup, cluster, voters, deadline: SignedDuration::from_mins(9), image: "agent:1" }
+pub fn order<'a>(backup: &'a EtcdBackup, cluster: &'a EtcdCluster) -> Order<'a> {
+    Order { backup, cluster: Some(cluster), deadline: SignedDuration::from_mins(9), image: "agent:1" }
 }
 
 fn rendered(backup: &EtcdBackup, cluster: &EtcdCluster) -> Value {
     let voters = ["db-0", "db-3"].map(str::to_owned);
-    serde_json::to_value(job(order(backup, cluster, &voters)).unwrap()).unwrap()
+    serde_json::to_value(job::taking(order(backup, cluster), &voters).unwrap()).unwrap()
 }
 
 fn variables(job: &Value) -> Value {
@@ -99,14 +101,25 @@ struct Scene {
     cluster: Option<EtcdCluster>,
     job: Option<Job>,
     pods: Vec<Pod>,
+    progress: Option<Progress>,
     secret_missing: bool,
     minutes: i64,
+    seconds: i64,
 }
 
 impl Scene {
     fn new() -> Self {
         let cluster = Some(cluster(TlsMode::Issued, "True"));
-        Self { backup: backup(spec()), cluster, job: None, pods: Vec::new(), secret_missing: false, minutes: 0 }
+        Self {
+            backup: backup(spec()),
+            cluster,
+            job: None,
+            pods: Vec::new(),
+            progress: None,
+            secret_missing: false,
+            minutes: 0,
+            seconds: 0,
+        }
     }
 
     /// With a Job that has this condition, and pods.
@@ -115,7 +128,7 @@ impl Scene {
         scene.show();
         let voters = ["db-0".to_owned()];
         let cluster = cluster(TlsMode::Issued, "True");
-        let mut job = serde_json::to_value(job(order(&scene.backup, &cluster, &voters)).unwrap()).unwrap();
+        let mut job = serde_json::to_value(job::taking(order(&scene.backup, &cluster), &voters).unwrap()).unwrap();
         if let Some((kind, reason)) = condition {
             let condition = json!({ "type": kind, "status": "True", "reason": reason, "message": "of the Job" });
             job["status"] = json!({ "conditions": [condition] });
@@ -126,10 +139,10 @@ impl Scene {
     }
 
     fn decide(&self) -> Decision {
-        let Self { backup, cluster, job, pods, secret_missing, minutes } = self;
-        let now = CREATED + SignedDuration::from_mins(*minutes);
+        let Self { backup, cluster, job, pods, progress, secret_missing, minutes, seconds } = self;
+        let now = CREATED + SignedDuration::from_mins(*minutes) + SignedDuration::from_secs(*seconds);
         let (cluster, job) = (cluster.as_ref(), job.as_ref());
-        decide(Seen { backup, cluster, secret_missing: *secret_missing, job, pods, now })
+        decide(Seen { backup, cluster, secret_missing: *secret_missing, job, pods, progress: *progress, now })
     }
 
     /// Takes over the status that was decided.
@@ -215,6 +228,29 @@ fn a_complete_backup_is_described() {
 }
 
 #[test]
+fn progress_is_shown_every_few_seconds_and_not_after_the_end() {
+    let mut scene = Scene::running(None, &[]);
+    assert_eq!(scene.show().progress, None);
+    let mut shown = |seconds, read| {
+        scene.seconds = seconds;
+        scene.progress = Some(Progress { read, total: Some(3 << 20), stored: read / 4 });
+        scene.show().progress.unwrap().shown
+    };
+    assert_eq!(shown(1, 1 << 20), "1.0Mi of 3.0Mi");
+    assert_eq!(shown(5, 2 << 20), "1.0Mi of 3.0Mi");
+    assert_eq!(shown(6, 2 << 20), "2.0Mi of 3.0Mi");
+    // Silence says nothing.
+    (scene.progress, scene.seconds) = (None, 60);
+    assert_eq!(scene.show().progress.unwrap().stored_bytes, 2 << 18);
+    // The next try begins with nothing, and what has ended makes no progress.
+    let retried = pod(1, &failed("StoreFailed", "503").to_string(), 1);
+    scene.pods = vec![serde_json::from_value(retried).unwrap()];
+    assert_eq!(scene.show().progress, None);
+    scene.pods = vec![serde_json::from_value(pod(2, &complete().to_string(), 0)).unwrap()];
+    assert_eq!(scene.show().progress, None);
+}
+
+#[test]
 fn a_failure_is_told_in_the_agents_words() {
     let refused = pod(1, &failed("StoreRefused", "the store refuses the credentials").to_string(), 3);
     let status = Scene::running(Some(("Failed", "PodFailurePolicy")), std::slice::from_ref(&refused)).show();
@@ -271,13 +307,15 @@ fn another_job_of_that_name_is_left_alone_and_a_lost_one_is_not_made_again() {
     assert_eq!((told(&decision.status).1, decision.step), ("JobGone", Step::Wait));
 }
 
-fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
+pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
     let (_, stopping) = watch::channel(false);
+    let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
+    let recorder = Recorder::new(api.client(), reporter);
     let kube = Kube::new(api.client(), Arc::new(Metrics::new()), Writes::new(claim, stopping, None));
-    Arc::new(Driver { kube, agent_image: "agent:1".into() })
+    Arc::new(Driver { kube, recorder, agent_image: "agent:1".into() })
 }
 
-fn served(api: &FakeApi) {
+pub fn served(api: &FakeApi) {
     let mut asked = serde_json::to_value(backup(spec())).unwrap();
     // Its time must not be over by the real clock.
     asked["metadata"]["creationTimestamp"] = json!(Timestamp::now().to_string());
@@ -286,7 +324,7 @@ fn served(api: &FakeApi) {
     api.put("/api/v1/namespaces/ns/secrets/s3", json!({ "metadata": { "name": "s3" } }));
 }
 
-async fn look(api: &FakeApi, driver: &Arc<Driver>) {
+pub async fn look(api: &FakeApi, driver: &Arc<Driver>) {
     let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
     round(Arc::new(seen), driver.clone()).await.unwrap();
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::PartialObjectMeta;
@@ -90,6 +91,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
         sources.children::<PersistentVolumeClaim, _>(watched.clone(), |watched| &watched.claims, ClaimFacts::of),
         sources.children::<Service, _>(watched.clone(), |watched| &watched.services, facts::furniture),
         sources.children::<PodDisruptionBudget, _>(watched.clone(), |watched| &watched.budgets, facts::furniture),
+        sources.children::<CronJob, _>(watched.clone(), |watched| &watched.cron_jobs, facts::furniture),
         // Only their metadata: what they hold is read when it is needed, and ten thousand clusters have many.
         sources.children::<PartialObjectMeta<Secret>, _>(watched.clone(), |watched| &watched.secrets, SecretFacts::of),
         sources.nodes(watched, store.clone()),
@@ -149,8 +151,9 @@ async fn turned(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// How many lists have to be there before anybody acts: clusters, pods, claims, Services, budgets, Secrets and nodes.
-const LISTS: usize = 7;
+/// How many lists have to be there before anybody acts: clusters, pods, claims, Services, budgets, CronJobs, Secrets
+/// and nodes.
+const LISTS: usize = 8;
 
 /// Which lists are there.
 struct Filled {

@@ -120,7 +120,7 @@ impl State {
             return (StatusCode::OK, object.clone());
         }
         let names = path.rsplit('/').next().unwrap_or_default();
-        if ["pods", "persistentvolumeclaims", "secrets"].contains(&names) {
+        if ["pods", "persistentvolumeclaims", "secrets", "etcdclusters", "jobs"].contains(&names) {
             let prefix = format!("{path}/");
             let items: Vec<_> = self.objects.iter().filter(|(p, _)| p.starts_with(&prefix)).map(|(_, o)| o).collect();
             return (StatusCode::OK, json!({ "metadata": {}, "items": items }));

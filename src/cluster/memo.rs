@@ -14,6 +14,7 @@ use super::act::{Furnished, Urged};
 use super::observe::Observed;
 use super::observe::archive::Archives;
 use super::observe::members::Seen;
+use super::observe::verify::Proofs;
 use super::pki::Wallet;
 use super::report;
 use crate::metrics::Metrics;
@@ -37,6 +38,8 @@ pub struct Memo {
     pub seen: BTreeMap<Serial, Seen>,
     /// What the sidecars of its continuous backup said when last asked.
     pub archives: Archives,
+    /// What came of proving that backup when last looked for.
+    pub proofs: Proofs,
     /// Pods that were labelled, and the version they had until then.
     labelled: BTreeMap<Uid, String>,
     /// What was applied.
@@ -62,6 +65,7 @@ impl Memo {
             leader: None,
             seen: BTreeMap::new(),
             archives: Archives::default(),
+            proofs: Proofs::default(),
             labelled: BTreeMap::new(),
             furnished: Furnished::default(),
             wallet: Wallet::default(),

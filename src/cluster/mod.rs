@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::runtime::events::Recorder;
+use kube::{Resource, ResourceExt};
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason};
 use quorate_statemachine::{LookAgain, Plan, Step, plan};
 
@@ -25,8 +25,8 @@ use self::act::{Acted, Actor, Stop};
 use self::memo::Memo;
 use self::observe::cache::Key;
 use self::observe::{Observed, Observer};
-use crate::api;
 use crate::metrics::Metrics;
+use crate::{api, events};
 
 /// Why a round failed. The next one comes after a pause that grows.
 #[derive(Debug, thiserror::Error)]
@@ -81,13 +81,15 @@ impl Driver {
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
         let started = Instant::now();
-        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, &memo.archives, &memo.wallet).await;
+        let backups = (&memo.archives, &memo.proofs);
+        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, backups, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
         memo.leave_out_labels(&observed, &mut plan);
         memo.seen.clone_from(&observed.said.seen);
         memo.archives.clone_from(&observed.archives);
+        memo.proofs.clone_from(&observed.proofs);
         memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
         if memo.is_moment_of_silence(&observed, &plan) {
             return Ok(LookAgain::Soon);
@@ -168,8 +170,8 @@ impl Driver {
             return;
         }
         let (recorder, writes) = (self.recorder.clone(), self.actor.kube.writes().clone());
-        let cluster = observed.cluster.clone();
-        tokio::spawn(async move { report::events::send(&recorder, &writes, &cluster, news).await });
+        let regarding = observed.cluster.object_ref(&());
+        tokio::spawn(async move { events::send(&recorder, &writes, &regarding, news).await });
     }
 
     fn take_memo(&self, key: &Key, cluster: &EtcdCluster) -> Memo {

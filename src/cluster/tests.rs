@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::batch::v1::CronJob;
 use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::watcher::Event;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 use quorate_etcd::Pool;
 use quorate_statemachine::{LookAgain, Phase, Plan, Step};
@@ -14,7 +16,7 @@ use tokio::sync::watch;
 use super::act::{Acted, Actor, Furnished};
 use super::fake_api::FakeApi;
 use super::memo::Memo;
-use super::observe::{Observed, Observer, Watched};
+use super::observe::{Observed, Observer, Watched, facts};
 use super::pki::Wallet;
 use super::render::Agent;
 use super::{Driver, Error};
@@ -167,4 +169,24 @@ async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
     let stalled = conditions.iter().find(|condition| condition["type"] == "Stalled").unwrap();
     assert_eq!((&stalled["status"], &stalled["reason"]), (&json!("True"), &json!("LedgerMissing")));
     assert!(status["ledger"].is_null(), "{status}");
+}
+
+#[tokio::test]
+async fn what_proves_the_backup_comes_and_goes_with_the_wish_for_it() {
+    const CRON_JOB: &str = "/apis/batch/v1/namespaces/ns/cronjobs/db-verify";
+    let api = FakeApi::default();
+    let mut wished = object();
+    wished["spec"]["backup"] = json!({ "store": { "address": "s3://b" }, "verify": { "schedule": "30 3 * * *" } });
+    api.put(CLUSTER, wished);
+    let driver = driver(&api, Claim::forever());
+    rounds(&driver, &api).await.unwrap();
+    assert_eq!(api.object(CRON_JOB)["spec"]["schedule"], "30 3 * * *");
+    let made: CronJob = serde_json::from_value(api.object(CRON_JOB)).unwrap();
+    driver.observer.watched.cron_jobs.take(Event::Apply(made), facts::furniture);
+    let mut changed = api.object(CLUSTER);
+    changed["spec"]["backup"]["verify"] = Value::Null;
+    api.put(CLUSTER, changed);
+    let before = api.written().len();
+    rounds(&driver, &api).await.unwrap();
+    assert!(api.written()[before..].contains(&"DELETE cronjobs db-verify".to_owned()), "{:?}", api.written());
 }

@@ -2,11 +2,15 @@
 //! takes no backups.
 
 mod copy;
+mod delete;
 mod overview;
 mod prune;
+mod report;
 mod verify;
 
 pub use copy::{Copied, CopyError, copy};
+pub use delete::{DeleteError, delete};
 pub use overview::{Overview, State, overview};
 pub use prune::{Keep, Plan, Pruned, Removal, plan, prune};
+pub use report::{Proved, Report};
 pub use verify::{Verified, VerifyError, verify};

@@ -122,22 +122,29 @@ pub async fn prune(store: &Store, plan: &Plan) -> Result<Pruned, StoreError> {
             Removal::Garbage { key, bytes } => {
                 remove(store, key, *bytes, &mut pruned).await;
             }
-            Removal::Generation(generation) => {
-                let full = generation.full();
-                // Without it nobody takes the rest for a backup. If it can't go, nothing else of it may.
-                if remove(store, &full, 0, &mut pruned).await == Removed::No {
-                    continue;
-                }
-                let mut rest: Vec<Listed> = store.list(Some(&generation.folder())).try_collect().await?;
-                let data = format!("{}/", generation.data_folder());
-                rest.sort_by_key(|listed| listed.key.as_str().starts_with(&data));
-                for Listed { key, bytes, modified: _ } in rest {
-                    remove(store, &key, bytes, &mut pruned).await;
-                }
-            }
+            Removal::Generation(key) => remove_generation(store, key, &mut pruned).await?,
         }
     }
     Ok(pruned)
+}
+
+/// Removes a generation, its manifests first.
+pub(super) async fn remove_generation(
+    store: &Store,
+    generation: &GenerationKey,
+    pruned: &mut Pruned,
+) -> Result<(), StoreError> {
+    // Without its first manifest nobody takes the rest for a backup. If it can't go, nothing else of it may.
+    if remove(store, &generation.full(), 0, pruned).await == Removed::No {
+        return Ok(());
+    }
+    let mut rest: Vec<Listed> = store.list(Some(&generation.folder())).try_collect().await?;
+    let data = format!("{}/", generation.data_folder());
+    rest.sort_by_key(|listed| listed.key.as_str().starts_with(&data));
+    for Listed { key, bytes, modified: _ } in rest {
+        remove(store, &key, bytes, pruned).await;
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ pub mod archive;
 mod arguments;
 mod choose;
 pub mod copy;
+pub mod delete;
 pub mod list;
 mod print;
 pub mod prune;
@@ -15,6 +16,9 @@ pub mod verify;
 use std::future::Future;
 
 use anyhow::Context;
+
+/// The exit code of a failure that a repetition would not mend. The one of all others is 1.
+const FINAL: u8 = 3;
 
 /// Runs a command to its end, or until SIGINT or SIGTERM: then what it was doing is dropped, and cleans up after itself.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -1,5 +1,6 @@
 //! `quorate-agent snapshot`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,12 +8,11 @@ use anyhow::Context;
 use clap::Args;
 use quorate_backup::format::Lineage;
 use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
+use tokio::sync::watch;
 
+use super::FINAL;
 use super::arguments::{SourceArguments, StoreArguments};
 use super::print::{self, Output};
-
-/// The exit code of a failure that a repetition would not mend. The one of all others is 1.
-const FINAL: u8 = 3;
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -27,6 +27,9 @@ pub struct Snapshot {
     /// A file for what came of it, success or failure, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Where to say how far it is, at /progress; [::] also serves IPv4
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// How to show the result
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
@@ -58,10 +61,16 @@ impl Snapshot {
     }
 
     async fn take(self) -> Result<Complete, Failure> {
-        let Self { store, source, lineage, report: _, output: _ } = self;
+        let Self { store, source, lineage, report: _, listen, output: _ } = self;
+        let (tell, progress) = watch::channel(None);
+        if let Some(address) = listen {
+            tokio::spawn(snapshot::serve(address, progress));
+        }
         let store = store.open().map_err(|error| Failure::of_store(&error))?;
         let bar = print::bytes_bar("snapshot");
-        let report = |Progress { read, total, stored: _ }| {
+        let report = |progress| {
+            tell.send_replace(Some(progress));
+            let Progress { read, total, stored: _ } = progress;
             if let Some(total) = total {
                 bar.set_length(total);
             }

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
-use quorate_backup::care::{Verified, verify};
+use quorate_backup::care::{Proved, Report, verify};
 use quorate_backup::restore::{self, Damaged, Wanted};
-use serde::Serialize;
 
 use super::arguments::StoreArguments;
 use super::choose::WantedArguments;
@@ -21,57 +21,51 @@ pub struct Verify {
     /// A folder with room for the restored database
     #[arg(long, value_name = "FOLDER", default_value = "/tmp")]
     scratch: PathBuf,
+    /// It is an error if the newest generation is damaged, also if an older one is sound
+    #[arg(long)]
+    strict: bool,
+    /// A file for what came of it, success or failure, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// How to show the result
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// What is shown.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Result {
-    generation: String,
-    revision: u64,
-    entries: u64,
-    events_applied: u64,
-    database_bytes: u64,
-    seconds: f64,
-}
-
 impl Verify {
     /// Proves it.
     pub fn run(self) -> anyhow::Result<()> {
-        super::run(Box::pin(self.verify()))
+        let (report, output) = (self.report.clone(), self.output);
+        let result = super::run(Box::pin(self.verify()));
+        if let Some(path) = report {
+            let told = match &result {
+                Ok(proved) => Report::Proved(proved.clone()),
+                Err(error) => Report::failed(&format!("{error:#}")),
+            };
+            let json = serde_json::to_vec(&told)?;
+            std::fs::write(&path, json).with_context(|| format!("failed to write {}", path.display()))?;
+        }
+        let proved = result?;
+        print::show(output, &proved, || text(&proved))
     }
 
-    async fn verify(self) -> anyhow::Result<()> {
-        let Self { store, wanted, scratch, output } = self;
+    async fn verify(self) -> anyhow::Result<Proved> {
+        let Self { store, wanted, scratch, strict, report: _, output: _ } = self;
         let store = store.open()?;
         let wanted = Wanted::from(wanted);
-        let chains = restore::survey(&store, &wanted, Damaged::LeftOut).await?;
+        let damaged = if strict { Damaged::NewestFails } else { Damaged::LeftOut };
+        let chains = restore::survey(&store, &wanted, damaged).await?;
         let choice = restore::pick(&chains, &wanted)?;
         let bar = print::bytes_bar("verify");
         let report = |progress| super::restore::show(&bar, progress);
         let verified = verify(&store, choice.chain, choice.revision, &scratch, &report).await;
         bar.finish_and_clear();
-        let Verified { restored, entries, took } = verified?;
-        let result = Result {
-            generation: choice.chain.key.to_string(),
-            revision: restored.revision.get(),
-            entries,
-            events_applied: restored.events,
-            database_bytes: restored.bytes,
-            seconds: took.as_secs_f64(),
-        };
-        print::show(output, &result, || {
-            format!(
-                "{} restores to revision {}: {} entries in {}, in {}",
-                result.generation,
-                result.revision,
-                entries,
-                print::size(restored.bytes),
-                print::span(took)
-            )
-        })
+        Ok(Proved::of(&choice.chain.key, &verified?))
     }
+}
+
+fn text(proved: &Proved) -> String {
+    let Proved { generation, revision, entries, events_applied: _, database_bytes, seconds } = proved;
+    let size = print::size(*database_bytes);
+    format!("{generation} restores to revision {revision}: {entries} entries in {size}, in {seconds:.1} s")
 }

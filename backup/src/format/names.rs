@@ -214,6 +214,18 @@ pub struct GenerationKey {
 }
 
 impl GenerationKey {
+    /// The one whose full snapshot has this manifest: `<lineage>/<cluster>/<generation>/full`.
+    pub fn of_full(manifest: &str) -> Result<Self, NameFault> {
+        let fault = || NameFault {
+            kind: "manifest of a full snapshot",
+            text: manifest.chars().take(400).collect(),
+            wanted: "it looks like <lineage>/<cluster>/<generation>/full",
+        };
+        let parts: Vec<_> = manifest.split('/').collect();
+        let [lineage, cluster, name, "full"] = parts.as_slice() else { return Err(fault()) };
+        Ok(Self { lineage: lineage.parse()?, cluster: cluster.parse()?, name: name.parse()? })
+    }
+
     /// The folder that holds all of it.
     pub fn folder(&self) -> Key {
         Key::new(self.lineage.as_str()).join(self.cluster.as_str()).join(self.name.as_str())
@@ -277,6 +289,11 @@ mod tests {
             cluster: Cluster::of(1),
             name: GenerationName::new(Timestamp::UNIX_EPOCH),
         };
+        let full = generation.full();
+        assert_eq!(GenerationKey::of_full(full.as_str()), Ok(generation.clone()));
+        for wrong in ["", "blue", "/blue/0000000000000001/x/full", &full.as_str()[1..].replace("full", "m")] {
+            assert!(GenerationKey::of_full(wrong).is_err(), "{wrong}");
+        }
         let keys = [9, 10, 9_999_999_999].map(|revision| generation.delta(Revision::new(revision).unwrap()));
         assert!(keys.is_sorted());
         assert!(keys[0].as_str().ends_with("/m/00000000000000000009"));

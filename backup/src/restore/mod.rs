@@ -191,6 +191,8 @@ pub struct Restored {
 pub enum Damaged {
     /// It is left out, with a warning: the others can still be restored, and somebody reads that.
     LeftOut,
+    /// It is left out if a sound one has begun after it, and else an error: the present can't be restored.
+    NewestFails,
     /// It is an error: what was asked for may be in it, and nobody sees that something else comes instead.
     Fails,
 }
@@ -198,7 +200,7 @@ pub enum Damaged {
 /// All complete generations of a lineage.
 pub async fn survey(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Vec<Chain>, RestoreError> {
     store.check().await?;
-    let mut chains = Vec::new();
+    let (mut chains, mut newest_fault) = (Vec::new(), None);
     for key in generations(store, &wanted.lineage).await? {
         let other_cluster = wanted.cluster.as_ref().is_some_and(|cluster| *cluster != key.cluster);
         let other_generation = wanted.generation.as_ref().is_some_and(|name| *name != key.name);
@@ -206,18 +208,25 @@ pub async fn survey(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<
             continue;
         }
         match Chain::read(store, &key).await {
-            Ok(chain) => chains.push(chain),
+            Ok(chain) => {
+                chains.push(chain);
+                newest_fault = None;
+            }
             // One that has just begun, or is being deleted.
             Err(ChainError::NoFull(_)) if wanted.generation.is_none() => {}
             Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. }))
-                if wanted.generation.is_none() && damaged == Damaged::LeftOut =>
+                if wanted.generation.is_none() && damaged != Damaged::Fails =>
             {
                 tracing::warn!("left out: {error}");
+                newest_fault = Some(error);
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(chains)
+    match newest_fault {
+        Some(fault) if damaged == Damaged::NewestFails => Err(fault.into()),
+        Some(_) | None => Ok(chains),
+    }
 }
 
 /// Chooses what is wanted, and says which other histories it could have been.

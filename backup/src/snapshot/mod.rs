@@ -2,11 +2,13 @@
 //! is a backup from the moment on that its manifest is there, and nothing before.
 
 mod report;
+mod serve;
 mod stored_pages;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
@@ -17,6 +19,7 @@ use crate::source::{Access, AccessError, Identity, NoMember, Piece, SnapshotErro
 use crate::store::{Store, StoreError};
 
 pub use report::{Complete, Failure, Reason, Report};
+pub use serve::{PATH, PORT, serve};
 use stored_pages::StoredPages;
 
 /// Why no snapshot was taken.
@@ -58,7 +61,7 @@ pub enum TakeError {
 }
 
 /// How far it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Bytes of the database that were read.
     pub read: u64,

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
-use quorate_backup::format::GenerationKey;
+use quorate_backup::care::Report;
+use quorate_backup::format::{Chain, GenerationKey};
 
-use crate::agent::run;
+use crate::agent::{Ended, run};
 use crate::database::tail;
 use crate::recorded::{Recorded, address};
 
@@ -63,6 +64,31 @@ async fn a_store_shows_what_is_in_it_and_what_is_wrong_with_it() {
     assert_eq!(recorded.run("verify", &["--scratch", scratch]).json()["revision"].as_u64(), Some(40));
     let ended = recorded.run("verify", &["--scratch", scratch, "--generation", damaged.name.as_str()]);
     assert!(ended.error().contains("is damaged"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn strictly_the_newest_generation_has_to_restore_and_the_report_says_whether_it_does() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    let taken = recorded.chain.full.taken;
+    let folder = tempfile::tempdir().unwrap();
+    let (scratch, report) = (folder.path().to_str().unwrap(), folder.path().join("report"));
+    let arguments = ["--strict", "--scratch", scratch, "--report", report.to_str().unwrap()];
+    let verify = || {
+        let success = recorded.run("verify", &arguments).success;
+        let told: Report = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+        assert_eq!(success, matches!(told, Report::Proved(_)), "{told:?}");
+        told
+    };
+    let damage = async |taken: Timestamp| {
+        let key = recorded.taken_at(taken).await;
+        fs::write(recorded.folder.path().join(key.full().as_str()), "{").unwrap();
+    };
+    damage(taken - SignedDuration::from_secs(20)).await;
+    let Report::Proved(proved) = verify() else { panic!("an older one is damaged") };
+    assert_eq!((proved.revision, proved.events_applied > 0), (10, true));
+    damage(taken + SignedDuration::from_secs(20)).await;
+    let Report::Failed { message } = verify() else { panic!("the newest one is damaged") };
+    assert!(message.contains("is damaged"), "{message}");
 }
 
 #[test]
@@ -169,4 +195,38 @@ async fn only_data_that_nobody_can_refer_to_any_more_is_garbage() {
     let done = recorded.run("prune", &["--keep-last", "1d"]).json();
     assert_eq!(texts(&done["garbage"]).len(), 1, "{done}");
     assert!(!garbage.exists() && fresh.exists() && recorded.data_of(0).exists());
+}
+
+fn delete(recorded: &Recorded, key: &GenerationKey, hash: &str) -> Ended {
+    let (store, full) = (address(recorded.folder.path()), key.full());
+    run(&["delete", full.as_str(), "--hash", hash, "--store", &store, "-o", "json"])
+}
+
+#[tokio::test]
+async fn one_backup_is_deleted_and_no_other() {
+    let (recorded, keys) = days().await;
+    let key = &keys[2];
+    let folder = recorded.folder.path().join(key.folder().as_str());
+    let hash = Chain::read(&recorded.store, key).await.unwrap().full_hash.to_string();
+    let ended = delete(&recorded, key, &"0".repeat(64));
+    assert!(ended.error().contains("is not the manifest that was named"), "{}", ended.stderr);
+    assert_eq!(files(&folder).len(), 2);
+    assert_eq!(delete(&recorded, key, &hash).json()["objects"].as_u64(), Some(2));
+    assert!(!folder.exists());
+    // What is gone is as good as deleted, also what an earlier try has left.
+    fs::create_dir_all(folder.join("d")).unwrap();
+    fs::write(folder.join("d/left"), "x").unwrap();
+    delete(&recorded, key, &hash).json();
+    assert!(!folder.exists());
+    let left = recorded.run("list", &[]).json();
+    assert_eq!(left.as_array().unwrap().iter().filter(|line| line["state"] == "whole").count(), 4, "{left}");
+}
+
+#[tokio::test]
+async fn a_backup_from_which_a_record_goes_on_is_not_deleted() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    let before = files(recorded.folder.path());
+    let ended = delete(&recorded, &recorded.chain.key, &recorded.chain.full_hash.to_string());
+    assert!(ended.error().contains("a continuous backup has gone on from"), "{}", ended.stderr);
+    assert_eq!(files(recorded.folder.path()), before);
 }

@@ -1,10 +1,16 @@
 //! Snapshots of a member that fails as told: what is not whole is never reported as a backup, and leaves nothing behind.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::agent::{Ended, run};
+use quorate_backup::snapshot::{self, Progress};
+
+use crate::agent::{Ended, command, run};
 use crate::fake::{Mood, Pieces, Served};
 
 /// The size of a piece of the stream, as etcd sends it.
@@ -35,7 +41,7 @@ fn large(bytes: usize) -> Pieces {
     })
 }
 
-fn snapshot(member: &Served, store: &Path) -> Ended {
+fn take(member: &Served, store: &Path) -> Ended {
     let store = format!("file://{}", store.display());
     run(&["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "-o", "json"])
 }
@@ -54,7 +60,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn a_sound_snapshot_is_a_backup() {
     let store = tempfile::tempdir().unwrap();
     let member = Served::start(Mood::Sound, small());
-    let taken = snapshot(&member, store.path()).json();
+    let taken = take(&member, store.path()).json();
     assert_eq!((taken["revision"].as_u64(), taken["etcdVersion"].as_str()), (Some(7), Some("3.6.16")));
     let manifest = store.path().join(taken["manifest"].as_str().unwrap());
     assert!(manifest.starts_with(store.path().join("blue/00000000000000ab")), "{}", manifest.display());
@@ -79,7 +85,7 @@ fn a_stream_that_is_not_whole_is_no_backup_and_leaves_nothing() {
         let store = tempfile::tempdir().unwrap();
         // Of some parts, so that uploading has begun when it fails.
         let member = Served::start(mood, large(24 << 20));
-        let ended = snapshot(&member, store.path());
+        let ended = take(&member, store.path());
         assert!(ended.error().contains("failed to read the snapshot"), "{mood:?}: {}", ended.stderr);
         let left = files(store.path());
         assert_eq!(left, [store.path().join("quorate-backups.json")], "{mood:?}");
@@ -91,17 +97,59 @@ fn a_large_snapshot_takes_little_memory() {
     const SIZE: usize = 300 << 20;
     let store = tempfile::tempdir().unwrap();
     let member = Served::start(Mood::Sound, large(SIZE));
-    let ended = snapshot(&member, store.path());
+    let ended = take(&member, store.path());
     assert_eq!(ended.json()["databaseBytes"].as_u64(), Some(SIZE as u64));
     assert!(ended.most_rss_anon < 128 << 10, "{} KiB", ended.most_rss_anon);
     eprintln!("{} MiB with {} KiB of anonymous memory", SIZE >> 20, ended.most_rss_anon);
 }
 
 #[test]
+fn it_says_how_far_it_is_while_it_is_being_taken() {
+    let store = tempfile::tempdir().unwrap();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let (pieces, wait) = (large(16 << 20), Mutex::new(wait));
+    let halfway = (8 << 20) / PIECE;
+    let member = Served::start(
+        Mood::Sound,
+        Arc::new(move |number| {
+            if number == halfway {
+                let _ = wait.lock().unwrap().recv();
+            }
+            pieces(number)
+        }),
+    );
+    // Free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (listen, store) = (port.to_string(), format!("file://{}", store.path().display()));
+    let arguments =
+        ["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "--listen", &listen];
+    let mut child = command(&arguments).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let progress = loop {
+        assert!(Instant::now() < deadline, "it says nothing");
+        if let Some(progress) = progress(port).filter(|progress| progress.read >= 4 << 20) {
+            break progress;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(progress.read <= 8 << 20, "{progress:?}");
+    drop(go_on);
+    assert!(child.wait().unwrap().success());
+}
+
+fn progress(address: SocketAddr) -> Option<Progress> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET {} HTTP/1.1\r\nHost: x\r\n\r\n", snapshot::PATH).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+}
+
+#[test]
 fn what_can_not_work_says_why() {
     let store = tempfile::tempdir().unwrap();
     let member = Served::start(Mood::Sound, small());
-    let nowhere = snapshot(&member, &store.path().join("not-mounted"));
+    let nowhere = take(&member, &store.path().join("not-mounted"));
     assert!(nowhere.error().contains("not-mounted"), "{}", nowhere.stderr);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = run(&[

@@ -50,6 +50,20 @@ pub(super) fn values() -> Vec<Rule> {
             "spec.backup.retention.minutes must be from 1 to 5256000 (ten years); correct it",
         ),
     ];
+    rules.push(schedule());
     rules.extend(backup::store("spec.backup.store", "spec.backup.store"));
     rules
+}
+
+/// Stricter than Kubernetes is with a CronJob, so that it never refuses one that was let in here.
+fn schedule() -> Rule {
+    let numbers = ["[0-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|[12][0-9]|3[01]", "[1-9]|1[0-2]", "[0-6]"];
+    let fields = numbers.map(|number| format!("([*](/[1-9][0-9]?)?|({number})(,({number}))*)"));
+    Rule::new(
+        "spec.backup.verify",
+        Some(".schedule"),
+        format!("self.schedule.matches('^{}$')", fields.join(" ")),
+        "spec.backup.verify.schedule must be minute, hour, day of the month (1 to 31), month (1 to 12) and day of the week \
+         (0 to 6, 0 is Sunday), each a number, numbers with commas between them, * or */n; write it as in 30 3 * * *",
+    )
 }

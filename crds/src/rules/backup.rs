@@ -13,8 +13,11 @@ fn spec() -> Vec<Rule> {
         Rule::new(
             AT,
             None,
-            "self == oldSelf",
-            "spec of an EtcdBackup can't be changed, because it is taken once; create another EtcdBackup",
+            "self.cluster == oldSelf.cluster && self.store == oldSelf.store && \
+             self.timeoutMinutes == oldSelf.timeoutMinutes && has(self.ttlMinutes) == has(oldSelf.ttlMinutes) && \
+             (!has(self.ttlMinutes) || self.ttlMinutes == oldSelf.ttlMinutes)",
+            "spec of an EtcdBackup can't be changed but for spec.deletionPolicy, because it is taken once; create another \
+             EtcdBackup",
         ),
         Rule::new(
             AT,

@@ -185,7 +185,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             suite::run(&cluster, suite::Choice { all, jobs, no_deploy, filter }).await
         }
         Command::Demo { no_deploy } => show::demo(&cluster, no_deploy).await.map(|()| 0),
-        Command::Bench { only, runs, no_deploy: _, inside: true } => bench::run(&only, runs).await.map(|()| 0),
+        Command::Bench { only, runs, no_deploy: _, inside: true } => {
+            Box::pin(bench::run(&only, runs)).await.map(|()| 0)
+        }
         Command::Bench { only, runs, no_deploy, inside: false } => show::bench(&cluster, &only, runs, no_deploy).await,
         Command::BenchBackup { runs, keys, events } => bench::backup::run(runs, keys, events).await.map(|()| 0),
         Command::Chaos(options) => chaos::run(&cluster, options).await,

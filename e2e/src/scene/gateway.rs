@@ -86,11 +86,17 @@ impl Gateway {
 
     /// The only file whose path has this part.
     pub fn object(&self, part: &str) -> Result<PathBuf> {
+        let found = self.objects(part)?;
+        let [only] = found.as_slice() else { anyhow::bail!("{} objects have {part} in their names", found.len()) };
+        Ok(only.clone())
+    }
+
+    /// The files whose paths have this part.
+    pub fn objects(&self, part: &str) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         files(&self.folder.path().join(BUCKET), &mut found)?;
         found.retain(|path| path.to_string_lossy().contains(part));
-        let [only] = found.as_slice() else { anyhow::bail!("{} objects have {part} in their names", found.len()) };
-        Ok(only.clone())
+        Ok(found)
     }
 }
 

@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// How long a hand-over may take: an election of one to two seconds, and a look each half second.
 const HAND_OVER: Duration = Duration::from_secs(30);
 /// How long the condition may take to turn: the limit of three flushes and 20 s, and a look each half minute.
-const TURN: Duration = Duration::from_mins(3);
+pub const TURN: Duration = Duration::from_mins(3);
 /// How long a cluster under load is left alone between two kills.
 const BETWEEN_KILLS: Duration = Duration::from_secs(10);
 /// The size of the writes under load.
@@ -36,7 +36,8 @@ fn wish(gateway: &Gateway) -> Wish {
     Wish::new("db", 3).with("/backup", backup)
 }
 
-async fn begin(scene: &Scene, gateway: &Gateway) -> Result<Cluster> {
+/// Such a cluster that is backed up.
+pub async fn begin(scene: &Scene, gateway: &Gateway) -> Result<Cluster> {
     scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
     let db = scene.create(&wish(gateway)).await?;
     db.settles(3).await?;
@@ -45,7 +46,7 @@ async fn begin(scene: &Scene, gateway: &Gateway) -> Result<Cluster> {
 }
 
 /// Waits until the condition says so.
-async fn is_healthy(db: &Cluster, healthy: bool) -> Result<BackupState> {
+pub async fn is_healthy(db: &Cluster, healthy: bool) -> Result<BackupState> {
     let wanted = if healthy { "True" } else { "False" };
     let view = db
         .until(&format!("BackupHealthy to be {wanted}"), TURN, |view| {
@@ -69,7 +70,7 @@ async fn reports(db: &Cluster) -> Result<BTreeMap<String, Value>> {
 }
 
 /// Waits until exactly this member's sidecar records, and all up to this revision is in the store.
-async fn records(db: &Cluster, member: &str, revision: i64, patience: Duration) -> Result<Value> {
+pub async fn records(db: &Cluster, member: &str, revision: i64, patience: Duration) -> Result<Value> {
     wait_for(&format!("the sidecar of {member} to have recorded revision {revision}"), patience, async || {
         let reports = reports(db).await?;
         let committers: Vec<_> = reports.iter().filter(|(_, report)| report["role"] == "committer").collect();
@@ -81,11 +82,13 @@ async fn records(db: &Cluster, member: &str, revision: i64, patience: Duration) 
     .await
 }
 
-async fn revision(db: &Cluster) -> Result<i64> {
+/// The last revision.
+pub async fn revision(db: &Cluster) -> Result<i64> {
     Ok(db.contents().await?.0)
 }
 
-async fn leader(db: &Cluster) -> Result<String> {
+/// The member that leads.
+pub async fn leader(db: &Cluster) -> Result<String> {
     wait_for("a leader", PATIENCE, async || Ok(db.membership().await?.leader()?.to_owned())).await
 }
 

@@ -1,11 +1,11 @@
-//! Backups as a user takes them: an EtcdBackup to a volume while somebody writes, proved by the agent from that volume, and
-//! what failures say.
+//! Backups as a user takes and deletes them: an EtcdBackup to a volume while somebody writes, proved by the agent from that
+//! volume, how far one is, what failures say, and what becomes of the store when the object goes.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus};
-use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
+use quorate_e2e::scene::{Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
 
 /// An EtcdBackup of the cluster `db`.
@@ -147,6 +147,115 @@ async fn a_backup_that_can_not_be_taken_says_why() -> Result<()> {
         let refused = changed.refused()?;
         ensure!(refused.contains("create another EtcdBackup"), "{refused}");
         scene.kubectl(&["delete", "etcdbackups", "--all"]).await?.well()?;
+        Ok(())
+    })
+    .await
+}
+
+/// The same with a deletion policy.
+fn with_policy(mut backup: Value, policy: &str) -> Value {
+    backup["spec"]["deletionPolicy"] = json!(policy);
+    backup
+}
+
+/// Waits until it is gone, and an event of this reason says what became of what it stood for.
+async fn is_gone(scene: &Scene, name: &str, reason: &str) -> Result<()> {
+    wait_for(&format!("backup {name} to be gone"), 2 * PATIENCE, async || {
+        let found = scene.api::<EtcdBackup>().get_opt(name).await?;
+        let status = found.and_then(|backup| backup.status.unwrap_or_default().conditions.into_iter().next());
+        ensure!(status.is_none(), "{status:?}");
+        Ok(())
+    })
+    .await?;
+    let columns = "custom-columns=R:.reason,O:.involvedObject.name,N:.message";
+    let events = scene.kubectl(&["get", "events", "-o", columns]).await?.well()?;
+    let told = |line: &str| line.starts_with(reason) && line.contains(&format!(" {name} "));
+    ensure!(events.lines().any(told), "{events}");
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_backup_goes_with_its_object_if_that_is_asked_for_and_the_object_always_goes() -> Result<()> {
+    play("backup_deletion", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        let store = gateway.store("s3");
+        let mut manifests = Vec::new();
+        for (name, policy) in [("goes", "Delete"), ("stays", "Retain"), ("other", "Delete")] {
+            scene.apply(&with_policy(backup(name, &store), policy)).await?.well()?;
+            let status = shows(scene, name, BackupPhase::Complete, "BackupComplete").await?;
+            manifests.push(status.manifest.context("the status names no manifest")?);
+        }
+        let [goes, stays, other] = manifests.as_slice() else { unreachable!("there are three") };
+        let folder = |manifest: &str| manifest.trim_end_matches("/full").to_owned();
+        ensure!(gateway.objects(&folder(goes))?.len() == 2, "a manifest and its data");
+
+        // While the store refuses, it is tried again; with the right key it goes, and no other.
+        scene.apply(&Gateway::credentials("s3", false)).await?.well()?;
+        scene.kubectl(&["delete", "etcdbackup", "goes", "--wait=false"]).await?.well()?;
+        wait_for("a try that failed", PATIENCE, async || {
+            let status = status(scene, "goes").await?;
+            let message = status.conditions.first().map(|one| one.message.clone()).unwrap_or_default();
+            let told = ["It is tried again.", "the store refuses the credentials"];
+            ensure!(told.iter().all(|words| message.contains(words)), "{message}");
+            Ok(())
+        })
+        .await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        is_gone(scene, "goes", "BackupDeleted").await?;
+        ensure!(gateway.objects(&folder(goes))?.is_empty(), "{:?}", gateway.objects(&folder(goes))?);
+        gateway.object(stays)?;
+        gateway.object(other)?;
+
+        // What is to be kept is kept; and what is not what the status names is not deleted, while the object goes.
+        scene.kubectl(&["delete", "etcdbackup", "stays"]).await?.well()?;
+        gateway.object(stays)?;
+        std::fs::write(gateway.object(other)?, "{}")?;
+        scene.kubectl(&["delete", "etcdbackup", "other", "--wait=false"]).await?.well()?;
+        is_gone(scene, "other", "BackupLeft").await?;
+        ensure!(gateway.objects(&folder(other))?.len() == 2, "nothing of it was touched");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_backup_that_is_being_taken_shows_how_far_it_is() -> Result<()> {
+    const MEBIBYTE: usize = 1 << 20;
+    play("backup_progress", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        // What can't be compressed, so that it is uploaded in many parts.
+        let mut random = fastrand::Rng::with_seed(1);
+        for number in 0..64 {
+            let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MEBIBYTE).collect();
+            db.ask(async |etcd| Ok(etcd.put(format!("large/{number}"), value.clone(), None).await?)).await?;
+        }
+        scene.apply(&backup("large", &gateway.store("s3"))).await?.well()?;
+        // It is stopped where some of it is in the store, and not all.
+        wait_for("the upload to begin", PATIENCE, async || {
+            ensure!(!gateway.objects(".sgwtmp")?.is_empty(), "nothing is there");
+            Ok(())
+        })
+        .await?;
+        gateway.pause(true)?;
+        let shown = wait_for("the progress to be shown", PATIENCE, async || {
+            status(scene, "large").await?.progress.context("there is none")
+        })
+        .await?;
+        eprintln!("{shown:?}");
+        ensure!(shown.read_bytes > 0 && Some(shown.read_bytes) < shown.total_bytes, "{shown:?}");
+        let columns = scene.kubectl(&["get", "etcdb", "large"]).await?.well()?;
+        ensure!(columns.contains(&shown.shown), "{columns}");
+        gateway.pause(false)?;
+        let complete = shows(scene, "large", BackupPhase::Complete, "BackupComplete").await?;
+        ensure!(complete.progress.is_none(), "{:?}", complete.progress);
         Ok(())
     })
     .await

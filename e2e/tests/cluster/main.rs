@@ -24,4 +24,5 @@ mod spec;
 mod ticket;
 mod tls;
 mod upgrade;
+mod verify;
 mod write;

@@ -1,10 +1,12 @@
-//! What every cluster has besides members: two Services and a disruption budget, applied server-side, and only where
-//! they differ from what the watches show; and claims that grow with the spec.
+//! What every cluster has besides members: two Services, a disruption budget and what proves its backup, applied
+//! server-side, and only where they differ from what the watches show; and claims that grow with the spec.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::Preconditions;
 use quorate_crds::Quantity;
 use quorate_statemachine::{Plan, Serial};
 use serde::Serialize;
@@ -42,10 +44,28 @@ impl Acting<'_> {
                 None => Ok(()),
             }
         },);
+        self.furnish_verification(furnished).await?;
         for (name, result) in [("headless", one), ("client", two), ("budget", three)] {
             result.inspect_err(|_| furnished.forget(name))?;
         }
         self.grow_claims().await
+    }
+
+    /// What proves the continuous backup comes and goes with the wish for it.
+    async fn furnish_verification(&self, furnished: &mut Furnished) -> Result<(), Error> {
+        let name = quorate_crds::names::verification(self.cluster.name);
+        let live = self.observed.furniture.cron_jobs.get(&name);
+        if let Some(job) = render::verification(&self.cluster, &self.actor.agent.image) {
+            let due = furnished.due("verification", &job, live);
+            return self.apply_if(due, &job).await.inspect_err(|_| furnished.forget("verification"));
+        }
+        let Some(live) = live else { return Ok(()) };
+        let uid = live["metadata"]["uid"].as_str().map(str::to_owned);
+        let still = Preconditions { uid, resource_version: None };
+        match self.actor.kube.delete::<CronJob>(self.cluster.namespace, &name, still).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     async fn apply_if<K: Namespaced>(&self, due: bool, object: &K) -> Result<(), Error> {

@@ -91,6 +91,9 @@ fn of_backup(name: &str, found: Option<&EtcdBackup>) -> Backup {
             let why = ready.map(|ready| ready.message.as_str()).unwrap_or_default();
             Backup::Unfit(Reason::BackupFailed, format!("EtcdBackup {name} has failed: {why}"))
         }
+        Some(BackupPhase::Deleting) => {
+            Backup::Unfit(Reason::BackupMissing, format!("EtcdBackup {name} is being deleted, and with it the backup."))
+        }
         Some(BackupPhase::Pending | BackupPhase::Running) | None => {
             Backup::Awaited(format!("EtcdBackup {name} is not complete yet: it is waited for."))
         }
@@ -166,7 +169,10 @@ mod tests {
         let failed = of_backup("b", Some(&taken(&json!({ "phase": "Failed", "conditions": [condition] }))));
         let Backup::Unfit(Reason::BackupFailed, words) = &failed else { panic!("{failed:?}") };
         assert!(words.contains("No bucket."), "{words}");
-        assert!(matches!(of_backup("b", None), Backup::Unfit(Reason::BackupMissing, _)));
+        let going = taken(&json!({ "phase": "Deleting", "manifest": MANIFEST, "revision": 41 }));
+        for missing in [None, Some(&going)] {
+            assert!(matches!(of_backup("b", missing), Backup::Unfit(Reason::BackupMissing, _)));
+        }
         let odd = of_backup("b", Some(&taken(&json!({ "phase": "Complete", "manifest": "x", "revision": 1 }))));
         assert_eq!(origin(Some(&odd)), Origin::Backup(Readiness::Unfit));
     }

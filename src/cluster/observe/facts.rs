@@ -192,6 +192,11 @@ pub fn furniture<K: ResourceExt + serde::Serialize + Clone>(object: &K) -> Optio
     Some(value)
 }
 
+/// Kubernetes keeps no more of a time: what it gives back must be equal to what was written.
+pub fn to_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
 /// A time as the state machine counts it; what lies before 1970 is zero.
 pub fn millis(time: Timestamp) -> Millis {
     Millis(u64::try_from(time.as_millisecond()).unwrap_or(0))

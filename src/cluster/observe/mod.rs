@@ -13,6 +13,7 @@ pub mod pods;
 mod seats;
 pub mod trials;
 pub mod trouble;
+pub mod verify;
 mod wish;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -36,6 +37,7 @@ use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
 use self::members::{Address, Said, Seen};
 use self::pods::{AnyPod, PodFacts};
 use self::trials::TrialFacts;
+use self::verify::Proofs;
 use super::ledger;
 use super::pki::Wallet;
 use super::render::{self, Delivery};
@@ -52,6 +54,8 @@ pub struct Watched {
     pub services: Cache<Value>,
     /// Clusters' disruption budgets.
     pub budgets: Cache<Value>,
+    /// What proves clusters' continuous backups.
+    pub cron_jobs: Cache<Value>,
     /// Clusters' Secrets.
     pub secrets: Cache<SecretFacts>,
     /// The nodes.
@@ -92,6 +96,8 @@ pub struct Observed {
     pub tls: Tls,
     /// What the sidecars of its continuous backup said.
     pub archives: Archives,
+    /// What came of proving that backup.
+    pub proofs: Proofs,
     /// The backup that it is to begin with, until a seed is chosen.
     pub backup: Option<Backup>,
 }
@@ -103,6 +109,8 @@ pub struct Furniture {
     pub services: BTreeMap<String, Value>,
     /// Its disruption budget.
     pub budgets: BTreeMap<String, Value>,
+    /// What proves its continuous backup.
+    pub cron_jobs: BTreeMap<String, Value>,
 }
 
 /// Who observes.
@@ -127,6 +135,7 @@ struct Objects {
     claims: BTreeMap<Serial, ClaimFacts>,
     tls: Tls,
     archives: Archives,
+    proofs: Proofs,
 }
 
 impl Observer {
@@ -136,7 +145,7 @@ impl Observer {
         cluster: Arc<EtcdCluster>,
         leader: Option<Serial>,
         earlier: &BTreeMap<Serial, Seen>,
-        archives: &Archives,
+        (archives, proofs): (&Archives, &Proofs),
         wallet: &Wallet,
     ) -> Result<Observed, Error> {
         let key = key(&cluster);
@@ -144,16 +153,17 @@ impl Observer {
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
         let addresses_of_pods = addresses(&cluster, &pods);
-        let (mut said, archives) = tokio::join!(
+        let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
             archive::ask(&cluster, &pods, archives),
+            verify::look(&self.kube, &cluster, proofs),
         );
         said.recall(earlier);
         if let Some(access) = tls.access.as_ref().filter(|_| overall::is_due(&cluster, &pods, &said)) {
             overall::ask(&self.pool, access, &addresses_of_pods, &mut said).await;
         }
         let freshness = Freshness::Cached;
-        self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives }, said).await
+        self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -178,8 +188,8 @@ impl Observer {
         let said = Said { list, ..glanced.said.clone() };
         let said = self.complete(said, &addresses(&cluster, &pods)).await;
         let tls = glanced.tls.clone();
-        let archives = glanced.archives.clone();
-        let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls, archives };
+        let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
+        let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -211,7 +221,7 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, trials, claims, tls, archives } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
@@ -238,7 +248,11 @@ impl Observer {
             trials: trials.iter().map(|(serial, trial)| trial.in_words_of_plan(*serial)).collect(),
         };
         let key = key(&cluster);
-        let furniture = Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key) };
+        let furniture = Furniture {
+            services: self.watched.services.of(&key),
+            budgets: self.watched.budgets.of(&key),
+            cron_jobs: self.watched.cron_jobs.of(&key),
+        };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
         Ok(Observed {
@@ -253,6 +267,7 @@ impl Observer {
             said,
             tls,
             archives,
+            proofs,
             backup,
         })
     }

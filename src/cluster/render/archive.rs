@@ -74,8 +74,14 @@ pub(super) fn with_archive(mut pod: Pod, cluster: &Cluster<'_>, serial: Serial, 
 }
 
 fn command(cluster: &Cluster<'_>, backup: &ContinuousBackup, spill: u64) -> Vec<String> {
-    let ContinuousBackup { store: _, flush_interval_seconds, full_interval_minutes, spill_limit: _, retention } =
-        backup;
+    let ContinuousBackup {
+        store: _,
+        flush_interval_seconds,
+        full_interval_minutes,
+        spill_limit: _,
+        retention,
+        verify: _,
+    } = backup;
     let mut command = vec![
         AGENT_IN_IMAGE.to_owned(),
         "archive".to_owned(),

@@ -2,6 +2,7 @@
 //!
 //! What every part relies on (ports, paths, labels) is named here once.
 
+mod agent;
 mod archive;
 mod budget;
 mod claim;
@@ -14,6 +15,7 @@ mod template;
 mod ticket;
 mod tls;
 mod trial;
+mod verify;
 
 use std::collections::BTreeMap;
 
@@ -21,16 +23,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, names};
 use quorate_statemachine::Serial;
 
+pub use agent::{AGENT_CONTAINER, AgentOrder, agent_pod};
 pub use archive::ARCHIVE_CONTAINER;
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, container_security, pod, pod_security};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod};
 pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
 pub use ticket::{Begin, RenderError, Sealed, ticket};
 pub use tls::{TlsFiles, client_secret};
 pub use trial::trial;
+pub use verify::verification;
 
 /// etcd's client port.
 pub const CLIENT_PORT: u16 = 2379;

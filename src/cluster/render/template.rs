@@ -42,7 +42,7 @@ struct Template<'a> {
     tls: Option<(TlsMode, Option<&'a TlsSecrets>)>,
     /// The sidecar, if there is one.
     #[serde(rename = "spec.backup", skip_serializing_if = "Option::is_none")]
-    backup: Option<&'a ContinuousBackup>,
+    backup: Option<ContinuousBackup>,
 }
 
 /// The hash of the pods that this spec asks for: the first eight bytes of a SHA-256. It is no secret and no proof; two
@@ -129,7 +129,8 @@ fn template(spec: &EtcdClusterSpec) -> Template<'_> {
         election_timeout_millis: *election_timeout_millis,
         snapshot_count: *snapshot_count,
         extra_flags,
-        backup: backup.as_ref(),
+        // What proves it is no part of a pod.
+        backup: backup.clone().map(|backup| ContinuousBackup { verify: None, ..backup }),
         tls: (*mode != TlsMode::default()).then_some((*mode, secrets.as_ref())),
     }
 }

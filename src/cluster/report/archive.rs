@@ -8,7 +8,9 @@ use quorate_statemachine::LookAgain;
 
 use super::conditions::Truth;
 use super::sentences::Told;
+use super::verify;
 use crate::cluster::observe::Observed;
+use crate::cluster::observe::facts::to_seconds;
 use crate::metrics::Archive;
 
 /// How many flush intervals a write may take to the store, and how much longer: a hand-over, a slow answer.
@@ -28,8 +30,16 @@ fn best(observed: &Observed) -> Option<&Report> {
     reports.max_by_key(|report| (report.role == Role::Committer, report.head.map(|head| head.revision)))
 }
 
-/// Whether every write reaches the store in time.
+/// Whether every write reaches the store in time, and can be restored from there as far as that was tried.
 pub fn verdict(observed: &Observed, now: Timestamp) -> (Truth, Told) {
+    match (recorded(observed, now), verify::fault(observed)) {
+        ((Truth::True, _), Some(fault)) => (Truth::False, fault),
+        (verdict, _) => verdict,
+    }
+}
+
+/// Whether every write reaches the store in time.
+fn recorded(observed: &Observed, now: Timestamp) -> (Truth, Told) {
     let told = |truth, reason, sentence: String| (truth, Told { reason, sentence });
     let Some(backup) = &observed.cluster.spec.backup else {
         return told(Truth::False, Reason::BackupOff, "spec.backup is not set: there is no continuous backup.".into());
@@ -85,14 +95,28 @@ fn word(reason: status::Reason) -> Reason {
     }
 }
 
-/// How far it has come. While nothing else turns, it is brought up to date only now and then.
+/// How far it has come, and whether it restores.
 pub fn state(observed: &Observed, conditions: &[Condition], now: Timestamp) -> Option<BackupState> {
+    let last_verified = verify::state(observed);
+    progress(observed, conditions, now).map(|state| BackupState { last_verified, ..state })
+}
+
+/// How far it has come. While nothing else turns, it is brought up to date only now and then.
+fn progress(observed: &Observed, conditions: &[Condition], now: Timestamp) -> Option<BackupState> {
     let old = observed.cluster.status.clone().unwrap_or_default();
     let backup = observed.cluster.spec.backup.as_ref()?;
     let found = best(observed).and_then(of);
     let (Some(old_state), Some(state)) = (&old.backup, &found) else { return found.or(old.backup) };
-    let BackupState { location, lineage, generation, head_revision, committed_at: _, full_revision: _, full_at: _ } =
-        state;
+    let BackupState {
+        location,
+        lineage,
+        generation,
+        head_revision,
+        committed_at: _,
+        full_revision: _,
+        full_at: _,
+        last_verified: _,
+    } = state;
     let same_place =
         (location, lineage, generation) == (&old_state.location, &old_state.lineage, &old_state.generation);
     let turned = truth(&old.conditions) != truth(conditions);
@@ -113,12 +137,8 @@ fn of(report: &Report) -> Option<BackupState> {
         committed_at: Some(Time(to_seconds(committed_at))),
         full_revision: number(full_revision),
         full_at: Some(Time(to_seconds(full_taken))),
+        last_verified: None,
     })
-}
-
-/// Kubernetes keeps no more of a time: what it gives back must be equal to what was written.
-fn to_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 fn truth(conditions: &[Condition]) -> Option<&str> {
@@ -128,9 +148,12 @@ fn truth(conditions: &[Condition]) -> Option<&str> {
 
 /// When to look again: while the backup is not well, no watch tells when it is.
 pub fn look_again(observed: &Observed, status: &EtcdClusterStatus, planned: LookAgain) -> LookAgain {
-    let well = observed.cluster.spec.backup.is_none() || truth(&status.conditions) == Some(Truth::True.as_str());
+    let off = observed.cluster.spec.backup.is_none();
+    let healthy = status.conditions.iter().find(|condition| condition.type_ == ConditionType::BackupHealthy.as_str());
+    // What could not be restored is tried again when that is due, and not sooner.
+    let well = healthy.is_some_and(|own| own.status == "True" || own.reason == Reason::BackupUnproved.as_str());
     match planned {
-        LookAgain::AtRest if !well => LookAgain::Later,
+        LookAgain::AtRest if !off && !well => LookAgain::Later,
         LookAgain::AtOnce | LookAgain::Soon | LookAgain::Later | LookAgain::AtRest => planned,
     }
 }
@@ -143,7 +166,8 @@ pub fn of_metrics(observed: &Observed, status: &EtcdClusterStatus) -> Option<Arc
         Some("False") => "unhealthy",
         Some(_) | None => "unknown",
     };
-    Some(Archive { health, lag_seconds: best(observed).and_then(|report| report.lag).map(|lag| lag.seconds) })
+    let lag_seconds = best(observed).and_then(|report| report.lag).map(|lag| lag.seconds);
+    Some(Archive { health, lag_seconds, proved_at: verify::proved_at(observed) })
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! Events: what was done, and what has turned between two statuses. Derived, so that nothing is told twice at rest, and
-//! nothing is remembered. Pure but for sending.
+//! nothing is remembered. Pure.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::runtime::events::{Event, EventType, Recorder};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
 use quorate_statemachine::{Birth, Finding, Life, Plan, Release, Serial, Start, Step};
 
@@ -16,25 +13,7 @@ use super::sentences::{self, Weight};
 use crate::cluster::act::Renewed;
 use crate::cluster::observe::Observed;
 use crate::cluster::render;
-use crate::writes::Writes;
-
-/// How long an event may take. It is told or it is not; nothing waits for it longer.
-const DEADLINE: Duration = Duration::from_secs(2);
-/// The longest note that the API server takes, in bytes.
-const MAX_NOTE: usize = 1024;
-
-/// One thing to tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// Something to worry about, or not.
-    pub warning: bool,
-    /// The reason.
-    pub reason: Reason,
-    /// The sentence.
-    pub note: String,
-    /// The member that it is about.
-    pub member: Option<String>,
-}
+use crate::events::News;
 
 /// What was done by the steps that succeeded.
 pub fn of_steps(cluster: &EtcdCluster, done: &[Step]) -> Vec<News> {
@@ -210,37 +189,4 @@ fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec
         }
     }
     news
-}
-
-/// Sends what there is to tell. What can't be told is logged: an event is no state.
-pub async fn send(recorder: &Recorder, writes: &Writes, cluster: &EtcdCluster, news: Vec<News>) {
-    let regarding = cluster.object_ref(&());
-    for News { warning, reason, note, member } in news {
-        tracing::info!(cluster = regarding.name, %reason, note, "tells");
-        let secondary = member.map(|name| ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            namespace: regarding.namespace.clone(),
-            name: Some(name),
-            ..ObjectReference::default()
-        });
-        let event = Event {
-            type_: if warning { EventType::Warning } else { EventType::Normal },
-            reason: reason.as_str().into(),
-            note: Some(cut(note)),
-            action: reason.as_str().into(),
-            secondary,
-        };
-        if let Err(error) = writes.mention(DEADLINE, recorder.publish(&event, &regarding)).await {
-            tracing::warn!(%error, %reason, "failed to send an event");
-        }
-    }
-}
-
-fn cut(note: String) -> String {
-    let fits = |end: &usize| *end <= MAX_NOTE;
-    match note.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(fits).last() {
-        Some(end) if end < note.len() => note[..end].to_owned(),
-        Some(_) | None => note,
-    }
 }

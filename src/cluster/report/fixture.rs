@@ -16,6 +16,7 @@ use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::certificates::Tls;
 use crate::cluster::observe::members::{Said, Seen};
 use crate::cluster::observe::pods::PodFacts;
+use crate::cluster::observe::verify::Proofs;
 use crate::cluster::observe::{Furniture, Observed};
 use crate::cluster::pki::Certificates;
 use crate::cluster::render;
@@ -191,6 +192,7 @@ pub fn healthy() -> Observed {
         missing_classes: BTreeSet::new(),
         delivery: crate::cluster::render::Delivery::InitContainer,
         archives: Archives::default(),
+        proofs: Proofs::default(),
         furniture: Furniture::default(),
         tls: Tls {
             certificates: Certificates::Valid { secret: "db-0".into(), until: UNTIL, expiring: false },

@@ -8,6 +8,7 @@ pub mod events;
 pub mod members;
 mod restores;
 pub mod sentences;
+mod verify;
 
 use jiff::Timestamp;
 use quorate_crds::names::{APP_NAME, LABEL_CLUSTER, LABEL_NAME};

@@ -1,0 +1,248 @@
+//! EtcdBackups that are deleted with what they stand for: what is waited for, what is deleted, and that the object always
+//! goes in the end.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use quorate_crds::{
+    BackupPhase, BackupStore, ContinuousBackup, DeletionPolicy, EtcdBackup, EtcdCluster, Reason, TlsMode,
+};
+use serde_json::{Value, json};
+
+use super::delete::{PATIENCE, Seen, Step, decide, hindered, left};
+use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
+use super::tests::{BACKUP, driver, look, order, served};
+use super::{job, status};
+use crate::cluster::fake_api::FakeApi;
+use crate::lease::Claim;
+
+const MANIFEST: &str = "cluster-uid/00000000000000ab/g/full";
+const DELETION: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly-delete";
+
+/// What was seen, piece by piece.
+struct Scene {
+    backup: EtcdBackup,
+    cluster: Option<EtcdCluster>,
+    restored_by: Option<&'static str>,
+    secret_missing: bool,
+    job: Option<Job>,
+    pods: Vec<Pod>,
+    now: Timestamp,
+}
+
+impl Scene {
+    /// A complete backup that was deleted just now.
+    fn new() -> Self {
+        let mut backup = backup(spec());
+        backup.spec.deletion_policy = DeletionPolicy::Delete;
+        let complete = serde_json::from_value(complete()).unwrap();
+        let ended = status::ended(status::Now { backup: &backup, time: CREATED }, Ok(&complete));
+        backup.status = Some(ended);
+        let cluster = Some(cluster(TlsMode::Issued, "True"));
+        Self { backup, cluster, restored_by: None, secret_missing: false, job: None, pods: Vec::new(), now: CREATED }
+    }
+
+    /// With the Job that deletes, which has this condition, and with pods.
+    fn with_job(condition: Option<&str>, pods: &[Value]) -> Self {
+        let mut scene = Self::new();
+        let cluster = cluster(TlsMode::Issued, "True");
+        let job = job::deleting(order(&scene.backup, &cluster), MANIFEST, "bb").unwrap();
+        let mut job = serde_json::to_value(job).unwrap();
+        if let Some(kind) = condition {
+            job["status"] = json!({ "conditions": [{ "type": kind, "status": "True", "message": "of the Job" }] });
+        }
+        scene.job = Some(serde_json::from_value(job).unwrap());
+        scene.pods = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
+        scene
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        let Self { backup, cluster, restored_by, secret_missing, job, pods, now } = self;
+        let (cluster, job) = (cluster.as_ref(), job.as_ref());
+        Seen { backup, cluster, restored_by: *restored_by, secret_missing: *secret_missing, job, pods, now: *now }
+    }
+
+    /// What is waited for, in words.
+    fn waits(&mut self) -> (BackupPhase, String) {
+        let Step::Wait(status) = decide(self.seen()) else { panic!("{:?}", decide(self.seen())) };
+        self.backup.status = Some(status.clone());
+        let ready = &status.conditions[0];
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "BackupDeleting"));
+        (status.phase.unwrap(), ready.message.clone())
+    }
+
+    /// With which words the object goes.
+    fn leaves(&self, reason: Reason) -> String {
+        farewell(decide(self.seen()), reason)
+    }
+}
+
+fn farewell(step: Step, reason: Reason) -> String {
+    let Step::Release(Some(told)) = step else { panic!("{step:?}") };
+    let news = told.news();
+    assert_eq!((news.reason, news.warning), (reason, reason == Reason::BackupLeft));
+    assert!(news.note.contains(MANIFEST), "{}", news.note);
+    news.note
+}
+
+#[test]
+fn exactly_what_the_status_names_is_deleted() {
+    let Step::Create { manifest, hash, status } = decide(Scene::new().seen()) else { panic!("nothing is in the way") };
+    assert_eq!((manifest.as_str(), hash.as_str(), status.phase), (MANIFEST, "bb", Some(BackupPhase::Deleting)));
+    let scene = Scene::new();
+    let order = job::Order { cluster: None, ..order(&scene.backup, scene.cluster.as_ref().unwrap()) };
+    let job = serde_json::to_value(job::deleting(order, &manifest, &hash).unwrap()).unwrap();
+    assert_eq!(job["metadata"]["name"], "nightly-delete");
+    let pod = &job["spec"]["template"]["spec"];
+    let wanted = json!(["/quorate-agent", "delete", MANIFEST, "--hash", "bb", "--report", "/dev/termination-log"]);
+    assert_eq!(pod["containers"][0]["command"], wanted);
+    // It comes to the store as the Job that took it did, and not to etcd.
+    let variables: Vec<_> = pod["containers"][0]["env"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(variables, ["QUORATE_STORE", "QUORATE_STORE_OPTIONS", "QUORATE_STORE_CREDENTIALS"]);
+    assert_eq!(pod["volumes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_to_be_kept_or_never_came_about_lets_the_object_go_at_once() {
+    let mut scene = Scene::new();
+    scene.backup.spec.deletion_policy = DeletionPolicy::Retain;
+    assert_eq!(decide(scene.seen()), Step::Release(None));
+    let mut scene = Scene::new();
+    scene.backup.status = None;
+    assert_eq!(decide(scene.seen()), Step::Release(None));
+}
+
+#[test]
+fn the_job_tells_how_it_went() {
+    let failed = pod(1, "the store refuses the credentials", 1);
+    let mut scene = Scene::with_job(None, std::slice::from_ref(&failed));
+    let (phase, words) = scene.waits();
+    assert_eq!(phase, BackupPhase::Deleting);
+    assert!(words.ends_with("It is tried again. The store refuses the credentials."), "{words}");
+    Scene::with_job(Some("Complete"), std::slice::from_ref(&failed)).leaves(Reason::BackupDeleted);
+    let words = Scene::with_job(Some("Failed"), &[failed]).leaves(Reason::BackupLeft);
+    assert!(words.contains("s3://bucket/etcd. The store refuses the credentials."), "{words}");
+    let words = Scene::with_job(Some("Failed"), &[]).leaves(Reason::BackupLeft);
+    assert!(words.ends_with("Of the Job."), "{words}");
+}
+
+#[test]
+fn what_a_continuous_backup_may_go_on_from_stays() {
+    let recorded = |address: &str, uid: &str| {
+        let mut scene = Scene::new();
+        let cluster = scene.cluster.as_mut().unwrap();
+        let store = BackupStore { address: Some(address.into()), ..BackupStore::default() };
+        cluster.spec.backup = Some(ContinuousBackup::to(store));
+        cluster.metadata.uid = Some(uid.into());
+        scene
+    };
+    let words = recorded("s3://bucket/etcd/", "cluster-uid").leaves(Reason::BackupLeft);
+    assert!(words.contains("continuous backup"), "{words}");
+    for other in [recorded("s3://bucket/other", "cluster-uid"), recorded("s3://bucket/etcd", "another-uid")] {
+        assert!(matches!(decide(other.seen()), Step::Create { .. }));
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_is_waited_for_and_not_for_ever() {
+    type Place = fn(&mut Scene);
+    fn another(scene: &mut Scene) {
+        let cluster = cluster(TlsMode::Issued, "True");
+        scene.job = job::deleting(order(&scene.backup, &cluster), MANIFEST, "bb");
+        scene.backup.metadata.uid = Some("another".into());
+    }
+    let obstacles: [(Place, &str); 3] = [
+        (|scene| scene.secret_missing = true, "no Secret s3"),
+        (|scene| scene.restored_by = Some("restored"), "EtcdCluster restored is to begin with it"),
+        (another, "another Job"),
+    ];
+    for (place, words) in obstacles {
+        let mut scene = Scene::new();
+        place(&mut scene);
+        // However long nobody has looked.
+        scene.now = CREATED + SignedDuration::from_hours(50);
+        let (phase, told) = scene.waits();
+        assert!(told.contains(words), "{told}");
+        assert_eq!(phase, BackupPhase::Complete, "whoever restores it is not told otherwise");
+        scene.now += PATIENCE - SignedDuration::from_secs(1);
+        scene.waits();
+        scene.now += SignedDuration::from_secs(1);
+        assert!(scene.leaves(Reason::BackupLeft).contains(words));
+    }
+}
+
+#[test]
+fn a_job_that_kubernetes_refuses_is_waited_for_and_not_for_ever() {
+    let mut scene = Scene::new();
+    let Step::Wait(status) = hindered(scene.seen(), MANIFEST, "exceeded quota") else { panic!("it may pass") };
+    assert!(status.conditions[0].message.contains("Exceeded quota."), "{}", status.conditions[0].message);
+    scene.backup.status = Some(status);
+    scene.now += PATIENCE;
+    let words = farewell(hindered(scene.seen(), MANIFEST, "exceeded quota"), Reason::BackupLeft);
+    assert!(words.ends_with("Exceeded quota."), "{words}");
+    farewell(left(scene.seen(), MANIFEST, "the namespace goes"), Reason::BackupLeft);
+}
+
+/// As an API server shows it once somebody has deleted it.
+fn delete(api: &FakeApi) {
+    let mut object = api.object(BACKUP);
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    api.put(BACKUP, object);
+}
+
+fn finalizers(api: &FakeApi) -> Value {
+    api.object(BACKUP)["metadata"]["finalizers"].clone()
+}
+
+fn set_policy(api: &FakeApi, policy: &str) {
+    let mut object = api.object(BACKUP);
+    object["spec"]["deletionPolicy"] = json!(policy);
+    api.put(BACKUP, object);
+}
+
+#[tokio::test]
+async fn the_finalizer_is_there_before_anything_is_in_the_store_and_goes_when_nothing_is() {
+    let api = FakeApi::default();
+    served(&api);
+    set_policy(&api, "Delete");
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    assert_eq!(finalizers(&api), json!(["quorate.dev/backup"]));
+    assert_eq!(api.written(), ["PATCH etcdbackups nightly", "POST jobs nightly", "PUT etcdbackups nightly status"]);
+    // Deleted in the middle: its Job ends first.
+    delete(&api);
+    look(&api, &driver).await;
+    assert_eq!(api.written().len(), 3);
+    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod(1, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    api.remove("/api/v1/namespaces/ns/pods/nightly-1");
+    look(&api, &driver).await;
+    look(&api, &driver).await;
+    let written = ["PUT etcdbackups nightly status", "POST jobs nightly-delete", "PUT etcdbackups nightly status"];
+    assert_eq!(api.written()[3..], written);
+    let mut job = api.object(DELETION);
+    job["status"] = json!({ "conditions": [{ "type": "Complete", "status": "True" }] });
+    api.put(DELETION, job);
+    look(&api, &driver).await;
+    // Whoever watches sees what became of it.
+    assert_eq!(api.written()[6..], ["PUT etcdbackups nightly status", "PATCH etcdbackups nightly"]);
+    assert_eq!(api.object(BACKUP)["status"]["conditions"][0]["reason"], "BackupDeleted");
+    assert_eq!(finalizers(&api), json!([]));
+}
+
+#[tokio::test]
+async fn a_change_of_mind_counts_also_when_the_object_is_being_deleted() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    assert_eq!(finalizers(&api), Value::Null);
+    set_policy(&api, "Delete");
+    look(&api, &driver).await;
+    assert_eq!(finalizers(&api), json!(["quorate.dev/backup"]));
+    // While its Job runs, which would be waited for.
+    delete(&api);
+    set_policy(&api, "Retain");
+    look(&api, &driver).await;
+    assert_eq!(finalizers(&api), json!([]));
+}

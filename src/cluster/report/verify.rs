@@ -1,0 +1,126 @@
+//! Whether the continuous backup was proved to restore, in the status. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use quorate_crds::{EtcdCluster, Reason, Verification, VerificationResult};
+
+use super::sentences::Told;
+use crate::cluster::observe::Observed;
+use crate::cluster::observe::verify::Attempt;
+
+/// What the status tells of the last attempt.
+fn told(cluster: &EtcdCluster) -> Option<&Verification> {
+    cluster.status.as_ref()?.backup.as_ref()?.last_verified.as_ref()
+}
+
+/// What came of the last attempt: of the newest one that was found, or of the one that is told of.
+pub fn state(observed: &Observed) -> Option<Verification> {
+    observed.cluster.spec.backup.as_ref()?.verify.as_ref()?;
+    let before = told(&observed.cluster);
+    let Some(Attempt { ended, result }) = &observed.proofs.newest else { return before.cloned() };
+    if before.is_some_and(|before| before.time.as_ref().is_some_and(|time| time.0 >= *ended)) {
+        return before.cloned();
+    }
+    let time = Some(Time(*ended));
+    Some(match result {
+        Ok(proved) => Verification {
+            result: Some(VerificationResult::Proved),
+            message: None,
+            proved_at: time.clone(),
+            revision: i64::try_from(proved.revision).ok(),
+            time,
+        },
+        Err(message) => Verification {
+            time,
+            result: Some(VerificationResult::Failed),
+            message: Some(message.clone()),
+            proved_at: before.and_then(|before| before.proved_at.clone()),
+            revision: before.and_then(|before| before.revision),
+        },
+    })
+}
+
+/// What is wrong with the backup, by the last attempt.
+pub fn fault(observed: &Observed) -> Option<Told> {
+    let Verification { time, result, message, proved_at, revision: _ } = state(observed)?;
+    match result? {
+        VerificationResult::Proved => None,
+        VerificationResult::Failed => {
+            let at = time.map(|time| format!(" at {}", time.0)).unwrap_or_default();
+            let last =
+                proved_at.map_or_else(|| "It has never been".to_owned(), |last| format!("It last was at {}", last.0));
+            let message = message.unwrap_or_default();
+            let sentence = format!("The continuous backup could not be restored{at}: {message}. {last}.");
+            Some(Told { reason: Reason::BackupUnproved, sentence })
+        }
+    }
+}
+
+/// When the backup was last proved, if it is to be.
+pub fn proved_at(observed: &Observed) -> Option<Timestamp> {
+    Some(state(observed)?.proved_at?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quorate_backup::care::Proved;
+    use quorate_crds::{BackupState, BackupStore, BackupVerification, ContinuousBackup, EtcdClusterStatus};
+
+    use super::super::fixture::{after, healthy};
+    use super::*;
+
+    fn observed(found: Option<(i64, Result<u64, &str>)>) -> Observed {
+        let mut observed = healthy();
+        let mut object = (*observed.cluster).clone();
+        let verify = Some(BackupVerification { schedule: "30 3 * * *".into() });
+        object.spec.backup = Some(ContinuousBackup { verify, ..ContinuousBackup::to(BackupStore::default()) });
+        observed.cluster = Arc::new(object);
+        observed.proofs.newest = found.map(|(second, result)| Attempt {
+            ended: Timestamp::constant(second, 0),
+            result: result.map_err(str::to_owned).map(|revision| Proved {
+                generation: "a/b/c".into(),
+                revision,
+                entries: 1,
+                events_applied: 0,
+                database_bytes: 1,
+                seconds: 1.0,
+            }),
+        });
+        observed
+    }
+
+    /// The same, once what was found before has been written.
+    fn then(first: &Observed, found: Option<(i64, Result<u64, &str>)>) -> Observed {
+        let backup = BackupState { last_verified: state(first), ..BackupState::default() };
+        after(observed(found), EtcdClusterStatus { backup: Some(backup), ..EtcdClusterStatus::default() })
+    }
+
+    #[test]
+    fn a_failure_is_told_and_what_was_proved_before_is_not_forgotten() {
+        assert_eq!((state(&observed(None)), fault(&observed(None)).is_some()), (None, false));
+        let proved = observed(Some((10, Ok(41))));
+        assert!(fault(&proved).is_none());
+        let failed = then(&proved, Some((20, Err("a/b/c/full is damaged"))));
+        let shown = state(&failed).unwrap();
+        assert_eq!((shown.result, shown.revision), (Some(VerificationResult::Failed), Some(41)));
+        assert_eq!(proved_at(&failed), Some(Timestamp::constant(10, 0)));
+        let told = fault(&failed).unwrap();
+        assert!(told.reason == Reason::BackupUnproved && told.sentence.contains("damaged. It last was at"), "{told:?}");
+        // It stays until another attempt has ended, whatever an older look brings.
+        for silent in [None, Some((10, Ok(41)))] {
+            assert_eq!(state(&then(&failed, silent)), Some(shown.clone()));
+        }
+        assert!(fault(&then(&failed, Some((30, Ok(50))))).is_none());
+    }
+
+    #[test]
+    fn what_is_not_asked_for_any_more_is_forgotten() {
+        let mut failed = then(&observed(Some((20, Err("no")))), None);
+        let mut object = (*failed.cluster).clone();
+        object.spec.backup.as_mut().unwrap().verify = None;
+        failed.cluster = Arc::new(object);
+        assert_eq!((state(&failed), fault(&failed).is_some()), (None, false));
+    }
+}
