@@ -198,7 +198,7 @@ reasons! {
     /// The backup was deleted from the store. Nothing to do.
     BackupDeleted,
     /// The object was deleted, and the backup is still in the store, in whole or in part; the message says where and why.
-    /// Remove it with `quorate-agent delete` when what stood in the way is gone.
+    /// Remove it with `quorate-agent delete` when what stood in the way is gone, never while a continuous backup records there.
     BackupLeft,
     /// There is no EtcdCluster of the name in `spec.cluster`. Create it, or create a backup of another one.
     ClusterMissing,

@@ -88,6 +88,14 @@ impl Op {
             Self::Get => false,
         }
     }
+
+    /// The value that is there once it has written.
+    pub fn leaves(&self) -> Option<Value> {
+        match *self {
+            Self::Put(value) | Self::Swap { from: _, to: value } => Some(value),
+            Self::Delete | Self::Get => None,
+        }
+    }
 }
 
 /// What a read finds.

@@ -44,9 +44,15 @@ impl Acting<'_> {
                 None => Ok(()),
             }
         },);
-        self.furnish_verification(furnished).await?;
         for (name, result) in [("headless", one), ("client", two), ("budget", three)] {
             result.inspect_err(|_| furnished.forget(name))?;
+        }
+        match self.furnish_verification(furnished).await {
+            // A quota or a policy that lets no CronJob in must not keep the cluster from anything else.
+            Err(error) if error.refusal().is_some() => {
+                tracing::warn!(cluster = %self.cluster.name, %error, "the backup can't be proved by schedule");
+            }
+            result => result?,
         }
         self.grow_claims().await
     }

@@ -239,6 +239,12 @@ fn what_was_seen_on_the_way_is_told() {
     }
 }
 
+/// The search for an order once gave up on this one, in which many writes have no answer.
+#[test]
+fn a_sound_history_that_is_hard_to_order_passes() {
+    assert_eq!(check(&Store::run(13_740_684_721_946_571_375)), Vec::new());
+}
+
 #[test]
 fn a_key_without_an_order_is_given_up_after_a_while() {
     // Twelve reads at once, and then one of what was never there: the search for an order is as long as can be.
