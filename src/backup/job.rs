@@ -6,14 +6,14 @@ use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
     PodFailurePolicyRule,
 };
-use k8s_openapi::api::core::v1::{EnvVar, PodTemplateSpec, VolumeMount};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use quorate_backup::snapshot::PORT;
 use quorate_crds::{EtcdBackup, EtcdCluster, names};
 use quorate_statemachine::Serial;
 
 use crate::cluster::render::store::{self, secret_volume};
-use crate::cluster::render::{self, AGENT_CONTAINER, AgentOrder, agent_pod};
+use crate::cluster::render::{self, AGENT_CONTAINER, AgentOrder, agent_pod, labels, mount, value};
 
 /// Where the certificate for etcd is.
 const TLS_FOLDER: &str = "/etc/quorate/etcd";
@@ -41,12 +41,12 @@ pub fn taking(order: Order<'_>, voters: &[String]) -> Option<Job> {
     let serials = voters.iter().filter_map(|name| names::serial(rendered.name, name));
     let endpoints: Vec<_> = serials.map(|serial| rendered.client_url(Serial(serial))).collect();
     let mut access = store::access(&order.backup.spec.store, store::Use::Write);
-    access.env.push(variable("QUORATE_LINEAGE", rendered.uid.to_owned()));
-    access.env.push(variable("QUORATE_ENDPOINT", endpoints.join(",")));
+    access.env.push(value("QUORATE_LINEAGE", rendered.uid));
+    access.env.push(value("QUORATE_ENDPOINT", &endpoints.join(",")));
     if let Some(secret) = render::client_secret(&rendered) {
         access.env.extend(
             [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")]
-                .map(|(name, file)| variable(name, format!("{TLS_FOLDER}/{file}"))),
+                .map(|(name, file)| value(name, &format!("{TLS_FOLDER}/{file}"))),
         );
         access.volumes.push(secret_volume("etcd", &secret, false));
         access.mounts.push(mount("etcd", TLS_FOLDER, true));
@@ -85,14 +85,13 @@ fn job(order: Order<'_>, name: String, arguments: &[&str], access: store::Access
 
 fn metadata(backup: &EtcdBackup, job: String) -> Option<ObjectMeta> {
     let name = backup.metadata.name.clone()?;
-    let labels = [
+    let labels = labels([
         (names::LABEL_NAME, names::BACKUP_APP_NAME),
         (names::LABEL_INSTANCE, &backup.spec.cluster),
         (names::LABEL_MANAGED_BY, names::MANAGED_BY),
         // Not the label of a cluster's children: the pod is no member, and no Service may lead to it.
         (names::LABEL_BACKUP, &name),
-    ];
-    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    ]);
     let owner = OwnerReference {
         api_version: format!("{}/{}", names::GROUP, names::VERSION),
         kind: "EtcdBackup".into(),
@@ -130,17 +129,4 @@ fn failure_policy() -> PodFailurePolicy {
         ..PodFailurePolicyRule::default()
     };
     PodFailurePolicy { rules: vec![finals, disrupted] }
-}
-
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
-    VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    }
-}
-
-fn variable(name: &str, value: String) -> EnvVar {
-    EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
 }

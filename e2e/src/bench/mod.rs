@@ -18,6 +18,9 @@ use report::{Measured, Report};
 
 /// How often each row is measured when nothing else is asked for: enough for a median that one slow run does not move.
 pub const RUNS: u32 = 5;
+/// How much more often what takes a second or two is measured. The kubelet asks each second whether a container is ready: of
+/// such a row, five runs say more of that second's phase than of anything else.
+const OFTEN: u32 = 3;
 
 /// The versions between which it is gone.
 const V3_5: &str = "3.5.35";
@@ -101,32 +104,11 @@ impl Row {
         }
     }
 
-    /// How often it is measured when `asked` runs are asked for. The kubelet asks each second whether a container is ready:
-    /// of what takes a second or two, five runs say more of that second's phase than of anything else.
-    fn runs(self, asked: u32) -> u32 {
-        match self {
-            Self::PodDeleted | Self::ProcessKilled => asked.saturating_mul(3),
-            Self::Bootstrap
-            | Self::VolumeLost
-            | Self::AllPodsDeleted
-            | Self::ScaleUp
-            | Self::ScaleDown
-            | Self::OperatorRestart
-            | Self::UpgradeTo36
-            | Self::UpgradeTo37
-            | Self::UpgradeWriteGap
-            | Self::RollingRestart
-            | Self::NodeLost
-            | Self::Memory
-            | Self::IdleWrites => asked,
-        }
-    }
-
     async fn measure(self, scene: &Scene, runs: u32) -> Result<Measured> {
         match self {
             Self::Bootstrap => rows::bootstrap(scene, runs, false).await,
-            Self::PodDeleted => rows::pod_deleted(scene, runs).await,
-            Self::ProcessKilled => rows::process_killed(scene, runs).await,
+            Self::PodDeleted => rows::pod_deleted(scene, runs.saturating_mul(OFTEN)).await,
+            Self::ProcessKilled => rows::process_killed(scene, runs.saturating_mul(OFTEN)).await,
             Self::VolumeLost => rows::volume_lost(scene, runs).await,
             Self::AllPodsDeleted => rows::all_pods_deleted(scene, runs).await,
             Self::ScaleUp => rows::scale_up(scene, runs).await,
@@ -149,8 +131,8 @@ pub async fn run(only: &[Row], runs: u32) -> Result<()> {
     let rows = if only.is_empty() { Row::value_variants() } else { only };
     let mut report = Report::default();
     for row in rows {
-        let (name, runs) = (row.name(), row.runs(runs));
-        eprintln!("{name}: {runs} runs");
+        let name = row.name();
+        eprintln!("{name}");
         let scene = Scene::open(&format!("bench-{}", name.replace('.', "-"))).await?;
         let measured = row.measure(&scene, runs).await.with_context(|| format!("failed to measure {name}"))?;
         scene.close().await?;

@@ -27,7 +27,7 @@ pub use agent::{AGENT_CONTAINER, AgentOrder, agent_pod};
 pub use archive::ARCHIVE_CONTAINER;
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, mount, pod, value};
 pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
@@ -155,7 +155,8 @@ impl<'a> Cluster<'a> {
     }
 }
 
-fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+/// These labels, as an object carries them.
+pub fn labels<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 

@@ -290,7 +290,8 @@ pub(super) fn empty_dir(limit: Quantity) -> EmptyDirVolumeSource {
     EmptyDirVolumeSource { size_limit: Some(limit), medium: None }
 }
 
-pub(super) fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+/// Mounts this volume of a pod there.
+pub fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
@@ -308,7 +309,8 @@ pub(super) fn port(name: &str, number: u16) -> ContainerPort {
     }
 }
 
-pub(super) fn value(name: &str, value: &str) -> EnvVar {
+/// A variable with this value.
+pub fn value(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
 }
 
