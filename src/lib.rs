@@ -6,6 +6,7 @@ pub mod cli;
 mod cluster;
 mod definitions;
 mod events;
+mod jobs;
 pub mod lease;
 pub mod metrics;
 pub mod operator;

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::decide::{Decision, Seen, Step, decide, ends_at};
 use super::job::{self, Order};
 use super::status::{Now, Told, going_away};
-use super::{delete, pods};
+use super::{delete, progress};
 use crate::api::{self, Kube};
 use crate::events;
 use crate::lease::Claim;
@@ -137,7 +137,7 @@ impl Driver {
             job = self.kube.get::<Job>(&namespace, &name).await?;
             if job.is_some() {
                 pods = self.kube.list::<Pod>(&namespace, &format!("{}={name}", names::LABEL_BACKUP)).await?;
-                progress = pods::progress(&pods).await;
+                progress = progress::ask(&pods).await;
             } else {
                 cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
                 secret_missing = self.lacks_secret(backup).await?;

@@ -2,13 +2,13 @@
 //! after each change, and whatever was interrupted is found as it is.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::{Job, JobCondition};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
 
-use super::pods;
 use super::status::{Now, Told, ended, going_on, progress};
+use crate::jobs::{self, End};
 
 /// The shortest time that a Job gets, whatever was waited for before.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
@@ -152,17 +152,11 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
     Ok(voters)
 }
 
-/// The condition by which a Job has ended in this way.
-pub fn over<'a>(job: &'a Job, kind: &str) -> Option<&'a JobCondition> {
-    let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.find(|one| one.type_ == kind && one.status == "True")
-}
-
 fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
-    let report = pods::report(seen.pods);
-    match (over(job, "Complete"), over(job, "Failed"), report) {
-        (_, _, Some(Report::Complete(complete))) => completed(seen, &complete),
-        (Some(_), _, _) => failed(
+    let report = jobs::report(seen.pods, |report| matches!(report, Report::Complete(_)));
+    match (jobs::end(job), report) {
+        (_, Some(Report::Complete(complete))) => completed(seen, &complete),
+        (Some((End::Complete, _)), _) => failed(
             seen,
             &Told::new(
                 Reason::ResultUnknown,
@@ -170,21 +164,21 @@ fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
                  the backup is there.",
             ),
         ),
-        (None, Some(_), Some(Report::Failed(Failure { reason, message }))) => {
+        (Some((End::Failed, _)), Some(Report::Failed(Failure { reason, message }))) => {
             failed(seen, &Told::new(word(reason), sentence(&message)))
         }
-        (None, Some(why), None) => {
-            let trouble = pods::trouble(seen.pods).unwrap_or_else(|| why.message.clone().unwrap_or_default());
+        (Some((End::Failed, why)), None) => {
+            let trouble = jobs::trouble(seen.pods).unwrap_or_else(|| why.message.clone().unwrap_or_default());
             let reason =
                 if why.reason.as_deref() == Some("DeadlineExceeded") { Reason::TimedOut } else { Reason::JobFailed };
             failed(seen, &Told::new(reason, sentence(&trouble)))
         }
-        (None, None, Some(Report::Failed(Failure { reason, message }))) => {
+        (None, Some(Report::Failed(Failure { reason, message }))) => {
             let told = Told::new(word(reason), format!("It is tried again. {}", sentence(&message)));
             Decision { step: Step::Wait, status: going_on(seen.at(), BackupPhase::Running, &told) }
         }
-        (None, None, None) => {
-            let told = match pods::trouble(seen.pods) {
+        (None, None) => {
+            let told = match jobs::trouble(seen.pods) {
                 Some(trouble) => Told::new(Reason::PodWaiting, sentence(&trouble)),
                 None => Told::new(Reason::SnapshotRunning, "The snapshot is being taken."),
             };

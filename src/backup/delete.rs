@@ -6,9 +6,9 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, Reason};
 
-use super::decide::{is_ours, over, sentence};
-use super::pods;
+use super::decide::{is_ours, sentence};
 use super::status::{Now, Told, going_away};
+use crate::jobs::{self, End};
 
 /// How long is waited for what a Job needs, and how long it may try then. An object that can't be deleted blocks the
 /// deletion of its namespace.
@@ -74,16 +74,18 @@ pub fn decide(seen: Seen<'_>) -> Step {
 }
 
 fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {
-    let words = pods::last_words(seen.pods).or_else(|| pods::trouble(seen.pods));
-    if over(job, "Complete").is_some() {
-        let sentence = format!("The backup {manifest} was deleted from its store.");
-        Step::Release(Some(Told::new(Reason::BackupDeleted, sentence)))
-    } else if let Some(why) = over(job, "Failed") {
-        left(seen, manifest, &words.or_else(|| why.message.clone()).unwrap_or_default())
-    } else {
-        let words = words.map(|words| format!(" It is tried again. {}", sentence(&words))).unwrap_or_default();
-        let told = Told::new(Reason::BackupDeleting, format!("The backup is being deleted from its store.{words}"));
-        Step::Wait(going_away(seen.at(), BackupPhase::Deleting, &told))
+    let words = jobs::last_words(seen.pods).or_else(|| jobs::trouble(seen.pods));
+    match jobs::end(job) {
+        Some((End::Complete, _)) => {
+            let sentence = format!("The backup {manifest} was deleted from its store.");
+            Step::Release(Some(Told::new(Reason::BackupDeleted, sentence)))
+        }
+        Some((End::Failed, why)) => left(seen, manifest, &words.or_else(|| why.message.clone()).unwrap_or_default()),
+        None => {
+            let words = words.map(|words| format!(" It is tried again. {}", sentence(&words))).unwrap_or_default();
+            let told = Told::new(Reason::BackupDeleting, format!("The backup is being deleted from its store.{words}"));
+            Step::Wait(going_away(seen.at(), BackupPhase::Deleting, &told))
+        }
     }
 }
 

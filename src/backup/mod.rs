@@ -5,7 +5,7 @@ pub mod controller;
 mod decide;
 mod delete;
 mod job;
-mod pods;
+mod progress;
 mod status;
 
 #[cfg(test)]

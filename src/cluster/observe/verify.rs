@@ -12,6 +12,7 @@ use quorate_crds::{EtcdCluster, names};
 
 use super::facts::to_seconds;
 use crate::api::{Error, Kube};
+use crate::jobs;
 
 /// The shortest time between two looks.
 const EVERY: Duration = Duration::from_secs(20);
@@ -65,27 +66,19 @@ async fn newest(kube: &Kube, cluster: &EtcdCluster) -> Result<Option<Attempt>, E
 
 /// When and how a Job has ended, if it has.
 fn ended(job: &Job) -> Option<(Timestamp, &Job, &JobCondition)> {
-    let mut conditions = job.status.as_ref()?.conditions.iter().flatten();
-    let end = conditions.find(|one| ["Complete", "Failed"].contains(&one.type_.as_str()) && one.status == "True")?;
-    Some((to_seconds(end.last_transition_time.as_ref()?.0), job, end))
+    let (_, condition) = jobs::end(job)?;
+    Some((to_seconds(condition.last_transition_time.as_ref()?.0), job, condition))
 }
 
-/// What its pods say, the last one of them.
+/// What its pods say.
 fn result(end: &JobCondition, pods: &[Pod]) -> Result<Proved, String> {
-    let newest = pods.iter().max_by_key(|pod| pod.creation_timestamp());
-    let status = newest.and_then(|pod| pod.status.as_ref());
-    let state =
-        status.and_then(|status| status.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref());
-    let words = state.and_then(|state| state.message.as_deref());
-    match words.and_then(|words| serde_json::from_str(words).ok()) {
+    match jobs::report(pods, |report| matches!(report, Report::Proved(_))) {
         Some(Report::Proved(proved)) => Ok(proved),
         Some(Report::Failed { message }) => Err(message),
         // Ended by others: evicted, out of memory, out of time.
         None => {
-            let evicted = status.and_then(|status| status.message.as_deref());
-            let killed = state.and_then(|state| state.reason.as_deref()).filter(|_| words.is_none());
-            let of_job = end.message.as_deref().or(end.reason.as_deref());
-            Err(words.or(evicted).or(killed).or(of_job).unwrap_or("its Job says nothing").to_owned())
+            let of_job = || end.message.clone().or_else(|| end.reason.clone());
+            Err(jobs::trouble(pods).or_else(of_job).unwrap_or_else(|| "its Job says nothing".to_owned()))
         }
     }
 }
@@ -105,25 +98,11 @@ mod tests {
         json!({ "type": kind, "status": "True", "lastTransitionTime": at, "message": "of the Job" })
     }
 
-    fn pod(status: &Value) -> Pod {
-        serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": status })).unwrap()
-    }
-
     fn terminated(state: &Value) -> Pod {
         let container =
             json!({ "name": "agent", "image": "x", "imageID": "x", "ready": false, "restartCount": 0, "state": state });
-        pod(&json!({ "containerStatuses": [container] }))
-    }
-
-    #[test]
-    fn only_what_has_ended_counts() {
-        let (done, failed) =
-            (condition("Complete", "2026-01-01T03:31:00Z"), condition("Failed", "2026-01-02T03:31:00Z"));
-        for wanted in [&done, &failed] {
-            assert!(ended(&job("x", wanted)).is_some());
-        }
-        let target = condition("FailureTarget", "2026-01-01T03:31:00Z");
-        assert!(ended(&job("x", &target)).is_none());
+        serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": { "containerStatuses": [container] } }))
+            .unwrap()
     }
 
     #[test]
@@ -138,9 +117,7 @@ mod tests {
         let damaged = json!({ "outcome": "failed", "message": "a/b/c/full is damaged" });
         assert_eq!(of(&[words(&damaged)]).unwrap_err(), "a/b/c/full is damaged");
         let killed = terminated(&json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled" } }));
-        assert_eq!(of(&[killed]).unwrap_err(), "OOMKilled");
-        let evicted = pod(&json!({ "reason": "Evicted", "message": "Usage of EmptyDir volume \"scratch\" exceeds" }));
-        assert!(of(&[evicted]).unwrap_err().contains("scratch"));
+        assert!(of(&[killed]).unwrap_err().ends_with("OOMKilled"));
         assert_eq!(of(&[]).unwrap_err(), "of the Job");
     }
 }
