@@ -6,9 +6,12 @@ use std::net::IpAddr;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use kube::ResourceExt;
+use quorate_crds::names;
 use serde::de::DeserializeOwned;
 
+use crate::api::{Error, Kube};
 use crate::cluster::render::AGENT_CONTAINER;
+use crate::ownership::is_owned;
 
 /// How a Job has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,15 @@ pub fn end(job: &Job) -> Option<(End, &JobCondition)> {
         _ => None,
     });
     ends.min_by_key(|(end, _)| *end == End::Failed)
+}
+
+/// The pods that it has made, by a quorum read.
+pub async fn pods(kube: &Kube, job: &Job) -> Result<Vec<Pod>, Error> {
+    let labels = format!("{}={}", names::LABEL_JOB, job.name_any());
+    let mut pods = kube.list::<Pod>(&job.namespace().unwrap_or_default(), &labels).await?;
+    // Those of an earlier Job of this name may still be there.
+    pods.retain(|pod| is_owned(pod, job));
+    Ok(pods)
 }
 
 /// The report of the agent that ended last; one that is good before any other.

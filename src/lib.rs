@@ -10,6 +10,7 @@ mod jobs;
 pub mod lease;
 pub mod metrics;
 pub mod operator;
+mod ownership;
 pub mod serve;
 pub mod telemetry;
 pub mod writes;

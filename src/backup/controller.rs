@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::Preconditions;
 use kube::runtime::controller::{Action, Config, Error as ControllerError};
 use kube::runtime::events::Recorder;
@@ -23,8 +23,9 @@ use super::job::{self, Order};
 use super::status::{Now, Told, going_away};
 use super::{delete, progress};
 use crate::api::{self, Kube};
-use crate::events;
 use crate::lease::Claim;
+use crate::ownership::is_owned;
+use crate::{events, jobs};
 
 /// How many are looked at at once: each round is a few short calls.
 const CONCURRENCY: u16 = 8;
@@ -135,10 +136,10 @@ impl Driver {
         let (mut cluster, mut job, mut pods, mut secret_missing, mut progress) = (None, None, Vec::new(), false, None);
         if !has_ended(backup) {
             job = self.kube.get::<Job>(&namespace, &name).await?;
-            if job.is_some() {
-                pods = self.kube.list::<Pod>(&namespace, &format!("{}={name}", names::LABEL_BACKUP)).await?;
+            if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
+                pods = jobs::pods(&self.kube, own).await?;
                 progress = progress::ask(&pods).await;
-            } else {
+            } else if job.is_none() {
                 cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
                 secret_missing = self.lacks_secret(backup).await?;
             }
@@ -165,7 +166,10 @@ impl Driver {
     /// Leads a backup that is being deleted to its end.
     async fn let_go(&self, backup: &EtcdBackup) -> Result<Action, Error> {
         let namespace = backup.namespace().unwrap_or_default();
-        let taken = has_ended(backup) || self.kube.get::<Job>(&namespace, &backup.name_any()).await?.is_none();
+        let taken = has_ended(backup) || {
+            let job = self.kube.get::<Job>(&namespace, &backup.name_any()).await?;
+            !job.is_some_and(|job| is_owned(&job, backup))
+        };
         if !taken && backup.spec.deletion_policy == DeletionPolicy::Delete {
             // Only when its Job has ended it is known what there is to delete.
             return Box::pin(self.drive(backup)).await;
@@ -174,8 +178,8 @@ impl Driver {
         let cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
         let job = self.kube.get::<Job>(&namespace, &name).await?;
         let (mut pods, mut restored_by, mut secret_missing) = (Vec::new(), None, false);
-        if job.is_some() {
-            pods = self.kube.list::<Pod>(&namespace, &format!("{}={name}", names::LABEL_JOB)).await?;
+        if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
+            pods = jobs::pods(&self.kube, own).await?;
         } else {
             let clusters = self.kube.list::<EtcdCluster>(&namespace, "").await?;
             restored_by = clusters.iter().find(|cluster| begins_with(cluster, backup)).map(ResourceExt::name_any);

@@ -4,11 +4,13 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
 
 use super::status::{Now, Told, ended, going_on, progress};
 use crate::jobs::{self, End};
+use crate::ownership::{Holder, holder};
 
 /// The shortest time that a Job gets, whatever was waited for before.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
@@ -24,7 +26,7 @@ pub struct Seen<'a> {
     pub secret_missing: bool,
     /// The Job of its name.
     pub job: Option<&'a Job>,
-    /// That Job's pods.
+    /// That Job's pods, if it is this backup's.
     pub pods: &'a [Pod],
     /// How far the one that runs is, if it says so.
     pub progress: Option<Progress>,
@@ -73,24 +75,33 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             let status = EtcdBackupStatus { observed_generation: seen.backup.metadata.generation, ..before };
             Decision { step: if over { Step::Delete } else { Step::Wait }, status }
         }
-        Some(BackupPhase::Pending | BackupPhase::Running) | None => match seen.job {
-            Some(job) if is_ours(job, seen.backup) => of_job(seen, job),
-            Some(_) => failed(
-                seen,
-                &Told::new(
-                    Reason::NameTaken,
-                    "There is another Job of this name. Delete it, or give the backup another name.",
+        Some(BackupPhase::Pending | BackupPhase::Running) | None => {
+            match seen.job.map(|job| (holder(job, seen.backup), job)) {
+                Some((Holder::Us, job)) => of_job(seen, job),
+                Some((Holder::Stranger, job)) => failed(
+                    seen,
+                    &Told::new(
+                        Reason::NameTaken,
+                        format!(
+                            "There is another Job {} in this namespace. Delete it, or give the backup another name.",
+                            job.name_any()
+                        ),
+                    ),
                 ),
-            ),
-            None if before.phase == Some(BackupPhase::Running) => failed(
-                seen,
-                &Told::new(
-                    Reason::JobGone,
-                    "The Job was deleted before its result was seen. Create another EtcdBackup.",
+                Some((Holder::Nobody, _)) | None if before.phase == Some(BackupPhase::Running) => failed(
+                    seen,
+                    &Told::new(
+                        Reason::JobGone,
+                        "The Job was deleted before its result was seen. Create another EtcdBackup.",
+                    ),
                 ),
-            ),
-            None => without_job(seen),
-        },
+                Some((Holder::Nobody, job)) => {
+                    let words = format!("An earlier Job {} is still being deleted. It is waited for.", job.name_any());
+                    waiting(seen, Told::new(Reason::NameTaken, words))
+                }
+                None => without_job(seen),
+            }
+        }
     }
 }
 
@@ -98,12 +109,6 @@ pub fn decide(seen: Seen<'_>) -> Decision {
 pub fn ends_at(backup: &EtcdBackup, status: &EtcdBackupStatus) -> Option<Timestamp> {
     let ttl = backup.spec.ttl_minutes?;
     Some(status.ended_at.as_ref()?.0 + SignedDuration::from_mins(i64::from(ttl)))
-}
-
-/// Whether the Job was made for this backup.
-pub fn is_ours(job: &Job, backup: &EtcdBackup) -> bool {
-    let uid = backup.metadata.uid.as_deref();
-    job.metadata.owner_references.iter().flatten().any(|owner| Some(owner.uid.as_str()) == uid)
 }
 
 /// How much time is left until the backup has failed.
@@ -114,14 +119,18 @@ fn left(seen: Seen<'_>) -> SignedDuration {
 }
 
 fn without_job(seen: Seen<'_>) -> Decision {
-    let told = match readable(seen) {
+    match readable(seen) {
         Ok(voters) => {
             let told = Told::new(Reason::SnapshotRunning, "The snapshot is being taken.");
             let status = going_on(seen.at(), BackupPhase::Running, &told);
-            return Decision { step: Step::Create { voters, deadline: left(seen).max(SHORTEST) }, status };
+            Decision { step: Step::Create { voters, deadline: left(seen).max(SHORTEST) }, status }
         }
-        Err(told) => told,
-    };
+        Err(told) => waiting(seen, told),
+    }
+}
+
+/// While there can't be a Job: to wait, and when the time is over no more.
+fn waiting(seen: Seen<'_>, told: Told) -> Decision {
     if left(seen).is_positive() {
         return Decision { step: Step::Wait, status: going_on(seen.at(), BackupPhase::Pending, &told) };
     }

@@ -4,11 +4,13 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, Reason};
 
-use super::decide::{is_ours, sentence};
+use super::decide::sentence;
 use super::status::{Now, Told, going_away};
 use crate::jobs::{self, End};
+use crate::ownership::{Holder, holder, is_owned};
 
 /// How long is waited for what a Job needs, and how long it may try then. An object that can't be deleted blocks the
 /// deletion of its namespace.
@@ -59,7 +61,7 @@ pub fn decide(seen: Seen<'_>) -> Step {
     else {
         return Step::Release(None);
     };
-    if let Some(job) = seen.job.filter(|job| is_ours(job, seen.backup)) {
+    if let Some(job) = seen.job.filter(|job| is_owned(*job, seen.backup)) {
         return of_job(seen, job, &manifest);
     }
     if is_recorded_on(seen) {
@@ -91,8 +93,12 @@ fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {
 
 /// What keeps a Job from being made, and may pass.
 fn obstacle(seen: Seen<'_>) -> Option<String> {
-    if seen.job.is_some() {
-        return Some("There is another Job of the name that its Job would have.".into());
+    if let Some(job) = seen.job {
+        let name = job.name_any();
+        return Some(match holder(job, seen.backup) {
+            Holder::Stranger => format!("There is another Job {name} in this namespace: delete it."),
+            Holder::Nobody | Holder::Us => format!("An earlier Job {name} is still being deleted."),
+        });
     }
     if let Some(cluster) = seen.restored_by {
         return Some(format!("EtcdCluster {cluster} is to begin with it."));

@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quorate_crds::{
     BackupPhase, BackupStore, ContinuousBackup, DeletionPolicy, EtcdBackup, EtcdCluster, Reason, TlsMode,
 };
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::delete::{PATIENCE, Seen, Step, decide, hindered, left};
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
-use super::tests::{BACKUP, driver, look, order, served};
+use super::tests::{BACKUP, JOB, driver, look, order, put_pod, served};
 use super::{job, status};
 use crate::cluster::fake_api::FakeApi;
 use crate::lease::Claim;
@@ -149,12 +150,17 @@ fn what_stands_in_the_way_is_waited_for_and_not_for_ever() {
     fn another(scene: &mut Scene) {
         let cluster = cluster(TlsMode::Issued, "True");
         scene.job = job::deleting(order(&scene.backup, &cluster), MANIFEST, "bb");
-        scene.backup.metadata.uid = Some("another".into());
+        scene.job.as_mut().unwrap().metadata.owner_references = None;
     }
-    let obstacles: [(Place, &str); 3] = [
+    fn earlier(scene: &mut Scene) {
+        another(scene);
+        scene.job.as_mut().unwrap().metadata.deletion_timestamp = Some(Time(CREATED));
+    }
+    let obstacles: [(Place, &str); 4] = [
         (|scene| scene.secret_missing = true, "no Secret s3"),
         (|scene| scene.restored_by = Some("restored"), "EtcdCluster restored is to begin with it"),
-        (another, "another Job"),
+        (another, "another Job nightly-delete "),
+        (earlier, "An earlier Job nightly-delete "),
     ];
     for (place, words) in obstacles {
         let mut scene = Scene::new();
@@ -213,7 +219,7 @@ async fn the_finalizer_is_there_before_anything_is_in_the_store_and_goes_when_no
     delete(&api);
     look(&api, &driver).await;
     assert_eq!(api.written().len(), 3);
-    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod(1, &complete().to_string(), 0));
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
     look(&api, &driver).await;
     api.remove("/api/v1/namespaces/ns/pods/nightly-1");
     look(&api, &driver).await;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use kube::runtime::events::{Recorder, Reporter};
 use quorate_backup::snapshot::Progress;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets};
@@ -23,7 +25,7 @@ use crate::writes::Writes;
 
 pub const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
 pub const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
-const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly";
+pub const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly";
 
 pub fn order<'a>(backup: &'a EtcdBackup, cluster: &'a EtcdCluster) -> Order<'a> {
     Order { backup, cluster: Some(cluster), deadline: SignedDuration::from_mins(9), image: "agent:1" }
@@ -299,12 +301,79 @@ fn a_pod_that_says_nothing_is_told_about() {
 #[test]
 fn another_job_of_that_name_is_left_alone_and_a_lost_one_is_not_made_again() {
     let mut scene = Scene::running(None, &[]);
-    scene.backup.metadata.uid = Some("another".into());
+    scene.job.as_mut().unwrap().metadata.owner_references = None;
+    let status = scene.decide().status;
+    let (phase, reason, message) = told(&status);
+    assert_eq!((phase, reason), (Some(BackupPhase::Failed), "NameTaken"));
+    assert!(message.contains("another Job nightly "), "{message}");
+    // One that only names this backup is not its own either.
+    let mut scene = Scene::running(None, &[]);
+    scene.job.as_mut().unwrap().owner_references_mut()[0].controller = None;
     assert_eq!(told(&scene.decide().status).1, "NameTaken");
     let mut scene = Scene::running(None, &[]);
     scene.job = None;
     let decision = scene.decide();
     assert_eq!((told(&decision.status).1, decision.step), ("JobGone", Step::Wait));
+}
+
+#[test]
+fn the_job_of_an_earlier_backup_of_that_name_is_waited_for_and_not_for_ever() {
+    type Change = fn(&mut Job);
+    let earlier: [Change; 2] = [
+        |job| job.owner_references_mut()[0].uid = "earlier".into(),
+        |job| {
+            job.metadata.owner_references = None;
+            job.metadata.deletion_timestamp = Some(Time(CREATED));
+        },
+    ];
+    for change in earlier {
+        let complete = pod(1, &complete().to_string(), 0);
+        let mut scene = Scene::running(Some(("Complete", "")), &[complete]);
+        change(scene.job.as_mut().unwrap());
+        scene.backup.status = None;
+        let decision = scene.decide();
+        let (phase, reason, message) = told(&decision.status);
+        assert_eq!((phase, reason, &decision.step), (Some(BackupPhase::Pending), "NameTaken", &Step::Wait));
+        assert!(message.contains("An earlier Job nightly is still being deleted."), "{message}");
+        scene.job = None;
+        assert!(matches!(scene.decide().step, Step::Create { .. }));
+        // Nobody collects it.
+        let mut scene = Scene::running(None, &[]);
+        change(scene.job.as_mut().unwrap());
+        (scene.backup.status, scene.minutes) = (None, 60);
+        assert_eq!(told(&scene.decide().status).0, Some(BackupPhase::Failed));
+    }
+}
+
+/// A pod that this Job has made.
+pub fn put_pod(api: &FakeApi, job: &str, mut pod: Value) {
+    let uid = &api.object(job)["metadata"]["uid"];
+    pod["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "nightly", "uid": uid, "controller": true }]);
+    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod);
+}
+
+#[tokio::test]
+async fn what_an_earlier_backup_of_that_name_left_is_not_taken_for_its_own() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+    // Deleted and created again, before Kubernetes has collected what the first one owned.
+    let mut again = api.object(BACKUP);
+    (again["metadata"]["uid"], again["status"]) = (json!("another"), Value::Null);
+    api.put(BACKUP, again);
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"]["conditions"][0]["reason"], "NameTaken");
+    // The Job goes before its pods.
+    api.remove(JOB);
+    look(&api, &driver).await;
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
+    put_pod(&api, JOB, pod(2, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"]["phase"], "Complete");
 }
 
 pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
@@ -338,7 +407,7 @@ async fn from_its_creation_to_its_end() {
     assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
     look(&api, &driver).await;
     assert_eq!(api.written().len(), 2, "nothing has changed");
-    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod(1, &complete().to_string(), 0));
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
     look(&api, &driver).await;
     look(&api, &driver).await;
     assert_eq!(api.written().len(), 3);

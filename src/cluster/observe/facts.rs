@@ -8,14 +8,12 @@ use quorate_crds::names::ANNOTATION_CLUSTER_UID;
 use quorate_statemachine::{Home, Millis, NodeName, NodeSight, Uid};
 use serde_json::Value;
 
+use crate::ownership::owner_uid;
+
 /// The taint by which a user declares that nothing runs on a node any more (KEP-2268).
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// The label by which most volumes name their node.
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
-
-pub(super) fn owner_of(object: &impl ResourceExt) -> Option<String> {
-    object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
-}
 
 /// A member's claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +63,7 @@ pub struct SecretFacts {
 impl SecretFacts {
     /// What matters of a Secret, or of its metadata. `None` for one without a version, which no API server sends.
     pub fn of(secret: &impl ResourceExt) -> Option<Self> {
-        Some(Self { owner: owner_of(secret), version: secret.resource_version()? })
+        Some(Self { owner: owner_uid(secret), version: secret.resource_version()? })
     }
 }
 

@@ -16,10 +16,11 @@ use quorate_crds::names::{
 use quorate_statemachine::{Image, Millis, NodeName, PodStage, Release, TemplateHash, Uid, Version};
 
 use super::cache::Key;
-use super::facts::{millis, owner_of};
+use super::facts::millis;
 use super::trials::TrialFacts;
 use super::trouble::{self, Told};
 use crate::cluster::render::{self, Begin, ETCD_CONTAINER, RESTORE_CONTAINER};
+use crate::ownership::owner_uid;
 
 /// A pod of a cluster's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +131,7 @@ impl PodFacts {
         let ticket = ticket_of(pod);
         Some(Self {
             resource_version: pod.resource_version().unwrap_or_default(),
-            owner: owner_of(pod),
+            owner: owner_uid(pod),
             created: pod.metadata.creation_timestamp.as_ref().map(|t| millis(t.0)).unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).map(NodeName::new),
             ip: status.and_then(|s| s.pod_ip.as_ref()).and_then(|ip| ip.parse().ok()),

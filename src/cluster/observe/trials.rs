@@ -6,10 +6,11 @@ use kube::ResourceExt;
 use quorate_crds::names::{ANNOTATION_TEMPLATE, ANNOTATION_TRIAL_OF};
 use quorate_statemachine::{Millis, NodeName, Outcome, Release, Serial, TemplateHash, Trial, Trouble, Uid};
 
-use super::facts::{millis, owner_of};
+use super::facts::millis;
 use super::pods::{annotation, etcd_status_of, release_of};
 use super::trouble;
 use crate::cluster::render;
+use crate::ownership::owner_uid;
 
 /// The pod of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl TrialFacts {
         Some(Self {
             name: pod.name_any(),
             uid: Uid::new(pod.metadata.uid.as_deref()?),
-            owner: owner_of(pod),
+            owner: owner_uid(pod),
             created: pod.metadata.creation_timestamp.as_ref().map(|time| millis(time.0)).unwrap_or_default(),
             member: annotation(pod, ANNOTATION_TRIAL_OF)?.to_owned(),
             release: release_of(pod, None)?,

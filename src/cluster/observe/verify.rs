@@ -52,15 +52,15 @@ pub async fn look(kube: &Kube, cluster: &EtcdCluster, earlier: &Proofs) -> Proof
 
 async fn newest(kube: &Kube, cluster: &EtcdCluster) -> Result<Option<Attempt>, Error> {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-    let jobs = kube.list::<Job>(&namespace, &format!("{}={name}", names::LABEL_VERIFY)).await?;
-    let Some((ended, job, end)) = jobs.iter().filter_map(ended).max_by_key(|(ended, ..)| *ended) else {
+    let all = kube.list::<Job>(&namespace, &format!("{}={name}", names::LABEL_VERIFY)).await?;
+    let Some((ended, job, end)) = all.iter().filter_map(ended).max_by_key(|(ended, ..)| *ended) else {
         return Ok(None);
     };
     let told = cluster.status.as_ref().and_then(|status| status.backup.as_ref()?.last_verified.as_ref()?.time.as_ref());
     if told.is_some_and(|told| told.0 >= ended) {
         return Ok(None);
     }
-    let pods = kube.list::<Pod>(&namespace, &format!("{}={}", names::LABEL_JOB, job.name_any())).await?;
+    let pods = jobs::pods(kube, job).await?;
     Ok(Some(Attempt { ended, result: result(end, &pods) }))
 }
 
