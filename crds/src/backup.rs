@@ -80,8 +80,8 @@ pub struct EtcdBackupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_minutes: Option<i32>,
     /// What becomes of the backup in the store when this object is deleted, also by `ttlMinutes`. `Retain`: it stays.
-    /// `Delete`: a Job deletes it first. If that can't be done within ten minutes the object goes all the same, and an event
-    /// names what is left.
+    /// `Delete`: a Job deletes it first. If that can't be done, the object goes all the same after half an hour at most, and
+    /// an event names what is left.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }

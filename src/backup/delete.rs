@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, Reason};
+use quorate_crds::{BackupPhase, ConditionType, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, Reason};
 
 use super::decide::sentence;
 use super::status::{Now, Told, going_away};
@@ -15,6 +15,9 @@ use crate::ownership::{Holder, holder, is_owned};
 /// How long is waited for what a Job needs, and how long it may try then. An object that can't be deleted blocks the
 /// deletion of its namespace.
 pub const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
+/// How long all of it may take: [`PATIENCE`] for what the Job needs and once more for the Job, and as long for Kubernetes to
+/// end it. One that is suspended, or whose pod was on a node that died, may never end.
+pub const LONGEST: SignedDuration = PATIENCE.saturating_mul(3);
 
 /// What was seen.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +80,7 @@ pub fn decide(seen: Seen<'_>) -> Step {
 
 fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {
     let words = jobs::last_words(seen.pods).or_else(|| jobs::trouble(seen.pods));
+    let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
     match jobs::end(job) {
         Some((End::Complete, _)) => {
             let sentence = format!("The backup {manifest} was deleted from its store.");
@@ -84,9 +88,18 @@ fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {
         }
         Some((End::Failed, why)) => left(seen, manifest, &words.or_else(|| why.message.clone()).unwrap_or_default()),
         None => {
-            let words = words.map(|words| format!(" It is tried again. {}", sentence(&words))).unwrap_or_default();
+            let words = match words {
+                _ if suspended => format!(" Job {} is suspended.", job.name_any()),
+                Some(words) => format!(" It is tried again. {}", sentence(&words)),
+                None => String::new(),
+            };
             let told = Told::new(Reason::BackupDeleting, format!("The backup is being deleted from its store.{words}"));
-            Step::Wait(going_away(seen.at(), BackupPhase::Deleting, &told))
+            let waiting = going_away(seen.at(), BackupPhase::Deleting, &told);
+            if waited(seen, &waiting) < LONGEST {
+                return Step::Wait(waiting);
+            }
+            let why = format!("Job {} has not ended within {LONGEST:#}.{words}", job.name_any());
+            left(seen, manifest, &why)
         }
     }
 }
@@ -115,12 +128,14 @@ pub fn hindered(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
     );
     let phase = seen.backup.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::Complete);
     let waiting = going_away(seen.at(), phase, &Told::new(Reason::BackupDeleting, words));
-    // Since when it is waited: not since the deletion, at which no operator may have been there.
-    let since = waiting.conditions.iter().find(|one| one.type_ == "Reconciling").map(|one| one.last_transition_time.0);
-    if since.is_some_and(|since| seen.now.duration_since(since) >= PATIENCE) {
-        return left(seen, manifest, why);
-    }
-    Step::Wait(waiting)
+    if waited(seen, &waiting) < PATIENCE { Step::Wait(waiting) } else { left(seen, manifest, why) }
+}
+
+/// How long it has been waited already: not since the deletion, at which no operator may have been there.
+fn waited(seen: Seen<'_>, waiting: &EtcdBackupStatus) -> SignedDuration {
+    let kind = ConditionType::Reconciling.as_str();
+    let since = waiting.conditions.iter().find(|one| one.type_ == kind).map(|one| one.last_transition_time.0);
+    since.map(|since| seen.now.duration_since(since)).unwrap_or_default()
 }
 
 /// Whether the sidecars of its cluster record at the same place. They go on in the newest generation that they find, so

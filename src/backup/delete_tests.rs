@@ -10,7 +10,7 @@ use quorate_crds::{
 };
 use serde_json::{Value, json};
 
-use super::delete::{PATIENCE, Seen, Step, decide, hindered, left};
+use super::delete::{LONGEST, PATIENCE, Seen, Step, decide, hindered, left};
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
 use super::tests::{BACKUP, JOB, driver, look, order, put_pod, served};
 use super::{job, status};
@@ -125,6 +125,32 @@ fn the_job_tells_how_it_went() {
     assert!(words.contains("s3://bucket/etcd. The store refuses the credentials."), "{words}");
     let words = Scene::with_job(Some("Failed"), &[]).leaves(Reason::BackupLeft);
     assert!(words.ends_with("Of the Job."), "{words}");
+}
+
+#[test]
+fn a_job_that_does_not_end_is_waited_for_and_not_for_ever() {
+    let failed = pod(1, "the store refuses the credentials", 1);
+    let tries = Scene::with_job(None, &[failed]);
+    let mut suspended = Scene::with_job(None, &[]);
+    suspended.job.as_mut().unwrap().spec.as_mut().unwrap().suspend = Some(true);
+    // On a node that is dead.
+    let silent = Scene::with_job(None, &[]);
+    for (mut scene, words) in [(tries, "refuses"), (suspended, "nightly-delete is suspended"), (silent, "")] {
+        // What it needed was waited for, too.
+        scene.secret_missing = true;
+        let job = scene.job.take();
+        scene.waits();
+        scene.now += PATIENCE - SignedDuration::from_secs(1);
+        scene.secret_missing = false;
+        scene.job = job;
+        let (_, told) = scene.waits();
+        assert!(told.contains(words), "{told}");
+        scene.now += LONGEST - PATIENCE;
+        scene.waits();
+        scene.now += SignedDuration::from_secs(1);
+        let told = scene.leaves(Reason::BackupLeft);
+        assert!(told.contains("Job nightly-delete has not ended within 30m") && told.contains(words), "{told}");
+    }
 }
 
 #[test]
