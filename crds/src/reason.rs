@@ -193,7 +193,8 @@ reasons! {
     /// The backup is in the store, whole and proved. Nothing to do.
     BackupComplete,
     /// The object is being deleted, and before it the backup in the store, as `spec.deletionPolicy` says. If it waits for
-    /// something, the message names it. Nothing to do; to keep the backup, set `spec.deletionPolicy` to `Retain`.
+    /// something, the message names it. Nothing to do; to keep the backup, set `spec.deletionPolicy` to `Retain` before its Job
+    /// has begun.
     BackupDeleting,
     /// The backup was deleted from the store. Nothing to do.
     BackupDeleted,

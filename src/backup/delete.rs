@@ -59,13 +59,14 @@ pub enum Step {
 /// Decides.
 pub fn decide(seen: Seen<'_>) -> Step {
     let status = seen.backup.status.clone().unwrap_or_default();
-    let (DeletionPolicy::Delete, Some(manifest), Some(hash)) =
-        (seen.backup.spec.deletion_policy, status.manifest, status.hash)
-    else {
-        return Step::Release(None);
-    };
+    let (Some(manifest), Some(hash)) = (status.manifest, status.hash) else { return Step::Release(None) };
     if let Some(job) = seen.job.filter(|job| is_owned(*job, seen.backup)) {
         return of_job(seen, job, &manifest);
+    }
+    if seen.backup.spec.deletion_policy == DeletionPolicy::Retain {
+        // Its Job may be gone again.
+        let begun = status.phase == Some(BackupPhase::Deleting);
+        return if begun { kept_late(seen, &manifest) } else { Step::Release(None) };
     }
     if is_recorded_on(seen) {
         let why = "The continuous backup of its cluster is at the same address and may go on from it.";
@@ -87,6 +88,7 @@ fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {
             Step::Release(Some(Told::new(Reason::BackupDeleted, sentence)))
         }
         Some((End::Failed, why)) => left(seen, manifest, &words.or_else(|| why.message.clone()).unwrap_or_default()),
+        None if seen.backup.spec.deletion_policy == DeletionPolicy::Retain => kept_late(seen, manifest),
         None => {
             let words = match words {
                 _ if suspended => format!(" Job {} is suspended.", job.name_any()),
@@ -150,12 +152,27 @@ fn is_recorded_on(seen: Seen<'_>) -> bool {
 
 /// The object goes, and what it stood for stays.
 pub fn left(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
-    let location = seen.backup.status.as_ref().and_then(|status| status.location.as_deref()).unwrap_or("its store");
+    let location = seen.location();
     let words = format!("The backup {manifest} was not deleted, or not whole, from {location}. {}", sentence(why));
     Step::Release(Some(Told::new(Reason::BackupLeft, words)))
 }
 
+/// The object goes, and what it stood for is to stay after all. Its Job deletes the manifest first, and goes with the object.
+fn kept_late(seen: Seen<'_>, manifest: &str) -> Step {
+    let location = seen.location();
+    let words = format!(
+        "The backup {manifest} may be gone from {location}, in whole or in part: spec.deletionPolicy was set to Retain when \
+         a Job had begun to delete it. See with quorate-agent list whether it is there; what is left of one that is not, \
+         quorate-agent delete removes."
+    );
+    Step::Release(Some(Told::new(Reason::BackupLeft, words)))
+}
+
 impl<'a> Seen<'a> {
+    fn location(self) -> &'a str {
+        self.backup.status.as_ref().and_then(|status| status.location.as_deref()).unwrap_or("its store")
+    }
+
     fn at(self) -> Now<'a> {
         Now { backup: self.backup, time: self.now }
     }

@@ -114,6 +114,28 @@ fn what_is_to_be_kept_or_never_came_about_lets_the_object_go_at_once() {
 }
 
 #[test]
+fn what_is_to_be_kept_too_late_may_be_gone_and_that_is_said() {
+    let kept = |mut scene: Scene| {
+        scene.backup.spec.deletion_policy = DeletionPolicy::Retain;
+        scene
+    };
+    let words = kept(Scene::with_job(None, &[])).leaves(Reason::BackupLeft);
+    assert!(words.contains("may be gone from s3://bucket/etcd") && words.contains("set to Retain"), "{words}");
+    // Whoever wanted to stop it deleted the Job.
+    let mut scene = Scene::with_job(None, &[]);
+    scene.waits();
+    scene.job = None;
+    assert!(kept(scene).leaves(Reason::BackupLeft).contains("may be gone"));
+    kept(Scene::with_job(Some("Complete"), &[])).leaves(Reason::BackupDeleted);
+    assert!(kept(Scene::with_job(Some("Failed"), &[])).leaves(Reason::BackupLeft).contains("Of the Job."));
+    // It only waited for a Job to be possible.
+    let mut scene = Scene::new();
+    scene.secret_missing = true;
+    scene.waits();
+    assert_eq!(decide(kept(scene).seen()), Step::Release(None));
+}
+
+#[test]
 fn the_job_tells_how_it_went() {
     let failed = pod(1, "the store refuses the credentials", 1);
     let mut scene = Scene::with_job(None, std::slice::from_ref(&failed));
