@@ -91,11 +91,11 @@ pub struct Verification {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// `Proved` or `Failed`.
+    /// `Proved`; `Failed`; or `Unknown` when its Job has ended well and was gone before what it said was read.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     #[schemars(schema_with = "text")]
     pub result: Option<VerificationResult>,
-    /// Why it has failed.
+    /// Why it has failed, or is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// When it was last proved: by this attempt, or by an earlier one.
@@ -218,6 +218,8 @@ words! {
         Proved,
         /// It was not.
         Failed,
+        /// Its Job has ended well, but nobody has read what it said.
+        Unknown,
     }
 }
 

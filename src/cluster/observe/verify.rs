@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::{Job, JobCondition};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_backup::care::{Proved, Report};
@@ -12,7 +12,7 @@ use quorate_crds::{EtcdCluster, names};
 
 use super::facts::to_seconds;
 use crate::api::{Error, Kube};
-use crate::jobs;
+use crate::jobs::{self, End};
 
 /// The shortest time between two looks.
 const EVERY: Duration = Duration::from_secs(20);
@@ -31,8 +31,19 @@ pub struct Proofs {
 pub struct Attempt {
     /// When.
     pub ended: Timestamp,
-    /// What was restored, or why nothing was.
-    pub result: Result<Proved, String>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// This was restored.
+    Proved(Proved),
+    /// Nothing was, for this reason.
+    Failed(String),
+    /// The Job has ended well, but its pod is gone: what was restored is not known.
+    Unread,
 }
 
 /// Looks for those of a cluster that is to have them, or gives what was found a moment ago.
@@ -53,7 +64,8 @@ pub async fn look(kube: &Kube, cluster: &EtcdCluster, earlier: &Proofs) -> Proof
 async fn newest(kube: &Kube, cluster: &EtcdCluster) -> Result<Option<Attempt>, Error> {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     let all = kube.list::<Job>(&namespace, &format!("{}={name}", names::LABEL_VERIFY)).await?;
-    let Some((ended, job, end)) = all.iter().filter_map(ended).max_by_key(|(ended, ..)| *ended) else {
+    let Some((ended, job)) = all.iter().filter_map(|job| Some((ended(job)?, job))).max_by_key(|(ended, _)| *ended)
+    else {
         return Ok(None);
     };
     let told = cluster.status.as_ref().and_then(|status| status.backup.as_ref()?.last_verified.as_ref()?.time.as_ref());
@@ -61,26 +73,30 @@ async fn newest(kube: &Kube, cluster: &EtcdCluster) -> Result<Option<Attempt>, E
         return Ok(None);
     }
     let pods = jobs::pods(kube, job).await?;
-    Ok(Some(Attempt { ended, result: result(end, &pods) }))
+    Ok(outcome(job, &pods).map(|outcome| Attempt { ended, outcome }))
 }
 
-/// When and how a Job has ended, if it has.
-fn ended(job: &Job) -> Option<(Timestamp, &Job, &JobCondition)> {
+/// When a Job has ended, if it has.
+fn ended(job: &Job) -> Option<Timestamp> {
     let (_, condition) = jobs::end(job)?;
-    Some((to_seconds(condition.last_transition_time.as_ref()?.0), job, condition))
+    Some(to_seconds(condition.last_transition_time.as_ref()?.0))
 }
 
-/// What its pods say.
-fn result(end: &JobCondition, pods: &[Pod]) -> Result<Proved, String> {
-    match jobs::report(pods, |report| matches!(report, Report::Proved(_))) {
-        Some(Report::Proved(proved)) => Ok(proved),
-        Some(Report::Failed { message }) => Err(message),
+/// What came of a Job that has ended, by what its pods say.
+fn outcome(job: &Job, pods: &[Pod]) -> Option<Outcome> {
+    let (end, condition) = jobs::end(job)?;
+    let report = jobs::report(pods, |report| matches!(report, Report::Proved(_)));
+    Some(match (report, end) {
+        (Some(Report::Proved(proved)), _) => Outcome::Proved(proved),
+        // What is left is the word of an earlier try.
+        (Some(Report::Failed { .. }) | None, End::Complete) => Outcome::Unread,
+        (Some(Report::Failed { message }), End::Failed) => Outcome::Failed(message),
         // Ended by others: evicted, out of memory, out of time.
-        None => {
-            let of_job = || end.message.clone().or_else(|| end.reason.clone());
-            Err(jobs::trouble(pods).or_else(of_job).unwrap_or_else(|| "its Job says nothing".to_owned()))
+        (None, End::Failed) => {
+            let of_job = || condition.message.clone().or_else(|| condition.reason.clone());
+            Outcome::Failed(jobs::trouble(pods).or_else(of_job).unwrap_or_else(|| "its Job says nothing".to_owned()))
         }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -89,35 +105,50 @@ mod tests {
 
     use super::*;
 
-    fn job(name: &str, condition: &Value) -> Job {
-        serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "conditions": [condition] } }))
-            .unwrap()
+    fn job(end: &str) -> Job {
+        let condition = json!({ "type": end, "status": "True", "lastTransitionTime": "2026-01-01T03:31:00Z",
+            "message": "of the Job" });
+        serde_json::from_value(json!({ "metadata": {}, "status": { "conditions": [condition] } })).unwrap()
     }
 
-    fn condition(kind: &str, at: &str) -> Value {
-        json!({ "type": kind, "status": "True", "lastTransitionTime": at, "message": "of the Job" })
+    fn of(end: &str, said: &[Value]) -> Outcome {
+        let pod = |said: &Value| {
+            let container = json!({ "name": "agent", "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
+                "state": { "terminated": said } });
+            serde_json::from_value(
+                json!({ "metadata": { "name": "p" }, "status": { "containerStatuses": [container] } }),
+            )
+            .unwrap()
+        };
+        outcome(&job(end), &said.iter().map(pod).collect::<Vec<_>>()).unwrap()
     }
 
-    fn terminated(state: &Value) -> Pod {
-        let container =
-            json!({ "name": "agent", "image": "x", "imageID": "x", "ready": false, "restartCount": 0, "state": state });
-        serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": { "containerStatuses": [container] } }))
-            .unwrap()
+    fn words(words: &Value) -> Value {
+        json!({ "exitCode": 1, "message": words.to_string() })
+    }
+
+    fn damaged() -> Value {
+        words(&json!({ "outcome": "failed", "message": "a/b/c/full is damaged" }))
     }
 
     #[test]
     fn the_agents_words_are_told_and_without_them_those_of_whoever_ended_it() {
-        let failed = job("x", &condition("Failed", "2026-01-01T03:31:00Z"));
-        let of = |pods: &[Pod]| result(ended(&failed).unwrap().2, pods);
-        let words =
-            |words: &Value| terminated(&json!({ "terminated": { "exitCode": 1, "message": words.to_string() } }));
-        let proved = json!({ "outcome": "proved", "generation": "a/b/c", "revision": 41, "entries": 7, "eventsApplied": 2,
-            "databaseBytes": 100, "seconds": 0.5 });
-        assert_eq!(of(&[words(&proved)]).unwrap().revision, 41);
-        let damaged = json!({ "outcome": "failed", "message": "a/b/c/full is damaged" });
-        assert_eq!(of(&[words(&damaged)]).unwrap_err(), "a/b/c/full is damaged");
-        let killed = terminated(&json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled" } }));
-        assert!(of(&[killed]).unwrap_err().ends_with("OOMKilled"));
-        assert_eq!(of(&[]).unwrap_err(), "of the Job");
+        let proved = words(&json!({ "outcome": "proved", "generation": "a/b/c", "revision": 41, "entries": 7,
+            "eventsApplied": 2, "databaseBytes": 100, "seconds": 0.5 }));
+        let Outcome::Proved(proved) = of("Complete", &[damaged(), proved]) else { panic!("it was proved") };
+        assert_eq!(proved.revision, 41);
+        assert_eq!(of("Failed", &[damaged()]), Outcome::Failed("a/b/c/full is damaged".into()));
+        let killed = json!({ "exitCode": 137, "reason": "OOMKilled" });
+        let Outcome::Failed(killed) = of("Failed", &[killed]) else { panic!("it was killed") };
+        assert!(killed.ends_with("OOMKilled"), "{killed}");
+        assert_eq!(of("Failed", &[]), Outcome::Failed("of the Job".into()));
+    }
+
+    #[test]
+    fn what_has_ended_well_has_not_failed_though_its_words_are_gone() {
+        for left in [vec![], vec![damaged()], vec![json!({ "exitCode": 0 })]] {
+            assert_eq!(of("Complete", &left), Outcome::Unread);
+        }
+        assert!(ended(&job("Complete")).is_some() && ended(&job("FailureTarget")).is_none());
     }
 }

@@ -6,7 +6,10 @@ use quorate_crds::{EtcdCluster, Reason, Verification, VerificationResult};
 
 use super::sentences::Told;
 use crate::cluster::observe::Observed;
-use crate::cluster::observe::verify::Attempt;
+use crate::cluster::observe::verify::{Attempt, Outcome};
+
+/// What is told of an attempt that has ended well and said nothing that was read.
+const UNREAD: &str = "The Job has ended well, and its pod was gone before its result was read.";
 
 /// What the status tells of the last attempt.
 fn told(cluster: &EtcdCluster) -> Option<&Verification> {
@@ -17,26 +20,28 @@ fn told(cluster: &EtcdCluster) -> Option<&Verification> {
 pub fn state(observed: &Observed) -> Option<Verification> {
     observed.cluster.spec.backup.as_ref()?.verify.as_ref()?;
     let before = told(&observed.cluster);
-    let Some(Attempt { ended, result }) = &observed.proofs.newest else { return before.cloned() };
+    let Some(Attempt { ended, outcome }) = &observed.proofs.newest else { return before.cloned() };
     if before.is_some_and(|before| before.time.as_ref().is_some_and(|time| time.0 >= *ended)) {
         return before.cloned();
     }
     let time = Some(Time(*ended));
-    Some(match result {
-        Ok(proved) => Verification {
+    let earlier = |result, message| Verification {
+        time: time.clone(),
+        result: Some(result),
+        message: Some(message),
+        proved_at: before.and_then(|before| before.proved_at.clone()),
+        revision: before.and_then(|before| before.revision),
+    };
+    Some(match outcome {
+        Outcome::Proved(proved) => Verification {
             result: Some(VerificationResult::Proved),
             message: None,
             proved_at: time.clone(),
             revision: i64::try_from(proved.revision).ok(),
             time,
         },
-        Err(message) => Verification {
-            time,
-            result: Some(VerificationResult::Failed),
-            message: Some(message.clone()),
-            proved_at: before.and_then(|before| before.proved_at.clone()),
-            revision: before.and_then(|before| before.revision),
-        },
+        Outcome::Failed(message) => earlier(VerificationResult::Failed, message.clone()),
+        Outcome::Unread => earlier(VerificationResult::Unknown, UNREAD.into()),
     })
 }
 
@@ -44,7 +49,7 @@ pub fn state(observed: &Observed) -> Option<Verification> {
 pub fn fault(observed: &Observed) -> Option<Told> {
     let Verification { time, result, message, proved_at, revision: _ } = state(observed)?;
     match result? {
-        VerificationResult::Proved => None,
+        VerificationResult::Proved | VerificationResult::Unknown => None,
         VerificationResult::Failed => {
             let at = time.map(|time| format!(" at {}", time.0)).unwrap_or_default();
             let last =
@@ -71,6 +76,7 @@ mod tests {
     use super::super::fixture::{after, healthy};
     use super::*;
 
+    /// An attempt that ended in this second: well, with a revision that is 0 if nobody has read it, or not.
     fn observed(found: Option<(i64, Result<u64, &str>)>) -> Observed {
         let mut observed = healthy();
         let mut object = (*observed.cluster).clone();
@@ -79,14 +85,18 @@ mod tests {
         observed.cluster = Arc::new(object);
         observed.proofs.newest = found.map(|(second, result)| Attempt {
             ended: Timestamp::constant(second, 0),
-            result: result.map_err(str::to_owned).map(|revision| Proved {
-                generation: "a/b/c".into(),
-                revision,
-                entries: 1,
-                events_applied: 0,
-                database_bytes: 1,
-                seconds: 1.0,
-            }),
+            outcome: match result {
+                Ok(0) => Outcome::Unread,
+                Ok(revision) => Outcome::Proved(Proved {
+                    generation: "a/b/c".into(),
+                    revision,
+                    entries: 1,
+                    events_applied: 0,
+                    database_bytes: 1,
+                    seconds: 1.0,
+                }),
+                Err(message) => Outcome::Failed(message.into()),
+            },
         });
         observed
     }
@@ -113,6 +123,20 @@ mod tests {
             assert_eq!(state(&then(&failed, silent)), Some(shown.clone()));
         }
         assert!(fault(&then(&failed, Some((30, Ok(50))))).is_none());
+    }
+
+    #[test]
+    fn what_was_not_read_neither_proves_nor_fails() {
+        let proved = observed(Some((10, Ok(41))));
+        let unread = then(&proved, Some((20, Ok(0))));
+        let shown = state(&unread).unwrap();
+        assert_eq!((shown.result, shown.revision), (Some(VerificationResult::Unknown), Some(41)));
+        assert_eq!((proved_at(&unread), fault(&unread).is_some()), (Some(Timestamp::constant(10, 0)), false));
+        // It did end well, so an earlier failure is over; when it is proved next is not known.
+        let failed = observed(Some((10, Err("no"))));
+        let unread = then(&failed, Some((20, Ok(0))));
+        assert_eq!((proved_at(&unread), fault(&unread).is_some()), (None, false));
+        assert!(fault(&then(&unread, Some((30, Err("no"))))).is_some());
     }
 
     #[test]
