@@ -230,8 +230,8 @@ reasons! {
     JobGone,
     /// The Job has ended well and its result was not seen. `quorate-agent list` shows whether the backup is there.
     ResultUnknown,
-    /// A Job that Quorate did not create has the name that its own would have; the message says which. Delete it, or choose
-    /// another name for the backup. An earlier Job of that name that is being deleted is waited for.
+    /// A Job or CronJob that Quorate did not create has the name that its own would have; the message says which. Delete it, or
+    /// choose another name for the backup. An earlier one of Quorate's that is being deleted is waited for.
     NameTaken,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,

@@ -171,9 +171,34 @@ async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
     assert!(status["ledger"].is_null(), "{status}");
 }
 
+const CRON_JOB: &str = "/apis/batch/v1/namespaces/ns/cronjobs/db-verify";
+
+#[tokio::test]
+async fn a_cron_job_that_somebody_else_made_is_left_alone_with_and_without_our_label() {
+    for labels in [json!({}), json!({ "quorate.dev/cluster": "db" })] {
+        let api = FakeApi::default();
+        let mut wished = object();
+        wished["spec"]["backup"] = json!({ "store": { "address": "s3://b" }, "verify": { "schedule": "30 3 * * *" } });
+        api.put(CLUSTER, wished);
+        api.put(
+            CRON_JOB,
+            json!({ "metadata": { "name": "db-verify", "labels": labels }, "spec": { "schedule": "own" } }),
+        );
+        let before = api.object(CRON_JOB);
+        let driver = driver(&api, Claim::forever());
+        let seen: CronJob = serde_json::from_value(json!({ "metadata": before["metadata"] })).unwrap();
+        driver.observer.watched.cron_jobs.take(Event::Apply(seen), facts::furniture);
+        rounds(&driver, &api).await.unwrap();
+        let mut changed = api.object(CLUSTER);
+        changed["spec"]["backup"]["verify"] = Value::Null;
+        api.put(CLUSTER, changed);
+        rounds(&driver, &api).await.unwrap();
+        assert_eq!(api.object(CRON_JOB), before);
+    }
+}
+
 #[tokio::test]
 async fn what_proves_the_backup_comes_and_goes_with_the_wish_for_it() {
-    const CRON_JOB: &str = "/apis/batch/v1/namespaces/ns/cronjobs/db-verify";
     let api = FakeApi::default();
     let mut wished = object();
     wished["spec"]["backup"] = json!({ "store": { "address": "s3://b" }, "verify": { "schedule": "30 3 * * *" } });

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use super::{Acting, Stop};
 use crate::api::{Error, Namespaced};
 use crate::cluster::observe::facts::ClaimFacts;
+use crate::cluster::observe::verify;
 use crate::cluster::render;
+use crate::ownership::Holder;
 
 /// What this process applied last for one cluster, by kind and name: the hash of each object. A field that the spec no
 /// longer asks for is not missed by a comparison with the live object, but by this.
@@ -62,7 +64,7 @@ impl Acting<'_> {
         let name = quorate_crds::names::verification(self.cluster.name);
         let live = self.observed.furniture.cron_jobs.get(&name);
         if let Some(job) = render::verification(&self.cluster, &self.actor.agent.image) {
-            let due = furnished.due("verification", &job, live);
+            let due = furnished.due("verification", &job, live) && (live.is_some() || self.may_schedule().await?);
             return self.apply_if(due, &job).await.inspect_err(|_| furnished.forget("verification"));
         }
         let Some(live) = live else { return Ok(()) };
@@ -72,6 +74,15 @@ impl Acting<'_> {
             Err(error) if !error.is_not_found() => Err(error),
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    /// Whether the CronJob's name is free, or our own: what somebody else made is never taken over.
+    async fn may_schedule(&self) -> Result<bool, Error> {
+        let holder = verify::schedule_holder(&self.actor.kube, &self.observed.cluster).await?;
+        Ok(match holder {
+            None | Some(Holder::Us) => true,
+            Some(Holder::Nobody | Holder::Stranger) => false,
+        })
     }
 
     async fn apply_if<K: Namespaced>(&self, due: bool, object: &K) -> Result<(), Error> {

@@ -153,10 +153,11 @@ impl Observer {
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
         let addresses_of_pods = addresses(&cluster, &pods);
+        let cron_job = self.own_cron_jobs(&cluster).remove(&names::verification(&key.name));
         let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
             archive::ask(&cluster, &pods, archives),
-            verify::look(&self.kube, &cluster, proofs),
+            verify::look(&self.kube, &cluster, cron_job.as_ref(), proofs),
         );
         said.recall(earlier);
         if let Some(access) = tls.access.as_ref().filter(|_| overall::is_due(&cluster, &pods, &said)) {
@@ -248,11 +249,9 @@ impl Observer {
             trials: trials.iter().map(|(serial, trial)| trial.in_words_of_plan(*serial)).collect(),
         };
         let key = key(&cluster);
-        let furniture = Furniture {
-            services: self.watched.services.of(&key),
-            budgets: self.watched.budgets.of(&key),
-            cron_jobs: self.watched.cron_jobs.of(&key),
-        };
+        let cron_jobs = self.own_cron_jobs(&cluster);
+        let furniture =
+            Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key), cron_jobs };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
         Ok(Observed {
@@ -270,6 +269,17 @@ impl Observer {
             proofs,
             backup,
         })
+    }
+
+    /// What proves the backup of this very object: another CronJob of that name may carry its label.
+    fn own_cron_jobs(&self, cluster: &EtcdCluster) -> BTreeMap<String, Value> {
+        let mut all = self.watched.cron_jobs.of(&key(cluster));
+        all.retain(|_, job| {
+            let owners = job["metadata"]["ownerReferences"].as_array();
+            let uid = cluster.metadata.uid.as_deref();
+            owners.into_iter().flatten().any(|owner| owner["controller"] == true && owner["uid"].as_str() == uid)
+        });
+        all
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.

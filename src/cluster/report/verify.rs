@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use quorate_crds::{EtcdCluster, Reason, Verification, VerificationResult};
+use kube::ResourceExt;
+use quorate_crds::{EtcdCluster, Reason, Verification, VerificationResult, names};
 
 use super::sentences::Told;
 use crate::cluster::observe::Observed;
@@ -45,8 +46,19 @@ pub fn state(observed: &Observed) -> Option<Verification> {
     })
 }
 
-/// What is wrong with the backup, by the last attempt.
+/// What is wrong with the backup, by the last attempt, or keeps it from being tried.
 pub fn fault(observed: &Observed) -> Option<Told> {
+    last_fault(observed).or_else(|| {
+        let name = observed.proofs.name_taken.then(|| names::verification(&observed.cluster.name_any()))?;
+        let sentence = format!(
+            "The continuous backup is not proved by schedule: CronJob {name} is there and does not belong to this cluster. \
+             Rename or delete it."
+        );
+        Some(Told { reason: Reason::NameTaken, sentence })
+    })
+}
+
+fn last_fault(observed: &Observed) -> Option<Told> {
     let Verification { time, result, message, proved_at, revision: _ } = state(observed)?;
     match result? {
         VerificationResult::Proved | VerificationResult::Unknown => None,
@@ -137,6 +149,18 @@ mod tests {
         let unread = then(&failed, Some((20, Ok(0))));
         assert_eq!((proved_at(&unread), fault(&unread).is_some()), (None, false));
         assert!(fault(&then(&unread, Some((30, Err("no"))))).is_some());
+    }
+
+    #[test]
+    fn a_cron_job_of_somebody_else_is_named() {
+        let mut kept_from = observed(None);
+        kept_from.proofs.name_taken = true;
+        let told = fault(&kept_from).unwrap();
+        assert!(told.reason == Reason::NameTaken && told.sentence.contains("CronJob db-verify is"), "{told:?}");
+        // What did not restore is worse.
+        let mut failed = observed(Some((10, Err("no"))));
+        failed.proofs.name_taken = true;
+        assert_eq!(fault(&failed).unwrap().reason, Reason::BackupUnproved);
     }
 
     #[test]
