@@ -65,7 +65,7 @@ pub fn deleting(order: Order<'_>, manifest: &str, hash: &str) -> Option<Job> {
 fn job(order: Order<'_>, name: String, arguments: &[&str], access: store::Access) -> Option<Job> {
     let Order { backup, cluster, deadline, image } = order;
     let pull_secrets = cluster.map(|cluster| cluster.spec.image.pull_secrets.as_slice()).unwrap_or_default();
-    let pod = agent_pod(AgentOrder { image, pull_secrets, arguments, store: &backup.spec.store, access });
+    let pod = agent_pod(AgentOrder { image, pull_secrets, arguments, store: &backup.spec.store, access, disk: None });
     let metadata = metadata(backup, name)?;
     Some(Job {
         spec: Some(JobSpec {

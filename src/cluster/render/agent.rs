@@ -1,5 +1,7 @@
 //! The pod of a Job of the agent's: what takes, deletes or proves a backup. It alone mounts the store's credentials.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Container, LocalObjectReference, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use quorate_crds::{BackupStore, LocalSecret};
@@ -28,11 +30,14 @@ pub struct AgentOrder<'a> {
     pub store: &'a BackupStore,
     /// The way to it, and to whatever else is needed.
     pub access: Access,
+    /// What it asks for of its node's disk.
+    pub disk: Option<Quantity>,
 }
 
 /// The pod. It ends when the agent does.
 pub fn agent_pod(order: AgentOrder<'_>) -> PodSpec {
-    let AgentOrder { image, pull_secrets, arguments, store, access: Access { env, mounts, volumes } } = order;
+    let AgentOrder { image, pull_secrets, arguments, store, access, disk } = order;
+    let Access { env, mounts, volumes } = access;
     let command = [&[AGENT_IN_IMAGE], arguments, &["--report", REPORT]].concat();
     let container = Container {
         name: AGENT_CONTAINER.into(),
@@ -41,7 +46,7 @@ pub fn agent_pod(order: AgentOrder<'_>) -> PodSpec {
         command: Some(command.into_iter().map(str::to_owned).collect()),
         env: Some(env),
         volume_mounts: Some(mounts),
-        resources: Some(resources()),
+        resources: Some(resources(disk)),
         security_context: Some(container_security()),
         termination_message_path: Some(REPORT.into()),
         termination_message_policy: Some("FallbackToLogsOnError".into()),
@@ -61,9 +66,11 @@ pub fn agent_pod(order: AgentOrder<'_>) -> PodSpec {
     }
 }
 
-fn resources() -> ResourceRequirements {
-    let amounts = |pairs: &[(&str, &str)]| {
-        Some(pairs.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect())
+fn resources(disk: Option<Quantity>) -> ResourceRequirements {
+    let amounts = |pairs: &[(&str, &str)]| -> BTreeMap<_, _> {
+        pairs.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
     };
-    ResourceRequirements { requests: amounts(&REQUESTS), limits: amounts(&LIMITS), claims: None }
+    let mut requests = amounts(&REQUESTS);
+    requests.extend(disk.map(|disk| ("ephemeral-storage".to_owned(), disk)));
+    ResourceRequirements { requests: Some(requests), limits: Some(amounts(&LIMITS)), claims: None }
 }

@@ -17,7 +17,7 @@ use super::{Cluster, labels, store};
 const SCRATCH: &str = "/scratch";
 /// How much larger than etcd's quota the restored database may become: it holds what was deleted or overwritten since the
 /// last full snapshot, too, of which there is a quarter of the quota at most.
-const ROOM: u64 = 2;
+const MOST: u64 = 2;
 /// The quota where the spec has none that can be read. Then no member is started either.
 const QUOTA: u64 = 8 << 30;
 /// How long it may take: 8 GiB from a slow store.
@@ -36,12 +36,17 @@ pub fn verification(cluster: &Cluster<'_>, image: &str) -> Option<CronJob> {
     access.mounts.push(mount("scratch", SCRATCH, false));
     access.volumes.push(Volume {
         name: "scratch".into(),
-        empty_dir: Some(empty_dir(room(cluster))),
+        // What takes more is evicted, alone.
+        empty_dir: Some(empty_dir(room(cluster, MOST))),
         ..Volume::default()
     });
     let arguments = ["verify", "--strict", "--scratch", SCRATCH];
     let pull_secrets = &cluster.spec.image.pull_secrets;
-    let mut pod = agent_pod(AgentOrder { image, pull_secrets, arguments: &arguments, store: &backup.store, access });
+    // What the database may take as etcd keeps it: a node without that is none for it, and the kubelet, when its disk runs
+    // short, first ends pods that take more than they asked for.
+    let disk = Some(room(cluster, 1));
+    let store = &backup.store;
+    let mut pod = agent_pod(AgentOrder { image, pull_secrets, arguments: &arguments, store, access, disk });
     pod.affinity = Some(away_from_members(cluster));
     let labels = labels([
         (names::LABEL_NAME, names::BACKUP_APP_NAME),
@@ -72,10 +77,10 @@ pub fn verification(cluster: &Cluster<'_>, image: &str) -> Option<CronJob> {
     })
 }
 
-/// The most that it may take of its node's disk: what takes more is evicted, alone.
-fn room(cluster: &Cluster<'_>) -> Quantity {
+/// Room for so many databases of the size that etcd's quota allows.
+fn room(cluster: &Cluster<'_>, times: u64) -> Quantity {
     let quota = cluster.spec.etcd.quota_bytes(&cluster.spec.storage).unwrap_or(QUOTA);
-    let mebibytes = quota.saturating_mul(ROOM).div_ceil(1 << 20);
+    let mebibytes = quota.saturating_mul(times).div_ceil(1 << 20);
     // As the API server writes it: else it would look different each time.
     if mebibytes.is_multiple_of(1024) {
         Quantity(format!("{}Gi", mebibytes / 1024))
@@ -155,12 +160,23 @@ mod tests {
 
     #[test]
     fn its_room_follows_the_quota_and_is_written_as_kubernetes_does() {
-        for (quota, room) in [("2Gi", "4Gi"), ("100Mi", "200Mi"), ("1000000000", "1908Mi"), ("8Gi", "16Gi")] {
+        for (quota, asked, most) in [
+            ("2Gi", "2Gi", "4Gi"),
+            ("100Mi", "100Mi", "200Mi"),
+            ("1000000000", "954Mi", "1908Mi"),
+            ("8Gi", "8Gi", "16Gi"),
+        ] {
             let mut spec = backed_up(Some("30 3 * * *"));
             spec.etcd.quota = Some(Quantity::new(quota));
             let job = rendered(&spec);
-            let volumes = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["volumes"];
-            assert_eq!(volumes[1]["emptyDir"]["sizeLimit"], room, "{quota}");
+            let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+            assert_eq!(pod["volumes"][1]["emptyDir"]["sizeLimit"], most, "{quota}");
+            let requests = &pod["containers"][0]["resources"]["requests"];
+            assert_eq!(
+                (&requests["ephemeral-storage"], &requests["memory"]),
+                (&json!(asked), &json!("128Mi")),
+                "{quota}"
+            );
         }
     }
 
