@@ -20,8 +20,8 @@ use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, applier};
 use kube::{Api, Client, Resource, ResourceExt};
-use quorate_crds::EtcdCluster;
 use quorate_crds::names::{FIELD_MANAGER, LABEL_CLUSTER};
+use quorate_crds::{EtcdBackup, EtcdCluster};
 use quorate_etcd::Pool;
 use quorate_statemachine::NodeName;
 use serde::de::DeserializeOwned;
@@ -31,6 +31,7 @@ use super::act::{Actor, Courier};
 use super::observe::cache::{Cache, Key};
 use super::observe::facts::{self, ClaimFacts, NodeFacts, SecretFacts};
 use super::observe::pods::AnyPod;
+use super::observe::snapshots::SnapshotFacts;
 use super::observe::{Observer, Watched, key};
 use super::render::Agent;
 use super::{Driver, Error};
@@ -92,6 +93,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, sto
         sources.children::<Service, _>(watched.clone(), |watched| &watched.services, facts::furniture),
         sources.children::<PodDisruptionBudget, _>(watched.clone(), |watched| &watched.budgets, facts::furniture),
         sources.children::<CronJob, _>(watched.clone(), |watched| &watched.cron_jobs, facts::furniture),
+        sources.children::<EtcdBackup, _>(watched.clone(), |watched| &watched.snapshots, SnapshotFacts::of),
         // Only their metadata: what they hold is read when it is needed, and ten thousand clusters have many.
         sources.children::<PartialObjectMeta<Secret>, _>(watched.clone(), |watched| &watched.secrets, SecretFacts::of),
         sources.nodes(watched, store.clone()),
@@ -160,6 +162,7 @@ pub fn lists(namespace: Option<String>) -> Lists {
         Service::kind(&()),
         PodDisruptionBudget::kind(&()),
         CronJob::kind(&()),
+        EtcdBackup::kind(&()),
         Secret::kind(&()),
         Node::kind(&()),
     ];
