@@ -8,6 +8,7 @@ mod definitions;
 mod events;
 mod jobs;
 pub mod lease;
+pub mod lists;
 pub mod metrics;
 pub mod operator;
 mod ownership;
