@@ -14,6 +14,9 @@ use crate::ownership::{Holder, holder};
 
 /// The shortest time that a Job gets, whatever was waited for before.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
+/// For how long after the time is over its Job is waited for: Kubernetes ends it, and waits for its pods. One that is
+/// suspended, or whose pod was on a node that died, may never end.
+const GRACE: SignedDuration = SignedDuration::from_mins(10);
 
 /// What was seen.
 #[derive(Debug, Clone, Copy)]
@@ -181,6 +184,20 @@ fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
             let reason =
                 if why.reason.as_deref() == Some("DeadlineExceeded") { Reason::TimedOut } else { Reason::JobFailed };
             failed(seen, &Told::new(reason, sentence(&trouble)))
+        }
+        (None, report) if left(seen) <= -GRACE => {
+            let said = report.and_then(|report| match report {
+                Report::Failed(Failure { reason: _, message }) => Some(message),
+                Report::Complete(_) => None,
+            });
+            let words = said.or_else(|| jobs::trouble(seen.pods)).map(|words| format!(" {}", sentence(&words)));
+            let told = format!(
+                "Job {} has not ended, though its time is over. See with quorate-agent list whether it stored the backup \
+                 nonetheless.{}",
+                job.name_any(),
+                words.unwrap_or_default()
+            );
+            failed(seen, &Told::new(Reason::TimedOut, told))
         }
         (None, Some(Report::Failed(Failure { reason, message }))) => {
             let told = Told::new(word(reason), format!("It is tried again. {}", sentence(&message)));

@@ -271,6 +271,21 @@ fn a_failure_is_told_in_the_agents_words() {
 }
 
 #[test]
+fn a_job_that_does_not_end_is_not_waited_for_for_ever() {
+    let refused = pod(1, &failed("StoreRefused", "the store refuses the credentials").to_string(), 3);
+    for (pods, words) in [(vec![], "Job nightly has not ended"), (vec![refused], "refuses the credentials.")] {
+        let mut scene = Scene::running(None, &pods);
+        (scene.minutes, scene.seconds) = (69, 59);
+        assert_eq!(told(&scene.show()).0, Some(BackupPhase::Running));
+        scene.seconds = 60;
+        let status = scene.show();
+        let (phase, reason, message) = told(&status);
+        assert_eq!((phase, reason), (Some(BackupPhase::Failed), "TimedOut"));
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn a_pod_that_says_nothing_is_told_about() {
     let waiting = |reason: &str| {
         let mut pod = pod(1, "", 0);
