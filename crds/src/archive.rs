@@ -35,8 +35,8 @@ pub struct ContinuousBackup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<BackupVerification>,
     /// Whether the members go to another minor version only after a snapshot: an EtcdBackup in the same store, named
-    /// `<cluster>-to-<version>-<generation>`. `Require`: if it can't be taken, the version is not changed. `Skip`: none is
-    /// taken. Changing this restarts no member.
+    /// `<cluster>-to-<version>-<generation>`. `Require`, the default: if it can't be taken, the version is not changed.
+    /// `Skip`: none is taken. Changing this restarts no member.
     #[serde(default, skip_serializing_if = "BeforeUpgrade::is_default")]
     pub before_upgrade: BeforeUpgrade,
 }
