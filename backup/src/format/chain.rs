@@ -105,6 +105,14 @@ impl Chain {
         Ok(())
     }
 
+    /// Demands that its full snapshot is still there. Who goes on with a generation has read it long ago.
+    pub async fn demand_full(&self, store: &Store) -> Result<(), ChainError> {
+        match store.size(&self.key.full()).await? {
+            Some(_) => Ok(()),
+            None => Err(ChainError::NoFull(self.key.clone())),
+        }
+    }
+
     /// The last revision in it.
     pub fn head(&self) -> Revision {
         self.links.last().map_or(self.full.revision, |link| link.delta.to)

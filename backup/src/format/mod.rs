@@ -11,7 +11,7 @@ mod manifest;
 mod names;
 mod record;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use chain::{Chain, ChainError, Link, generations};
 pub use choice::{Choice, ChoiceError, Target, choose};
