@@ -5,7 +5,7 @@ E2E         = $(CARGO) run --quiet --package quorate-e2e --
 TOOLS      := $(CURDIR)/.cache/cargo-tools
 DENY        = $(TOOLS)/bin/cargo-deny
 # Scenes at a time: each waits most of its time, and beside them two cores have to run three nodes.
-JOBS       ?= 3
+JOBS       ?= 4
 
 # Debian packages that the build needs: a program or a file, and the package that has it. protoc finds the protobuf
 # messages that etcd's import only with libprotobuf-dev, which its own package merely recommends.

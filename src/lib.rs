@@ -7,6 +7,7 @@ mod cluster;
 mod definitions;
 mod events;
 pub mod lease;
+pub mod lists;
 pub mod metrics;
 pub mod operator;
 pub mod serve;

@@ -38,10 +38,14 @@ pub enum Error {
 pub async fn run(settings: Settings) -> Result<(), Error> {
     let metrics = Arc::new(Metrics::new());
     let (stop, stopping) = watch::channel(false);
-    let (filled, ready) = watch::channel(false);
+    let namespaces: Vec<Option<String>> = match settings.namespaces.as_slice() {
+        [] => vec![None],
+        some => some.iter().cloned().map(Some).collect(),
+    };
+    let lists: Arc<[_]> = namespaces.iter().cloned().map(controller::lists).map(Arc::new).collect();
     let (mut terminate, mut interrupt) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
     let listener = serve::listen(settings.listen).await?;
-    let server = tokio::spawn(serve::serve(listener, metrics.clone(), ready, turned(stopping.clone())));
+    let server = tokio::spawn(serve::serve(listener, metrics.clone(), lists.clone(), turned(stopping.clone())));
 
     let client = api::client().await?;
     definitions::ensure(&client).await?;
@@ -50,10 +54,6 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
     let writes = Writes::new(claim.clone(), stopping.clone(), settings.crash_after_writes);
     let kube = Kube::new(client, metrics.clone(), writes);
 
-    let namespaces: Vec<Option<String>> = match settings.namespaces.as_slice() {
-        [] => vec![None],
-        some => some.iter().cloned().map(Some).collect(),
-    };
     let of_backups = namespaces.clone().into_iter().map(|namespace| {
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(settings.identity.clone()) };
         let recorder = Recorder::new(kube.client(), reporter);
@@ -61,31 +61,31 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
         backups::run(driver, claim.clone(), namespace, stopping.clone())
     });
     let of_backups = join_all(of_backups.collect::<Vec<_>>());
-    let (controllers, filling): (Vec<_>, Vec<_>) = namespaces
-        .into_iter()
-        .map(|namespace| {
-            let setup = Setup {
-                kube: kube.clone(),
-                claim: claim.clone(),
-                metrics: metrics.clone(),
-                agent_image: settings.agent_image.clone(),
-                domain: settings.cluster_domain.clone(),
-                identity: settings.identity.clone(),
-                concurrency: settings.concurrency,
-            };
-            let (own, filling) = watch::channel(false);
-            (controller::run(setup, namespace, own, stopping.clone()), filling)
-        })
-        .unzip();
-    tokio::spawn(async move {
-        join_all(filling.into_iter().map(turned)).await;
-        filled.send_replace(true);
+    let controllers = namespaces.into_iter().zip(lists.iter()).map(|(namespace, lists)| {
+        let setup = Setup {
+            kube: kube.clone(),
+            claim: claim.clone(),
+            metrics: metrics.clone(),
+            agent_image: settings.agent_image.clone(),
+            domain: settings.cluster_domain.clone(),
+            identity: settings.identity.clone(),
+            concurrency: settings.concurrency,
+        };
+        controller::run(setup, namespace, lists.clone(), stopping.clone())
     });
+    let controllers = join_all(controllers.collect::<Vec<_>>());
 
     // The Lease is handed back only after the last round has ended.
     let (over, ended) = watch::channel(false);
-    let election = tokio::spawn(election.run(turned(ended)));
-    let mut work = std::pin::pin!(async { tokio::join!(join_all(controllers), of_backups) });
+    let election = tokio::spawn(async move {
+        // Whoever can't see everything, for want of a permission perhaps, leaves the lead to those who can.
+        tokio::select! {
+            _ = join_all(lists.iter().map(|lists| lists.filled())) => (),
+            () = turned(ended.clone()) => return,
+        }
+        election.run(turned(ended)).await;
+    });
+    let mut work = std::pin::pin!(async { tokio::join!(controllers, of_backups) });
     tokio::select! {
         _ = &mut work => (),
         _ = terminate.recv() => (),

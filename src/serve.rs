@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::{Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing::get};
-use tokio::{net::TcpListener, sync::watch};
+use tokio::net::TcpListener;
 
+use crate::lists::Lists;
 use crate::metrics::Metrics;
 
 /// Why nothing is served.
@@ -29,7 +30,7 @@ pub enum Error {
 #[derive(Clone)]
 struct Shown {
     metrics: Arc<Metrics>,
-    ready: watch::Receiver<bool>,
+    lists: Arc<[Arc<Lists>]>,
 }
 
 /// Opens the address. An unspecified IPv6 address falls back to IPv4: a node may have been started without IPv6.
@@ -44,15 +45,15 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     }
 }
 
-/// Serves until `stop` resolves. `ready` says whether the watches have been filled; an operator that waits for the
-/// Lease is ready as well, else a Deployment of two would never be rolled out.
+/// Serves until `stop` resolves. It is ready once all lists are there; an operator that waits for the Lease is
+/// ready as well, else a Deployment of two would never be rolled out.
 pub async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
-    ready: watch::Receiver<bool>,
+    lists: Arc<[Arc<Lists>]>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let router = router(Shown { metrics, ready });
+    let router = router(Shown { metrics, lists });
     axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(Error::Serve)
 }
 
@@ -64,12 +65,13 @@ fn router(shown: Shown) -> Router {
         .with_state(shown)
 }
 
-async fn readyz(State(shown): State<Shown>) -> (StatusCode, &'static str) {
-    if *shown.ready.borrow() {
-        (StatusCode::OK, "ok")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the watches are not filled yet")
+async fn readyz(State(shown): State<Shown>) -> (StatusCode, String) {
+    let missing: Vec<_> = shown.lists.iter().filter_map(|lists| lists.missing()).collect();
+    if missing.is_empty() {
+        return (StatusCode::OK, "ok".to_owned());
     }
+    let text = format!("waits for the lists of {}; its log tells whether they are refused", missing.join("; "));
+    (StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
@@ -96,14 +98,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_ready_once_the_watches_are_filled() {
+    async fn it_is_ready_once_the_lists_are_there_and_names_those_that_are_not() {
         let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (filled, ready) = watch::channel(false);
-        let server = tokio::spawn(serve(listener, Arc::new(Metrics::new()), ready, std::future::pending()));
+        let lists: Arc<[_]> = Arc::new([Arc::new(Lists::new(None, ["CronJob".into()]))]);
+        let server = tokio::spawn(serve(listener, Arc::new(Metrics::new()), lists.clone(), std::future::pending()));
         assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
-        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
-        filled.send(true).unwrap();
+        let waiting = ask(address, "/readyz").await;
+        assert!(waiting.starts_with("HTTP/1.1 503") && waiting.contains("the lists of CronJob;"), "{waiting}");
+        lists[0].has("CronJob");
         assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(ask(address, "/metrics").await.contains("quorate_leader 0"));
         server.abort();

@@ -34,6 +34,28 @@ pub struct ContinuousBackup {
     /// When it is proved that the backup restores. Changing this restarts no member. Without it, nothing is proved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<BackupVerification>,
+    /// Whether the members go to another minor version only after a snapshot: an EtcdBackup in the same store, named
+    /// `<cluster>-to-<version>-<generation>`. `Require`: if it can't be taken, the version is not changed. `Skip`: none is
+    /// taken. Changing this restarts no member.
+    #[serde(default, skip_serializing_if = "BeforeUpgrade::is_default")]
+    pub before_upgrade: BeforeUpgrade,
+}
+
+/// Whether a snapshot comes before another minor version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BeforeUpgrade {
+    /// One has to be there.
+    #[default]
+    Require,
+    /// None is taken.
+    Skip,
+}
+
+impl BeforeUpgrade {
+    /// Whether it is what a spec says that does not speak of it.
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// When it is proved that a continuous backup restores: a CronJob restores its newest state into scratch space, on another
@@ -71,6 +93,7 @@ impl ContinuousBackup {
             spill_limit: one_gibibyte(),
             retention: None,
             verify: None,
+            before_upgrade: BeforeUpgrade::default(),
         }
     }
 }

@@ -22,7 +22,7 @@ mod store;
 mod tls;
 mod tuning;
 
-pub use archive::{BackupRetention, BackupVerification, ContinuousBackup};
+pub use archive::{BackupRetention, BackupVerification, BeforeUpgrade, ContinuousBackup};
 pub use backup::{BackupPhase, BackupProgress, DeletionPolicy, EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use bootstrap::{Bootstrap, LocalBackup, Restore};
 pub use cluster::{EtcdCluster, EtcdClusterSpec, Image, LocalSecret, PullPolicy};

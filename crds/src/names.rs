@@ -64,6 +64,9 @@ pub const ANNOTATION_RESIZE_REFUSED: &str = "quorate.dev/resize-refused";
 /// On a pod: a hash for each field of the spec that it was made from, to tell which ones have changed.
 pub const ANNOTATION_SETTINGS: &str = "quorate.dev/settings";
 
+/// On an EtcdBackup that is taken before a cluster goes to another minor: that minor.
+pub const ANNOTATION_BEFORE: &str = "quorate.dev/before-version";
+
 /// The value of [`LABEL_NAME`] on a pod in which a release is tried. Nothing else of a cluster selects it.
 pub const TRIAL_NAME: &str = "etcd-trial";
 /// On the pod of a trial: the member for which the release is tried.
@@ -79,6 +82,11 @@ pub const BACKUP_NAME_MAX: usize = 52;
 /// The Job that deletes a backup from its store.
 pub fn deletion_job(backup: &str) -> String {
     format!("{backup}-delete")
+}
+
+/// The EtcdBackup that is taken before a cluster goes to this minor (`3.7`), at this generation of its spec.
+pub fn snapshot_before(cluster: &str, minor: &str, generation: i64) -> String {
+    format!("{cluster}-to-{}-{generation}", minor.replace('.', "-"))
 }
 
 /// The CronJob that proves the continuous backup of a cluster.
@@ -148,6 +156,7 @@ mod tests {
         assert!(member(&cluster, u32::MAX).len() <= 63);
         assert!(client_service(&cluster).len() <= 63);
         assert!(verification(&cluster).len() <= 52, "a CronJob's name leaves room for its Jobs'");
+        assert!(snapshot_before(&cluster, "3.7", 9999).len() <= BACKUP_NAME_MAX);
         assert!(deletion_job(&"b".repeat(BACKUP_NAME_MAX)).len() <= 63);
     }
 

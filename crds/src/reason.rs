@@ -88,6 +88,12 @@ reasons! {
     /// On a member's node the new image turned out to hold another version, not to take the member's flags, or not to
     /// run. Nothing was stopped. Correct `spec.version`, `spec.image` or `spec.etcd.extraFlags`.
     TrialFailed,
+    /// A snapshot was ordered before the members go to another minor version. Nothing to do.
+    SnapshotOrdered,
+    /// The snapshot before another minor version can't be taken, so the version is not changed; the message says why. Mend
+    /// that and delete the EtcdBackup that the message names, for another to be made; or set
+    /// `spec.backup.beforeUpgrade: Skip`.
+    SnapshotFailed,
     /// A member did not run on the new version and was taken back to the one before; the others were left as they are.
     /// Read the member's earlier log. Set `spec.version` back, or to another patch; to try the same again, set it back
     /// first.

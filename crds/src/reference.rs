@@ -183,6 +183,11 @@ fn names_and_ports(page: &mut String) {
             names::verification("<name>"),
             "proves that the continuous backup restores, with `spec.backup.verify`",
         ),
+        (
+            "EtcdBackup",
+            "<name>-to-<version>-<generation>".to_owned(),
+            "the snapshot before another minor version, with `spec.backup`",
+        ),
     ];
     page.push_str("Objects that belong to a cluster:\n\n| kind | name | what for |\n|---|---|---|\n");
     for (kind, name, purpose) in rows {

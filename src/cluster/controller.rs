@@ -1,9 +1,9 @@
 //! The wiring: what the watches bring goes into the caches and wakes the clusters it concerns; each cluster is driven by
 //! one round at a time, many clusters at once. Nothing is decided here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use backon::ExponentialBuilder;
@@ -20,8 +20,8 @@ use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, applier};
 use kube::{Api, Client, Resource, ResourceExt};
-use quorate_crds::EtcdCluster;
 use quorate_crds::names::{FIELD_MANAGER, LABEL_CLUSTER};
+use quorate_crds::{EtcdBackup, EtcdCluster};
 use quorate_etcd::Pool;
 use quorate_statemachine::NodeName;
 use serde::de::DeserializeOwned;
@@ -31,11 +31,13 @@ use super::act::{Actor, Courier};
 use super::observe::cache::{Cache, Key};
 use super::observe::facts::{self, ClaimFacts, NodeFacts, SecretFacts};
 use super::observe::pods::AnyPod;
+use super::observe::snapshots::SnapshotFacts;
 use super::observe::{Observer, Watched, key};
 use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::Kube;
 use crate::lease::Claim;
+use crate::lists::Lists;
 use crate::metrics::Metrics;
 
 /// How many objects a list asks for at a time: a page is in memory as a whole.
@@ -65,9 +67,9 @@ pub struct Setup {
     pub concurrency: u16,
 }
 
-/// Drives the clusters of one namespace, or of all, until `stop` turns true; then lets the rounds that run end. `ready`
-/// turns true when the watches are filled.
-pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<bool>, stop: watch::Receiver<bool>) {
+/// Drives the clusters of one namespace, or of all, until `stop` turns true; then lets the rounds that run end. Fills
+/// [`lists`], and acts only then.
+pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, stop: watch::Receiver<bool>) {
     let Setup { kube, claim, metrics, agent_image, domain, identity, concurrency } = setup;
     let domain: Arc<str> = domain.into();
     let watched = Arc::new(Watched::default());
@@ -81,8 +83,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
     let agent = Agent { image: agent_image, ticket_key };
     let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent, courier, domain };
     let driver = Arc::new(Driver::new(observer, actor, recorder, metrics));
-    let filled = Arc::new(Filled::new(ready));
-    let sources = Sources { client: kube.client(), namespace, filled: filled.clone() };
+    let sources = Sources { client: kube.client(), namespace, lists: lists.clone() };
 
     let (store, writer) = reflector::store();
     let wakes = stream::select_all([
@@ -92,6 +93,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
         sources.children::<Service, _>(watched.clone(), |watched| &watched.services, facts::furniture),
         sources.children::<PodDisruptionBudget, _>(watched.clone(), |watched| &watched.budgets, facts::furniture),
         sources.children::<CronJob, _>(watched.clone(), |watched| &watched.cron_jobs, facts::furniture),
+        sources.children::<EtcdBackup, _>(watched.clone(), |watched| &watched.snapshots, SnapshotFacts::of),
         // Only their metadata: what they hold is read when it is needed, and ten thousand clusters have many.
         sources.children::<PartialObjectMeta<Secret>, _>(watched.clone(), |watched| &watched.secrets, SecretFacts::of),
         sources.nodes(watched, store.clone()),
@@ -100,7 +102,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
     let wakes = wakes.take_until(turned(stop));
     let config = controller::Config::default().concurrency(concurrency);
     let rounds = applier(
-        move |cluster, driver: Arc<Driver>| Box::pin(round(cluster, driver, filled.clone())),
+        move |cluster, driver: Arc<Driver>| Box::pin(round(cluster, driver, lists.clone())),
         |cluster, error, driver| {
             let pause = driver.pause_after_failure(&key(&cluster));
             tracing::warn!(cluster = %key(&cluster), error = %chain(error), ?pause, "a round failed");
@@ -121,8 +123,8 @@ pub async fn run(setup: Setup, namespace: Option<String>, ready: watch::Sender<b
 }
 
 /// One round, on a task of its own: a panic in it is that round's failure and nobody else's.
-async fn round(cluster: Arc<EtcdCluster>, driver: Arc<Driver>, filled: Arc<Filled>) -> Result<Action, Error> {
-    filled.wait().await;
+async fn round(cluster: Arc<EtcdCluster>, driver: Arc<Driver>, lists: Arc<Lists>) -> Result<Action, Error> {
+    lists.filled().await;
     if !driver.may_act() {
         return Ok(Action::await_change());
     }
@@ -151,40 +153,27 @@ async fn turned(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// How many lists have to be there before anybody acts: clusters, pods, claims, Services, budgets, CronJobs, Secrets
-/// and nodes.
-const LISTS: usize = 8;
-
-/// Which lists are there.
-struct Filled {
-    there: Mutex<HashSet<String>>,
-    all: watch::Sender<bool>,
-}
-
-impl Filled {
-    fn new(all: watch::Sender<bool>) -> Self {
-        Self { there: Mutex::default(), all }
-    }
-
-    fn has(&self, list: &str) {
-        let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
-        there.insert(list.to_owned());
-        if there.len() == LISTS {
-            self.all.send_replace(true);
-        }
-    }
-
-    async fn wait(&self) {
-        // The sender is our own, so the channel is never closed.
-        let _ = self.all.subscribe().wait_for(|all| *all).await;
-    }
+/// The lists that have to be there before anybody acts.
+pub fn lists(namespace: Option<String>) -> Lists {
+    let kinds = [
+        EtcdCluster::kind(&()),
+        Pod::kind(&()),
+        PersistentVolumeClaim::kind(&()),
+        Service::kind(&()),
+        PodDisruptionBudget::kind(&()),
+        CronJob::kind(&()),
+        EtcdBackup::kind(&()),
+        Secret::kind(&()),
+        Node::kind(&()),
+    ];
+    Lists::new(namespace, kinds)
 }
 
 /// Where events come from.
 struct Sources {
     client: Client,
     namespace: Option<String>,
-    filled: Arc<Filled>,
+    lists: Arc<Lists>,
 }
 
 impl Sources {
@@ -211,10 +200,10 @@ impl Sources {
             .with_max_delay(WATCH_PAUSE_LONGEST)
             .without_max_times()
             .with_jitter();
-        let filled = self.filled.clone();
+        let lists = self.lists.clone();
         watcher(api, config).backoff(ExponentialBackoff::from(pauses)).inspect(move |event| {
             if matches!(event, Ok(Event::InitDone)) {
-                filled.has(&K::kind(&()));
+                lists.has(&K::kind(&()));
             }
         })
     }

@@ -2,8 +2,8 @@
 //! written, in how many writes, and under which guard.
 
 use quorate_backup::ticket::Ticket as Written;
-use quorate_crds::Reason;
-use quorate_statemachine::{Image, NodeName, Phase, Release, Serial, Start, Step, Ticket, Uid, Version};
+use quorate_crds::{BackupStore, ContinuousBackup, Reason};
+use quorate_statemachine::{Image, Minor, NodeName, Phase, Release, Serial, Start, Step, Ticket, Uid, Version};
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
@@ -116,4 +116,43 @@ async fn an_image_that_runs_already_under_that_name_as_another_version_is_refuse
     assert_eq!(reason, Reason::SpecInvalid);
     assert!(words.contains("spec.image.tag") && words.contains("3.6.17"), "{words}");
     assert_eq!(written, [""; 0]);
+}
+
+const SNAPSHOT: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/db-to-3-7-4";
+
+/// The same cluster with a store, at the fourth generation of its spec.
+fn backed_up() -> (FakeApi, Observed) {
+    let (api, mut observed) = cluster();
+    let mut object = (*observed.cluster).clone();
+    object.metadata.generation = Some(4);
+    let store = BackupStore { address: Some("s3://bucket/etcd".into()), ..BackupStore::default() };
+    object.spec.backup = Some(ContinuousBackup::to(store));
+    observed.cluster = std::sync::Arc::new(object);
+    (api, observed)
+}
+
+#[tokio::test]
+async fn a_snapshot_is_a_backup_of_the_clusters_own_in_its_store() {
+    let (api, observed) = backed_up();
+    let (acted, _) = does(&api, &observed, Step::TakeSnapshot(Minor(7))).await;
+    assert!(acted.stop.is_none(), "{:?}", acted.stop);
+    let backup = api.object(SNAPSHOT);
+    assert_eq!(
+        (&backup["spec"]["cluster"], &backup["spec"]["store"]["address"]),
+        (&"db".into(), &"s3://bucket/etcd".into())
+    );
+    assert_eq!(backup["metadata"]["ownerReferences"][0]["uid"], observed.cluster.metadata.uid.clone().unwrap());
+    assert_eq!(backup["metadata"]["annotations"]["quorate.dev/before-version"], "3.7");
+    let (again, _) = does(&api, &observed, Step::TakeSnapshot(Minor(7))).await;
+    assert!(again.stop.is_none(), "that it is there already is no fault: {:?}", again.stop);
+}
+
+#[tokio::test]
+async fn a_backup_of_that_name_that_is_a_users_own_is_not_taken_for_the_snapshot() {
+    let (api, observed) = backed_up();
+    api.put(SNAPSHOT, json!({ "metadata": { "name": "db-to-3-7-4" }, "spec": { "cluster": "db", "store": {} } }));
+    let (acted, _) = does(&api, &observed, Step::TakeSnapshot(Minor(7))).await;
+    let Some(Stop::Refused(reason, words)) = acted.stop else { panic!("{:?}", acted.stop) };
+    assert_eq!(reason, Reason::SnapshotFailed);
+    assert!(words.contains("db-to-3-7-4"), "{words}");
 }

@@ -4,8 +4,8 @@
 //! its own ([`Sight::Unknown`], [`Membership::Unknown`]), never a guess.
 //!
 //! To read it: `world.rs` and `plan.rs` have the words, `decide.rs` drives, and each job has a file of its own: found,
-//! restore, keep, spares, grow, shrink, leave, roll (with trial, course and cure), resize, evade, endure (without etcd's answer),
-//! sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask, `mirror.rs` writes down what
+//! restore, keep, spares, grow, shrink, leave, roll (with trial, snapshot, course and cure), resize, evade, endure (without
+//! etcd's answer), sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask, `mirror.rs` writes down what
 //! etcd says, `report.rs` tells the rest.
 
 mod census;
@@ -30,6 +30,7 @@ mod restore;
 mod roll;
 mod shrink;
 mod sleep;
+mod snapshot;
 mod spares;
 mod trial;
 mod version;
@@ -47,6 +48,6 @@ pub use version::{
 };
 pub use world::{
     Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
-    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, Seat,
-    Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
+    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, Saved,
+    Seat, Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

@@ -120,6 +120,8 @@ pub enum Step {
         /// With this UID.
         trial: Uid,
     },
+    /// Order a snapshot before the members go to this minor. Guard: the name is free.
+    TakeSnapshot(Minor),
     /// Let etcd lower the version that the cluster runs at. Guard: etcd's own, which refuses all but the minor below.
     EnableDowngrade(Minor),
     /// Take that back. Guard: etcd's own.
@@ -279,6 +281,10 @@ pub enum Finding {
     TrialImageMissing,
     /// The new image has another version, does not take the flags, or does not run. Nothing was stopped.
     TrialFailed,
+    /// A snapshot is being taken before the members go to another minor.
+    SnapshotOpen,
+    /// That snapshot could not be taken. Nothing was stopped.
+    SnapshotFailed,
     /// A member failed on the new release and was taken back to the old one. The others stay as they are.
     ReleaseFailed,
     /// The backup that the cluster is to begin with is still being taken.
@@ -341,6 +347,7 @@ impl Step {
             | Self::ResizePod { .. }
             | Self::TryRelease { .. }
             | Self::EndTrial { .. }
+            | Self::TakeSnapshot(_)
             | Self::EnableDowngrade(_)
             | Self::CancelDowngrade
             | Self::MoveLeader { .. }
@@ -356,7 +363,8 @@ impl Step {
             | Self::MoveLeader { .. }
             | Self::ResizePod { .. }
             | Self::TryRelease { .. }
-            | Self::EndTrial { .. } => false,
+            | Self::EndTrial { .. }
+            | Self::TakeSnapshot(_) => false,
             Self::SwitchRelease { .. }
             | Self::EnableDowngrade(_)
             | Self::CancelDowngrade

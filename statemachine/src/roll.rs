@@ -6,7 +6,7 @@ use crate::{
     census::{Census, Peer},
     cure,
     draft::Draft,
-    shrink,
+    shrink, snapshot,
     trial::{self, Verdict},
 };
 
@@ -36,7 +36,8 @@ pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) {
     match turn {
         Turn::TakeBack if draft.is_idle() && census.nobody_is_between_minors() => draft.step(Step::CancelDowngrade),
         Turn::Lower(to) if draft.is_idle() && calm => draft.step(Step::EnableDowngrade(to)),
-        Turn::TakeBack | Turn::Lower(_) | Turn::Wait => draft.look(LookAgain::Soon),
+        Turn::TakeBack | Turn::Lower(_) => draft.look(LookAgain::Soon),
+        Turn::Wait => {}
         Turn::Switch(release) => advance(draft, census, Some(release), calm),
         Turn::Rest => advance(draft, census, None, calm),
     }
@@ -68,7 +69,8 @@ fn turn<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) -> Turn<'w
     }
 }
 
-/// This turn, if the release it leads to has not failed and the trials of it have passed; and if no alarm is raised.
+/// This turn, if the release it leads to has not failed, the trials of it have passed and the snapshot before it was taken;
+/// and if no alarm is raised.
 fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, turn: Turn<'w>) -> Turn<'w> {
     for voter in census.voters.iter().filter(|voter| voter.member.told() != Some(release)) {
         draft.tell_of(voter.member.serial, Finding::ReleaseOutdated);
@@ -82,11 +84,23 @@ fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, t
             draft.tell(Finding::AlarmRaised);
             Turn::Rest
         }
-        Overall::Known { alarm: false, .. } | Overall::Unknown => match trial::of(draft, census, release) {
+        Overall::Known { alarm: false, .. } | Overall::Unknown => match shown(draft, census, release) {
             Verdict::Passed => turn,
             Verdict::Open => Turn::Wait,
             Verdict::Failed => Turn::Rest,
         },
+    }
+}
+
+/// What the trials have shown, and once they have passed, what came of the snapshot.
+fn shown(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release) -> Verdict {
+    match trial::of(draft, census, release) {
+        Verdict::Passed => snapshot::before(draft, census, release),
+        Verdict::Open => {
+            draft.look(LookAgain::Soon);
+            Verdict::Open
+        }
+        Verdict::Failed => Verdict::Failed,
     }
 }
 

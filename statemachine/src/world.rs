@@ -30,6 +30,19 @@ pub struct World {
     pub overall: Overall,
     /// The trials of releases.
     pub trials: Vec<Trial>,
+    /// The snapshots that were ordered before the members go to a minor, as the spec is now.
+    pub snapshots: BTreeMap<Minor, Saved>,
+}
+
+/// What came of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Saved {
+    /// It is being taken, or waits.
+    UnderWay,
+    /// It is in the store.
+    Taken,
+    /// It failed for good.
+    Failed,
 }
 
 /// Whether Kubernetes objects came from watch caches or from the API server itself.
@@ -60,6 +73,8 @@ pub struct Wish {
     pub storage: Storage,
     /// What the first member begins with.
     pub origin: Origin,
+    /// A snapshot is taken before the members go to another minor.
+    pub snapshot_first: bool,
 }
 
 /// What the first member of a cluster begins with.

@@ -308,6 +308,7 @@ fn wrong_switches_are_caught() {
     caught("going down is left to etcd", all_on_7.runs_at(Minor(7)), &[(2, USUAL)]);
     let cut_off = cluster(3).wish_version(V7).asked();
     caught("a release is tried first", cut_off, &[(2, V7)]);
+    caught("a snapshot is taken before another minor", upgrade().snapshot_first(), &[(2, V7)]);
     caught("logs are cut", upgrade().ledger(|ledger| ledger.oldest_log = Some(Minor(5))), &[(2, V7)]);
     let scene = upgrade();
     caught_in("what a member runs is written down", &scene.world, &wrong(&scene.world, vec![switch(1, V7)]));
@@ -363,6 +364,7 @@ fn plausible_worlds_lead_to_every_kind_of_step() {
         "ResizePod",
         "TryRelease",
         "EndTrial",
+        "TakeSnapshot",
         "EnableDowngrade",
         "CancelDowngrade",
         "Upgrading",

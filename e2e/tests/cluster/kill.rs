@@ -61,6 +61,7 @@ async fn a_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn the_leaders_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
     comes_back("kill_leader_pod", Stage::Shared, async |db, members| {
         pods::delete_by_force(db, &[members.leader()?]).await
@@ -69,12 +70,14 @@ async fn the_leaders_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn two_of_three_pods_come_back_as_they_were() -> Result<()> {
     comes_back("kill_two", Stage::Shared, async |db, members| pods::delete_by_force(db, &names(members)[..2]).await)
         .await
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn all_pods_come_back_as_they_were() -> Result<()> {
     comes_back("kill_all", Stage::Shared, async |db, members| pods::delete_by_force(db, &names(members)).await).await
 }

@@ -49,6 +49,7 @@ async fn a_member_whose_volume_is_lost_is_replaced() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn the_leader_whose_volume_is_lost_is_replaced() -> Result<()> {
     one_volume("lose_leader", |before| before.leader().map(str::to_owned)).await
 }

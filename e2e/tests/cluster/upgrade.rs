@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use quorate_crds::{ConditionType, LedgerRelease, Phase};
+use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, LedgerRelease, Phase, names};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::images::{CRASHING, CRASHING_VERSION};
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, play, wait_for};
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, View, Wish, Writer, play, wait_for};
 use serde_json::json;
 
+use super::archive;
 use super::roll::{is_told, judge};
 
 const V3_5: &str = "3.5.35";
@@ -185,6 +186,52 @@ async fn an_image_that_is_missing_or_of_another_version_stops_no_member() -> Res
         })
         .await?;
         no_trial_is_left(scene, &db).await
+    })
+    .await
+}
+
+/// The EtcdBackup that the cluster made of its own accord.
+async fn own_backup(scene: &Scene) -> Result<EtcdBackup> {
+    let own =
+        scene.api::<EtcdBackup>().list(&kube::api::ListParams::default().labels(names::LABEL_CLUSTER)).await?.items;
+    let [backup] = own.as_slice() else { anyhow::bail!("there are {} of them", own.len()) };
+    Ok(backup.clone())
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_snapshot_is_in_the_store_before_the_members_go_to_another_minor() -> Result<()> {
+    play("upgrade_snapshot", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = archive::begin(scene, &gateway).await?;
+        db.put("before", "the upgrade").await?;
+        in_place(&db, async || {
+            scene.apply(&Gateway::credentials("s3", false)).await?.well()?;
+            wish_for(&db, V3_7).await?;
+            let name = own_backup_that_failed(&db).await?;
+            is_stuck(&db, "SnapshotFailed", &name).await?;
+            ensure!(versions(&db.view().await?) == [V3_6.to_owned()].into(), "a member went on without it");
+            // Mended, and made again once the one that failed is deleted, as the message says.
+            scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+            scene.kubectl(&["delete", "etcdb", &name]).await?.well()?;
+            goes_to(&db, V3_7).await?;
+            let taken = own_backup(scene).await?.status.context("it has no status")?;
+            ensure!(taken.phase == Some(BackupPhase::Complete), "{taken:?}");
+            ensure!(taken.etcd_version.as_deref() == Some(V3_6), "it was taken too late: {taken:?}");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+/// Waits until the EtcdBackup before the upgrade has failed.
+async fn own_backup_that_failed(db: &Cluster) -> Result<String> {
+    wait_for("the snapshot to fail", PATIENCE, async || {
+        let backup = own_backup(db.scene()).await?;
+        let phase = backup.status.and_then(|status| status.phase);
+        ensure!(phase == Some(BackupPhase::Failed), "it is {phase:?}");
+        backup.metadata.name.context("it has no name")
     })
     .await
 }

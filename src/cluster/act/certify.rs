@@ -243,6 +243,7 @@ fn made_by(plan: &Plan) -> impl Iterator<Item = Serial> {
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::ReleaseFinalizer => None,

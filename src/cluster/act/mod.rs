@@ -300,6 +300,7 @@ impl Acting<'_> {
             Step::ResizePod { serial, pod } => self.resize_pod(*serial, pod).await,
             Step::TryRelease { serial, node, release } => self.try_release(*serial, node, release).await,
             Step::EndTrial { serial, trial } => self.end_trial(*serial, trial).await,
+            Step::TakeSnapshot(to) => self.take_snapshot(*to).await,
             Step::EnableDowngrade(to) => self.enable_downgrade(*to).await,
             Step::CancelDowngrade => self.cancel_downgrade().await,
             Step::ReleaseFinalizer => self.release_finalizer().await,
@@ -325,6 +326,7 @@ fn makes_for(step: &Step) -> Option<Serial> {
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::ReleaseFinalizer => None,
@@ -348,6 +350,7 @@ fn name_of(step: &Step) -> &'static str {
         Step::ResizePod { .. } => "ResizePod",
         Step::TryRelease { .. } => "TryRelease",
         Step::EndTrial { .. } => "EndTrial",
+        Step::TakeSnapshot(_) => "TakeSnapshot",
         Step::EnableDowngrade(_) => "EnableDowngrade",
         Step::CancelDowngrade => "CancelDowngrade",
         Step::ReleaseFinalizer => "ReleaseFinalizer",

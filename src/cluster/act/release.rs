@@ -1,13 +1,15 @@
 //! Steps that change what a pod is while it is there, or try what it is to become: its image with its ticket, its compute
-//! resources, a trial on its node. None of them deletes a member's pod.
+//! resources, a trial on its node, a snapshot before it. None of them deletes a member's pod.
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::Preconditions;
-use quorate_crds::{Reason, names};
-use quorate_statemachine::{NodeName, Release, Serial, Ticket, Uid};
+use quorate_crds::{EtcdBackup, Reason, names};
+use quorate_statemachine::{Minor, NodeName, Release, Serial, Ticket, Uid};
 use serde_json::{Value, json};
 
 use super::{Acting, Stop};
+use crate::cluster::observe::facts::owner_of;
 use crate::cluster::render::{self, ETCD_CONTAINER};
 
 impl Acting<'_> {
@@ -67,6 +69,29 @@ impl Acting<'_> {
         let note = json!({ "metadata": { "uid": uid.as_str(), "annotations": annotations } });
         self.actor.kube.merge::<Pod>(namespace, &name, &note).await?;
         Ok(())
+    }
+
+    /// Orders the snapshot before the members go to this minor.
+    pub(super) async fn take_snapshot(&self, to: Minor) -> Result<(), Stop> {
+        let generation = self.observed.cluster.metadata.generation.unwrap_or_default();
+        let Some(snapshot) = render::snapshot(&self.cluster, to, generation) else {
+            return Err(Stop::Surprise("there is no store for a snapshot".into()));
+        };
+        let (kube, namespace) = (&self.actor.kube, self.cluster.namespace);
+        let Err(error) = kube.create(namespace, &snapshot).await else { return Ok(()) };
+        let name = snapshot.name_any();
+        let there = if error.is_surprise() { kube.get::<EtcdBackup>(namespace, &name).await? } else { None };
+        match there {
+            // The watch has not shown it yet, or it is going.
+            Some(own) if owner_of(&own).as_deref() == Some(self.cluster.uid) => Ok(()),
+            Some(_) => Err(Stop::Refused(
+                Reason::SnapshotFailed,
+                format!(
+                    "There is an EtcdBackup {name} that is not this cluster's: delete it, for a snapshot to be taken."
+                ),
+            )),
+            None => Err(error.into()),
+        }
     }
 
     /// Makes the pod of a trial. An image that members run already under that very name can't be switched to: the kubelet

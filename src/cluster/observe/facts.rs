@@ -13,7 +13,8 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// The label by which most volumes name their node.
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
-pub(super) fn owner_of(object: &impl ResourceExt) -> Option<String> {
+/// The UID of the object that controls another.
+pub fn owner_of(object: &impl ResourceExt) -> Option<String> {
     object.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
 }
 

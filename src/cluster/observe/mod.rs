@@ -11,6 +11,7 @@ pub mod members;
 mod overall;
 pub mod pods;
 mod seats;
+pub mod snapshots;
 pub mod trials;
 pub mod trouble;
 pub mod verify;
@@ -26,7 +27,9 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, names};
 use quorate_etcd::Pool;
-use quorate_statemachine::{Freshness, Home, Memory, Millis, NodeName, NodeSight, PodStage, Serial, Trouble, World};
+use quorate_statemachine::{
+    Freshness, Home, Memory, Millis, Minor, NodeName, NodeSight, PodStage, Serial, Trouble, World,
+};
 use serde_json::Value;
 
 use self::archive::Archives;
@@ -36,6 +39,7 @@ use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
 use self::members::{Address, Said, Seen};
 use self::pods::{AnyPod, PodFacts};
+use self::snapshots::SnapshotFacts;
 use self::trials::TrialFacts;
 use self::verify::Proofs;
 use super::ledger;
@@ -56,6 +60,8 @@ pub struct Watched {
     pub budgets: Cache<Value>,
     /// What proves clusters' continuous backups.
     pub cron_jobs: Cache<Value>,
+    /// The snapshots before clusters go to another minor.
+    pub snapshots: Cache<SnapshotFacts>,
     /// Clusters' Secrets.
     pub secrets: Cache<SecretFacts>,
     /// The nodes.
@@ -82,6 +88,8 @@ pub struct Observed {
     pub pods: BTreeMap<Serial, PodFacts>,
     /// Its trials of releases, for reports.
     pub trials: Vec<(Serial, TrialFacts)>,
+    /// The snapshots before it goes to another minor, for reports.
+    pub snapshots: BTreeMap<Minor, SnapshotFacts>,
     /// Its claims, for reports.
     pub claims: BTreeMap<Serial, ClaimFacts>,
     /// StorageClasses that its claims name and that do not exist. Looked for only where a pod can't be scheduled.
@@ -235,6 +243,8 @@ impl Observer {
         let mut nodes = self.ask_for_nodes(unshown).await?;
         nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
         let backup = self.backup(&cluster, &memory).await?;
+        let key = key(&cluster);
+        let snapshots = snapshots::of_cluster(&cluster, self.watched.snapshots.of(&key));
         let world = World {
             now: now(),
             freshness,
@@ -246,8 +256,8 @@ impl Observer {
             membership: seats::membership(&cluster, &said),
             overall: said.overall,
             trials: trials.iter().map(|(serial, trial)| trial.in_words_of_plan(*serial)).collect(),
+            snapshots: snapshots.iter().map(|(minor, facts)| (*minor, facts.saved)).collect(),
         };
-        let key = key(&cluster);
         let furniture = Furniture {
             services: self.watched.services.of(&key),
             budgets: self.watched.budgets.of(&key),
@@ -260,6 +270,7 @@ impl Observer {
             world,
             pods,
             trials,
+            snapshots,
             claims,
             missing_classes,
             delivery,

@@ -1,6 +1,9 @@
 //! What keeps a pod from running, as the kubelet and the scheduler say, with their own words. Only reading.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus};
 use quorate_statemachine::Trouble;
 
 use crate::cluster::render::{ARCHIVE_CONTAINER, ETCD_CONTAINER};
@@ -21,6 +24,10 @@ const FAILING_REASONS: [&str; 4] =
 const BACK_OFF: &str = "CrashLoopBackOff";
 /// What a container ends with that SIGKILL or SIGTERM ended: 128 and the signal's number, as a shell tells it.
 const KILLED: [i32; 2] = [128 + 9, 128 + 15];
+/// How long after a pod was last ready its kills are excused. Whoever is killed that much later never came up in between:
+/// that is told like a failure, and mended like one by another spec (a runtime may report what ran out of memory as merely
+/// killed). Twice the longest time that the kubelet waits between two starts.
+const EXCUSED_FOR: Duration = Duration::from_mins(10);
 /// The longest words that are kept, in bytes: an event's note holds 1 KiB, and a condition names several members.
 const MAX_WORDS: usize = 400;
 
@@ -42,10 +49,19 @@ pub fn of(pod: &Pod) -> Option<Told> {
     });
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     let mut containers = all.filter(|container| !etcd_runs || container.name != ARCHIVE_CONTAINER);
-    containers.find_map(in_container).or_else(|| status.conditions.iter().flatten().find_map(in_condition))
+    let ready_until = unready_since(status);
+    containers
+        .find_map(|container| in_container(container, ready_until))
+        .or_else(|| status.conditions.iter().flatten().find_map(in_condition))
 }
 
-fn in_container(container: &ContainerStatus) -> Option<Told> {
+/// Since when the pod is not ready, if it is not.
+fn unready_since(status: &PodStatus) -> Option<Timestamp> {
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
+    (ready.status != "True").then_some(ready.last_transition_time.as_ref()?.0)
+}
+
+fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -> Option<Told> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref()?;
     let ended = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
@@ -53,7 +69,9 @@ fn in_container(container: &ContainerStatus) -> Option<Told> {
         Trouble::ImageMissing
     } else if !FAILING_REASONS.contains(&reason) {
         return None;
-    } else if reason == BACK_OFF && ended.is_some_and(was_killed) {
+    } else if reason == BACK_OFF
+        && ended.is_some_and(|ended| was_killed(ended) && !came_up_long_ago(ended, unready_since))
+    {
         Trouble::ContainerKilled
     } else {
         Trouble::ContainerFailing
@@ -66,6 +84,12 @@ fn in_container(container: &ContainerStatus) -> Option<Told> {
 /// Whether it was ended from outside: by a signal that it did not send itself, and not for the memory that it took.
 pub(super) fn was_killed(ended: &ContainerStateTerminated) -> bool {
     KILLED.contains(&ended.exit_code) && ended.reason.as_deref() != Some("OOMKilled")
+}
+
+/// Whether its pod had not been ready for long when it ended. Both times are the node's.
+fn came_up_long_ago(ended: &ContainerStateTerminated, unready_since: Option<Timestamp>) -> bool {
+    let (Some(ended), Some(since)) = (ended.finished_at.as_ref(), unready_since) else { return false };
+    Duration::try_from(ended.0.duration_since(since)).is_ok_and(|down| down > EXCUSED_FOR)
 }
 
 fn in_condition(condition: &PodCondition) -> Option<Told> {
@@ -130,6 +154,21 @@ mod tests {
         assert_eq!(told("10s").trouble, Trouble::ContainerFailing);
         assert_eq!(told("10s"), told("2m40s"));
         assert_eq!(told("1.030004831s,"), told("10s"));
+    }
+
+    #[test]
+    fn kills_are_excused_for_ten_minutes_after_the_pod_was_ready() {
+        let killed = |ready: &str, since: &str, at: &str| {
+            let mut etcd = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=etcd");
+            etcd[0]["lastState"] = json!({ "terminated": { "exitCode": 137, "reason": "Error", "finishedAt": at } });
+            let ready = json!({ "type": "Ready", "status": ready, "lastTransitionTime": since });
+            of(&pod(&json!({ "containerStatuses": etcd, "conditions": [ready] }))).unwrap().trouble
+        };
+        let since = "2026-01-01T10:00:00Z";
+        assert_eq!(killed("False", since, "2026-01-01T10:09:59Z"), Trouble::ContainerKilled);
+        assert_eq!(killed("False", since, "2026-01-01T10:10:01Z"), Trouble::ContainerFailing);
+        assert_eq!(killed("True", since, "2026-01-01T10:10:01Z"), Trouble::ContainerKilled, "it was ready to the end");
+        assert_eq!(killed("False", since, "2026-01-01T09:59:59Z"), Trouble::ContainerKilled, "it ended before that");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quorate_crds::{EtcdCluster, EtcdClusterSpec, Image, OnDelete, OnScaleDown};
+use quorate_crds::{BeforeUpgrade, EtcdCluster, EtcdClusterSpec, Image, OnDelete, OnScaleDown};
 use quorate_statemachine::{Life, Minor, Origin, Release, Retention, STOPS, Storage, Version, Wish};
 
 use crate::cluster::render;
@@ -25,6 +25,10 @@ pub fn of(cluster: &EtcdCluster, origin: Origin) -> Wish {
         stops: stops(spec),
         storage: storage(&spec.storage),
         origin,
+        snapshot_first: spec.backup.as_ref().is_some_and(|backup| match backup.before_upgrade {
+            BeforeUpgrade::Require => true,
+            BeforeUpgrade::Skip => false,
+        }),
     }
 }
 

@@ -81,6 +81,7 @@ fn command(cluster: &Cluster<'_>, backup: &ContinuousBackup, spill: u64) -> Vec<
         spill_limit: _,
         retention,
         verify: _,
+        before_upgrade: _,
     } = backup;
     let mut command = vec![
         AGENT_IN_IMAGE.to_owned(),

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_crds::{
-    AutoCompaction, ClientService, ContinuousBackup, EtcdClusterSpec, EtcdSettings, Image, LocalSecret, PullPolicy,
-    Scheduling, Storage, Tls, TlsMode, TlsSecrets,
+    AutoCompaction, BeforeUpgrade, ClientService, ContinuousBackup, EtcdClusterSpec, EtcdSettings, Image, LocalSecret,
+    PullPolicy, Scheduling, Storage, Tls, TlsMode, TlsSecrets,
 };
 use quorate_statemachine::{Release, TemplateHash};
 use serde::Serialize;
@@ -129,8 +129,12 @@ fn template(spec: &EtcdClusterSpec) -> Template<'_> {
         election_timeout_millis: *election_timeout_millis,
         snapshot_count: *snapshot_count,
         extra_flags,
-        // What proves it is no part of a pod.
-        backup: backup.clone().map(|backup| ContinuousBackup { verify: None, ..backup }),
+        // What proves it, and what is taken besides it, is no part of a pod.
+        backup: backup.clone().map(|backup| ContinuousBackup {
+            verify: None,
+            before_upgrade: BeforeUpgrade::default(),
+            ..backup
+        }),
         tls: (*mode != TlsMode::default()).then_some((*mode, secrets.as_ref())),
     }
 }

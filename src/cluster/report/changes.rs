@@ -1,9 +1,10 @@
 //! The words for changes of versions, images and resources. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::names;
-use quorate_statemachine::{Failed, Floor, Outcome, Plan, Release, Serial, Version, floor};
+use quorate_statemachine::{Failed, Floor, Outcome, Plan, Release, Saved, Serial, Version, floor};
 
 use crate::cluster::observe::Observed;
+use crate::cluster::observe::snapshots::SnapshotFacts;
 
 pub const ROLL_WAITS: &str = "The next member is changed when all are ready, caught up and connected to each other.";
 pub const VERSIONS_UNKNOWN: &str =
@@ -55,6 +56,27 @@ fn trial_words(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> 
     let mut trials = observed.trials.iter().filter(|(serial, _)| Some(*serial) == about);
     let words = trials.find(|(_, trial)| trial.outcome == outcome).map(|(_, trial)| trial.words.as_str());
     words.filter(|words| !words.is_empty()).unwrap_or("see the events of the trial's pod")
+}
+
+pub fn snapshot_open(observed: &Observed) -> String {
+    snapshot(observed, Saved::UnderWay).map_or_else(
+        || "A snapshot is taken before the members go to another version.".into(),
+        |SnapshotFacts { name, before, words, .. }| {
+            format!("The members go to {before} once the snapshot EtcdBackup {name} is in the store. {words}")
+        },
+    )
+}
+
+pub fn snapshot_failed(observed: &Observed) -> String {
+    let (name, words) = snapshot(observed, Saved::Failed).map_or(("", ""), |facts| (&facts.name, &facts.words));
+    format!(
+        "The snapshot before another version failed; nothing was stopped. Mend what is wrong and delete EtcdBackup {name} \
+         for another to be taken, or set spec.backup.beforeUpgrade to Skip: {words}"
+    )
+}
+
+fn snapshot(observed: &Observed, saved: Saved) -> Option<&SnapshotFacts> {
+    observed.snapshots.values().find(|facts| facts.saved == saved)
 }
 
 /// The patch that has to be gone to first, and why.

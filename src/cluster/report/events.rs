@@ -65,6 +65,13 @@ fn of_step(cluster: &EtcdCluster, step: &Step) -> Option<News> {
             Some(*serial),
             format!("The resources of spec.resources were asked for {} while it runs.", name(*serial)),
         ),
+        Step::TakeSnapshot(to) => news(
+            Reason::SnapshotOrdered,
+            None,
+            format!(
+                "A snapshot was ordered before the members go to {to}; the version is changed when it is in the store."
+            ),
+        ),
         Step::EnableDowngrade(to) => {
             news(Reason::DowngradeEnabled, None, format!("etcd was allowed to lower the cluster's version to {to}."))
         }

@@ -42,6 +42,7 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::DowngradeUnderWay
         | Finding::LogsAreCut
         | Finding::TrialOpen
+        | Finding::SnapshotOpen
         | Finding::BackupAwaited => Weight::Passing,
         Finding::EtcdUnknown
         | Finding::VolumeLost
@@ -67,6 +68,7 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::BelowFloor
         | Finding::TrialImageMissing
         | Finding::TrialFailed
+        | Finding::SnapshotFailed
         | Finding::ReleaseFailed
         | Finding::BackupUnfit
         | Finding::RestoreFails => Weight::Stuck,
@@ -179,6 +181,8 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(&member)),
         Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
         Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),
+        Finding::SnapshotOpen => told(Reason::Upgrading, changes::snapshot_open(observed)),
+        Finding::SnapshotFailed => told(Reason::SnapshotFailed, changes::snapshot_failed(observed)),
         Finding::ReleaseFailed => told(Reason::ReleaseFailed, changes::release_failed(observed, plan)),
         Finding::BackupAwaited | Finding::BackupUnfit => restores::of_backup(observed),
         Finding::RestoreFails => restores::failing(complaint(observed, about), &member),

@@ -8,8 +8,8 @@ use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
     Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
     Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness,
-    Refusal, Release, Resize, Restore, Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage,
-    TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
+    Refusal, Release, Resize, Restore, Retention, Role, STOPS, Saved, Seat, Seeding, Serial, Sight, Standing, Start,
+    Storage, TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
 };
 
 use crate::scene::{self, NOW, Scene, cluster, founding, node, seeding};
@@ -22,10 +22,11 @@ pub fn any_world() -> impl Strategy<Value = World> {
     let seats = collection::btree_map(serial(), seat(), 0..6);
     let nodes = collection::btree_map((0..SERIALS).prop_map(node), node_sight(), 0..6);
     let cordoned = collection::btree_set((0..SERIALS).prop_map(node), 0..3);
-    let etcd = (membership(), overall(), collection::vec(trial(), 0..4));
+    let snapshots = collection::btree_map(minor(), select(vec![Saved::UnderWay, Saved::Taken, Saved::Failed]), 0..3);
+    let etcd = (membership(), overall(), collection::vec(trial(), 0..4), snapshots);
     let freshness = select(vec![Freshness::Cached, Freshness::Quorum]);
     (wish(), memory(), seats, (nodes, cordoned), etcd, freshness).prop_map(
-        |(wish, memory, seats, (nodes, cordoned), (membership, overall, trials), freshness)| World {
+        |(wish, memory, seats, (nodes, cordoned), (membership, overall, trials, snapshots), freshness)| World {
             now: NOW,
             freshness,
             wish,
@@ -36,6 +37,7 @@ pub fn any_world() -> impl Strategy<Value = World> {
             membership,
             overall,
             trials,
+            snapshots,
         },
     )
 }
@@ -124,8 +126,8 @@ fn wish() -> impl Strategy<Value = Wish> {
     let life = prop_oneof![8 => Just(Life::Wanted), 1 => Just(Life::Paused), 1 => Just(Life::Deleting)];
     let hashes = (0..2_u64, 0..2_u64);
     let stops = prop::bool::weighted(0.9);
-    (life, 0..=7_u8, hashes, release(), stops, storage(), origin()).prop_map(
-        |(life, replicas, (template, resources), release, stops, storage, origin)| Wish {
+    (life, 0..=7_u8, hashes, release(), stops, storage(), (origin(), any::<bool>())).prop_map(
+        |(life, replicas, (template, resources), release, stops, storage, (origin, snapshot_first))| Wish {
             life,
             replicas,
             template: TemplateHash(template),
@@ -134,6 +136,7 @@ fn wish() -> impl Strategy<Value = Wish> {
             stops: STOPS.into_iter().filter(|_| stops).map(|stop| (stop.minor, scene::release(stop))).collect(),
             storage,
             origin,
+            snapshot_first,
         },
     )
 }
@@ -318,13 +321,13 @@ pub fn plausible_world() -> impl Strategy<Value = World> {
         select(vec![5, 6, 6, 6, 7_u16]),
         option::of(select(vec![5, 6, 7_u16])),
         option::of(minor()),
-        prop::bool::weighted(0.2),
+        (prop::bool::weighted(0.2), prop::bool::weighted(0.3)),
     );
     (start, settings, versions, collection::vec((event(), 0..7_u32), 0..6)).prop_map(
         |(scene, settings, versions, events)| {
             let (wish, life, ephemeral, one_learner, retain) = settings;
             let stop = |minor: u16| STOPS[usize::from(minor) - 5];
-            let (from, to, oldest_log, larger) = versions;
+            let (from, to, oldest_log, (larger, snapshot_first)) = versions;
             let to = to.unwrap_or(from);
             let scene = if one_learner { scene.one_learner_at_a_time() } else { scene.all_run(stop(from)) };
             let scene = scene.wish(wish).life(life).ledger(|ledger| ledger.oldest_log = oldest_log);
@@ -332,6 +335,7 @@ pub fn plausible_world() -> impl Strategy<Value = World> {
             let serials = 0..if larger { SERIALS } else { 0 };
             let scene = serials.fold(scene, Scene::of_other_size);
             let scene = if from.abs_diff(to) == 1 { scene.all_tried(stop(to)) } else { scene };
+            let scene = if snapshot_first { scene.snapshot_first() } else { scene };
             let scene = if retain { scene.retaining() } else { scene };
             let scene = if ephemeral { scene.on_empty_dirs() } else { scene };
             events.into_iter().fold(scene, |scene, (event, serial)| event(scene, serial)).world

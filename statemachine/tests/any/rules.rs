@@ -13,7 +13,7 @@ use quorate_statemachine::{
 /// A rule: why a plan for this world must not be, if it must not.
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
-pub const RULES: [(&str, Rule); 25] = [
+pub const RULES: [(&str, Rule); 26] = [
     ("at most one change of members, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
@@ -35,6 +35,7 @@ pub const RULES: [(&str, Rule); 25] = [
     ("versions go one minor a step", versions::one_minor_a_step),
     ("going down is left to etcd", versions::down_by_etcd),
     ("a release is tried first", versions::tried_first),
+    ("a snapshot is taken before another minor", versions::saved_first),
     ("logs are cut before a minor that cannot read them", versions::logs_are_cut),
     ("what a member runs is written down first", versions::written_down_first),
     ("no newcomer while a downgrade is enabled", versions::no_newcomer_in_a_downgrade),
@@ -315,6 +316,7 @@ fn no_contradiction(_: &World, plan: &Plan) -> Result<(), String> {
             | Step::LabelPod { .. }
             | Step::TryRelease { .. }
             | Step::EndTrial { .. }
+            | Step::TakeSnapshot(_)
             | Step::EnableDowngrade(_)
             | Step::CancelDowngrade
             | Step::Remove { serial: None, .. }

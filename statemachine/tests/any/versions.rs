@@ -1,7 +1,7 @@
 //! The rules for what members are told to run, and when.
 
 use quorate_statemachine::{
-    Alive, Life, Listed, MemberList, Minor, Outcome, Overall, Plan, Release, Serial, Start, Step, Version, World,
+    Alive, Life, Listed, MemberList, Minor, Outcome, Overall, Plan, Release, Saved, Serial, Start, Step, Version, World,
 };
 
 use super::{alive, ledger, ledger_after, list, need, pod, voters, well};
@@ -135,6 +135,16 @@ pub fn tried_first(world: &World, plan: &Plan) -> Verdict {
                 && trial.outcome == Outcome::Passed
         });
         need(passed, || format!("{serial}: {release:?}"))?;
+    }
+    Ok(())
+}
+
+/// Nobody is the first of a minor before the snapshot that is wanted was taken.
+pub fn saved_first(world: &World, plan: &Plan) -> Verdict {
+    for to in switched(world, plan).into_iter().map(|(_, release)| release.version.minor) {
+        let begun = voting(world).into_iter().filter_map(|serial| told(world, serial)).any(|told| told.minor == to);
+        let saved = world.snapshots.get(&to) == Some(&Saved::Taken);
+        need(begun || saved || !world.wish.snapshot_first, || format!("to {to}"))?;
     }
     Ok(())
 }

@@ -101,6 +101,7 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::MoveLeader { .. }
@@ -138,6 +139,7 @@ fn imagine(state: &mut State, step: &Step) {
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::MoveLeader { .. }

@@ -80,6 +80,7 @@ pub fn voters(replicas: u8) -> Wish {
         stops: [5, 6, 7].into_iter().map(|minor| (Minor(u16::from(minor)), release(minor))).collect(),
         storage: Storage::Claims { on_delete: Retention::Delete, on_scale_down: Retention::Delete },
         origin: quorate_statemachine::Origin::Nothing,
+        snapshot_first: false,
     }
 }
 

@@ -83,6 +83,7 @@ pub fn look(config: &Config, state: &State, truth: &State, eyes: Eyes, freshness
             Eyes::Blind => Overall::Unknown,
         },
         trials: truth.trials(config, config.wish(state).template),
+        snapshots: BTreeMap::new(),
         membership: match eyes {
             Eyes::Open if truth.has_quorum() => Membership::Known(list(truth)),
             Eyes::Open | Eyes::Blind => Membership::Unknown,

@@ -107,6 +107,7 @@ fn pod_of(step: &Step) -> Option<u8> {
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::MoveLeader { .. }
@@ -133,6 +134,7 @@ fn names_what_is_there(state: &State, step: &Step) -> bool {
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::MoveLeader { .. }
@@ -204,8 +206,8 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
         Step::IssueTicket { .. } | Step::DeletePod { .. } | Step::SwitchRelease { .. } | Step::LabelPod { .. } => {
             Err(Denied)
         }
-        // No resources are wished for here.
-        Step::ResizePod { .. } => Err(Denied),
+        // Neither resources nor snapshots are wished for here.
+        Step::ResizePod { .. } | Step::TakeSnapshot(_) => Err(Denied),
         step @ (Step::TryRelease { .. } | Step::EndTrial { .. } | Step::EnableDowngrade(_) | Step::CancelDowngrade) => {
             state.version_step(&step)
         }
@@ -471,6 +473,7 @@ fn overtaken(before: &State, after: &State, step: &Step) -> bool {
         | Step::ResizePod { .. }
         | Step::TryRelease { .. }
         | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
         | Step::EnableDowngrade(_)
         | Step::CancelDowngrade
         | Step::MoveLeader { .. }

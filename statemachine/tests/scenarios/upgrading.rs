@@ -1,7 +1,7 @@
 //! Versions going up, one minor a step; and back, while the old one still runs somewhere.
 
 use quorate_statemachine::{
-    Bind, Birth, Finding, Image, LookAgain, Minor, Outcome, Phase, Release, Serial, Step, Trouble, Version,
+    Bind, Birth, Finding, Image, LookAgain, Minor, Outcome, Phase, Release, Saved, Serial, Step, Trouble, Version,
 };
 
 use crate::scene::{Scene, USUAL, cluster, founding, id, release, seeding};
@@ -39,6 +39,35 @@ fn a_release_that_fails_its_trial_stops_nothing() {
         let told = scene.tried(2, &release(V7), outcome).plan().does([]).phase(Phase::Upgrading);
         told.tells(2, finding).keeps_ledger();
     }
+}
+
+#[test]
+fn a_snapshot_comes_after_the_trials_and_before_anything_is_stopped() {
+    let wanted = || begun().snapshot_first();
+    wished().snapshot_first().plan().never("snapshot");
+    let told = wanted().plan().does(["snapshot before 3.7"]).phase(Phase::Upgrading);
+    told.tells_all(Finding::SnapshotOpen).keeps_ledger();
+    // Its end wakes the cluster: until then there is no hurry.
+    let open = wanted().saved(Minor(7), Saved::UnderWay).plan().does([]).tells_all(Finding::SnapshotOpen);
+    open.phase(Phase::Upgrading).looks(LookAgain::Later);
+    let failed = wanted().saved(Minor(7), Saved::Failed).plan().does([]).tells_all(Finding::SnapshotFailed);
+    failed.phase(Phase::Upgrading).keeps_ledger();
+    wanted().saved(Minor(7), Saved::Taken).plan().does(["switch 2 to 3.7.3"]);
+    wanted().saved(Minor(6), Saved::Taken).plan().does(["snapshot before 3.7"]);
+}
+
+#[test]
+fn a_snapshot_is_taken_for_another_minor_only_and_not_half_way() {
+    begun().snapshot_first().runs(2, V7).plan().does(["switch 1 to 3.7.3"]);
+    let patch = Version::new(6, 17);
+    cluster(3).wish_version(patch).asked().snapshot_first().all_tried(patch).plan().does(["switch 2 to 3.6.17"]);
+}
+
+#[test]
+fn a_snapshot_comes_before_etcd_may_lower_the_version() {
+    let down = || cluster(3).wish_version(V5).asked().snapshot_first().all_tried(V5);
+    down().plan().does(["snapshot before 3.5"]);
+    down().saved(Minor(5), Saved::Taken).plan().does(["downgrade to 3.5"]);
 }
 
 /// Found among the worlds made up at random.

@@ -72,6 +72,7 @@ pub fn wished(replicas: u8) -> Scene {
                 stops: STOPS.into_iter().map(|stop| (stop.minor, release(stop))).collect(),
                 storage,
                 origin: Origin::Nothing,
+                snapshot_first: false,
             },
             memory: Memory::Blank,
             seats: BTreeMap::new(),
@@ -80,6 +81,7 @@ pub fn wished(replicas: u8) -> Scene {
             membership: Membership::Unknown,
             overall: Overall::Unknown,
             trials: Vec::new(),
+            snapshots: BTreeMap::new(),
         },
     }
 }

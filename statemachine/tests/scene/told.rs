@@ -154,6 +154,7 @@ impl Told {
             Step::ResizePod { serial, .. } => format!("resize {serial}"),
             Step::TryRelease { serial, release, .. } => format!("try {} for {serial}", release.version),
             Step::EndTrial { trial, .. } => format!("end {}", trial.as_str()),
+            Step::TakeSnapshot(to) => format!("snapshot before {to}"),
             Step::EnableDowngrade(to) => format!("downgrade to {to}"),
             Step::CancelDowngrade => "cancel downgrade".to_owned(),
             Step::DeletePod { serial, .. } => format!("delete pod {serial}"),

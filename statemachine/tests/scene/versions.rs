@@ -1,8 +1,8 @@
 //! Words about versions: what members are told to run, what they run, what was tried.
 
 use quorate_statemachine::{
-    Failed, Millis, Minor, NodeSight, Outcome, Overall, Release, Resize, Serial, Sight, TemplateHash, Trial, Trouble,
-    Uid, Version,
+    Failed, Millis, Minor, NodeSight, Outcome, Overall, Release, Resize, Saved, Serial, Sight, TemplateHash, Trial,
+    Trouble, Uid, Version,
 };
 
 use super::{Scene, node, release};
@@ -95,6 +95,18 @@ impl Scene {
 
     fn overall(mut self, downgrade: Option<Minor>, alarm: bool) -> Self {
         self.world.overall = Overall::Known { downgrade, alarm };
+        self
+    }
+
+    /// A snapshot is wanted before another minor.
+    pub fn snapshot_first(mut self) -> Self {
+        self.world.wish.snapshot_first = true;
+        self
+    }
+
+    /// The one before this minor has come to this.
+    pub fn saved(mut self, to: Minor, saved: Saved) -> Self {
+        self.world.snapshots.insert(to, saved);
         self
     }
 
