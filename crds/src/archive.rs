@@ -53,6 +53,7 @@ pub enum BeforeUpgrade {
 
 impl BeforeUpgrade {
     /// Whether it is what a spec says that does not speak of it.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes it so")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
