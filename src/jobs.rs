@@ -47,7 +47,7 @@ pub fn report<R: DeserializeOwned>(pods: &[Pod], good: impl Fn(&R) -> bool) -> O
     let read = |pod: &Pod| -> Option<R> { serde_json::from_str(terminated(pod)?.message.as_deref()?).ok() };
     let mut found: Vec<_> = pods.iter().filter_map(|pod| Some((pod.creation_timestamp(), read(pod)?))).collect();
     found.sort_by(|one, other| one.0.cmp(&other.0));
-    let best = found.iter().rposition(|(_, report)| good(report)).or(found.len().checked_sub(1))?;
+    let best = found.iter().rposition(|(_, report)| good(report)).or_else(|| found.len().checked_sub(1))?;
     Some(found.swap_remove(best).1)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::future::join_all;
+use futures::future::{join_all, select_all};
 use kube::runtime::events::{Recorder, Reporter};
 use quorate_crds::names::FIELD_MANAGER;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -78,9 +78,10 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
     // The Lease is handed back only after the last round has ended.
     let (over, ended) = watch::channel(false);
     let election = tokio::spawn(async move {
-        // Whoever can't see everything, for want of a permission perhaps, leaves the lead to those who can.
+        // Whoever can drive no cluster, for want of a permission perhaps, leaves the lead to those who can. A namespace that
+        // is gone must not cost the others their operator.
         tokio::select! {
-            _ = join_all(lists.iter().map(|lists| lists.filled())) => (),
+            _ = select_all(lists.iter().map(|lists| Box::pin(lists.filled()))) => (),
             () = turned(ended.clone()) => return,
         }
         election.run(turned(ended)).await;

@@ -35,8 +35,8 @@ pub struct ContinuousBackup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<BackupVerification>,
     /// Whether the members go to another minor version only after a snapshot: an EtcdBackup in the same store, named
-    /// `<cluster>-to-<version>-<generation>`. `Require`: if it can't be taken, the version is not changed. `Skip`: none is
-    /// taken. Changing this restarts no member.
+    /// `<cluster>-to-<version>-<generation>`. `Require`, the default: if it can't be taken, the version is not changed.
+    /// `Skip`: none is taken. Changing this restarts no member.
     #[serde(default, skip_serializing_if = "BeforeUpgrade::is_default")]
     pub before_upgrade: BeforeUpgrade,
 }
@@ -53,6 +53,7 @@ pub enum BeforeUpgrade {
 
 impl BeforeUpgrade {
     /// Whether it is what a spec says that does not speak of it.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes it so")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -205,7 +205,9 @@ reasons! {
     /// The backup was deleted from the store. Nothing to do.
     BackupDeleted,
     /// The object was deleted, and the backup is still in the store, in whole or in part; the message says where and why.
-    /// Remove it with `quorate-agent delete` when what stood in the way is gone, never while a continuous backup records there.
+    /// Remove it with `quorate-agent delete` when what stood in the way is gone. Where a continuous backup records, leave it to
+    /// `spec.backup.retention`: a sidecar that goes on from it notices within a minute that it is gone, and what was recorded
+    /// meanwhile can't be restored.
     BackupLeft,
     /// There is no EtcdCluster of the name in `spec.cluster`. Create it, or create a backup of another one.
     ClusterMissing,

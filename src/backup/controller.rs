@@ -182,7 +182,8 @@ impl Driver {
             pods = jobs::pods(&self.kube, own).await?;
         } else {
             let clusters = self.kube.list::<EtcdCluster>(&namespace, "").await?;
-            restored_by = clusters.iter().find(|cluster| begins_with(cluster, backup)).map(ResourceExt::name_any);
+            restored_by =
+                clusters.iter().find(|cluster| delete::begins_with(cluster, backup)).map(ResourceExt::name_any);
             secret_missing = self.lacks_secret(backup).await?;
         }
         let (cluster, job, restored_by) = (cluster.as_ref(), job.as_ref(), restored_by.as_deref());
@@ -265,15 +266,6 @@ impl Driver {
 
 fn is_marked(backup: &EtcdBackup) -> bool {
     backup.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER_BACKUP)
-}
-
-/// Whether a cluster is to begin with this backup, and has not begun.
-fn begins_with(cluster: &EtcdCluster, backup: &EtcdBackup) -> bool {
-    let named = cluster.spec.bootstrap.as_ref().and_then(|bootstrap| bootstrap.restore.backup.as_ref());
-    let begun = cluster.status.as_ref().and_then(|status| status.ledger.as_ref()).is_some_and(|ledger| ledger.seeded);
-    named.is_some_and(|named| named.name == backup.name_any())
-        && !begun
-        && cluster.metadata.deletion_timestamp.is_none()
 }
 
 fn has_ended(backup: &EtcdBackup) -> bool {

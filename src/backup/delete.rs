@@ -5,7 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use quorate_crds::{BackupPhase, ConditionType, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, Reason};
+use quorate_backup::store::Address;
+use quorate_crds::{
+    BackupPhase, BackupStore, ConditionType, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, Reason, Restore,
+};
 
 use super::decide::sentence;
 use super::status::{Now, Told, going_away};
@@ -145,9 +148,41 @@ fn waited(seen: Seen<'_>, waiting: &EtcdBackupStatus) -> SignedDuration {
 fn is_recorded_on(seen: Seen<'_>) -> bool {
     let lineage = seen.backup.status.as_ref().and_then(|status| status.lineage.as_ref());
     let Some(cluster) = seen.cluster.filter(|cluster| cluster.metadata.uid.as_ref() == lineage) else { return false };
-    let place = |address: &Option<String>| address.as_deref().map(|address| address.trim_end_matches('/').to_owned());
-    let recorded = cluster.spec.backup.as_ref().and_then(|backup| place(&backup.store.address));
-    recorded.is_some() && recorded == place(&seen.backup.spec.store.address)
+    cluster.spec.backup.as_ref().is_some_and(|recorded| is_same_place(&recorded.store, &seen.backup.spec.store))
+}
+
+/// Whether a cluster is to begin with this backup, or may be, and has not begun.
+pub fn begins_with(cluster: &EtcdCluster, backup: &EtcdBackup) -> bool {
+    let begun = cluster.status.as_ref().and_then(|status| status.ledger.as_ref()).is_some_and(|ledger| ledger.seeded);
+    let restore = cluster.spec.bootstrap.as_ref().map(|bootstrap| &bootstrap.restore);
+    restore.is_some_and(|restore| may_take(restore, backup)) && !begun && cluster.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether a restore names the backup, or a store in which it would find it. Which one fits a revision or a time is known
+/// only to who reads the store, so of a lineage each may.
+fn may_take(
+    Restore { backup: named, store, lineage, generation, revision: _, time: _ }: &Restore,
+    backup: &EtcdBackup,
+) -> bool {
+    if let Some(named) = named {
+        return named.name == backup.name_any();
+    }
+    let (Some(store), Some(status)) = (store, &backup.status) else { return false };
+    let own = status.manifest.as_deref().and_then(|manifest| manifest.split('/').nth(2));
+    is_same_place(store, &backup.spec.store)
+        && *lineage == status.lineage
+        && generation.as_deref().is_none_or(|generation| Some(generation) == own)
+}
+
+/// Whether two stores of one namespace keep what they have at the same place. Their options are not looked at: none of them
+/// proves that it is another, because one server has several names, and what is left for nothing can be deleted later.
+fn is_same_place(one: &BackupStore, other: &BackupStore) -> bool {
+    let address = |store: &BackupStore| store.address.as_deref().and_then(|text| text.parse::<Address>().ok());
+    match (address(one), address(other)) {
+        (Some(one), Some(other)) => one == other,
+        (Some(_), None) | (None, Some(_)) => false,
+        (None, None) => one.volume_claim.is_some() && one.volume_claim == other.volume_claim,
+    }
 }
 
 /// The object goes, and what it stood for stays.

@@ -10,7 +10,7 @@ use quorate_crds::{
 };
 use serde_json::{Value, json};
 
-use super::delete::{LONGEST, PATIENCE, Seen, Step, decide, hindered, left};
+use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, hindered, left};
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
 use super::tests::{BACKUP, JOB, driver, look, order, put_pod, served};
 use super::{job, status};
@@ -151,13 +151,20 @@ fn the_job_tells_how_it_went() {
 
 #[test]
 fn a_job_that_does_not_end_is_waited_for_and_not_for_ever() {
-    let failed = pod(1, "the store refuses the credentials", 1);
-    let tries = Scene::with_job(None, &[failed]);
-    let mut suspended = Scene::with_job(None, &[]);
-    suspended.job.as_mut().unwrap().spec.as_mut().unwrap().suspend = Some(true);
-    // On a node that is dead.
-    let silent = Scene::with_job(None, &[]);
-    for (mut scene, words) in [(tries, "refuses"), (suspended, "nightly-delete is suspended"), (silent, "")] {
+    type Make = fn() -> Scene;
+    fn suspended() -> Scene {
+        let mut scene = silent();
+        scene.job.as_mut().unwrap().spec.as_mut().unwrap().suspend = Some(true);
+        scene
+    }
+    /// As on a node that is dead.
+    fn silent() -> Scene {
+        Scene::with_job(None, &[])
+    }
+    let tries = || Scene::with_job(None, &[pod(1, "the store refuses the credentials", 1)]);
+    let never_end: [(Make, &str); 3] = [(tries, "refuses"), (suspended, "nightly-delete is suspended"), (silent, "")];
+    for (make, words) in never_end {
+        let mut scene = make();
         // What it needed was waited for, too.
         scene.secret_missing = true;
         let job = scene.job.take();
@@ -185,10 +192,55 @@ fn what_a_continuous_backup_may_go_on_from_stays() {
         cluster.metadata.uid = Some(uid.into());
         scene
     };
-    let words = recorded("s3://bucket/etcd/", "cluster-uid").leaves(Reason::BackupLeft);
-    assert!(words.contains("continuous backup"), "{words}");
-    for other in [recorded("s3://bucket/other", "cluster-uid"), recorded("s3://bucket/etcd", "another-uid")] {
-        assert!(matches!(decide(other.seen()), Step::Create { .. }));
+    for same in
+        ["s3://bucket/etcd", "s3://bucket/etcd/", "s3://bucket//etcd", "s3://bucket/%65tcd", "s3://bucket/a/../etcd"]
+    {
+        let words = recorded(same, "cluster-uid").leaves(Reason::BackupLeft);
+        assert!(words.contains("continuous backup"), "{same}: {words}");
+    }
+    let elsewhere =
+        ["s3://bucket/other", "s3://bucket/etcd/etcd", "s3://bucket", "s3://other/etcd", "gs://bucket/etcd"];
+    let elsewhere = elsewhere.map(|address| recorded(address, "cluster-uid"));
+    for other in elsewhere.into_iter().chain([recorded("s3://bucket/etcd", "another-uid")]) {
+        assert!(matches!(decide(other.seen()), Step::Create { .. }), "{:?}", other.cluster);
+    }
+}
+
+#[test]
+fn a_cluster_that_has_not_begun_keeps_what_it_may_begin_with() {
+    let begins = |restore: Value, begun: bool| {
+        let mut cluster = serde_json::to_value(cluster(TlsMode::Issued, "False")).unwrap();
+        cluster["spec"]["bootstrap"] = json!({ "restore": restore });
+        if begun {
+            cluster["status"]["ledger"] = json!({ "seeded": true, "nextSerial": 1 });
+        }
+        begins_with(&serde_json::from_value(cluster).unwrap(), &Scene::new().backup)
+    };
+    let from = |address: &str, lineage: &str, more: Value| {
+        let mut restore = json!({ "store": { "address": address }, "lineage": lineage });
+        restore.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        restore
+    };
+    let kept = [
+        json!({ "backup": { "name": "nightly" } }),
+        from("s3://bucket/etcd/", "cluster-uid", json!({})),
+        from("s3://bucket/etcd", "cluster-uid", json!({ "generation": "g" })),
+        from("s3://bucket/etcd", "cluster-uid", json!({ "revision": 1300 })),
+        from("s3://bucket/etcd", "cluster-uid", json!({ "time": "2026-01-01T00:00:00Z" })),
+    ];
+    for restore in kept {
+        assert!(begins(restore.clone(), false), "{restore}");
+        assert!(!begins(restore.clone(), true), "it has begun: {restore}");
+    }
+    let others = [
+        json!({ "backup": { "name": "weekly" } }),
+        from("s3://bucket/other", "cluster-uid", json!({})),
+        from("s3://bucket/etcd", "another-uid", json!({})),
+        from("s3://bucket/etcd", "cluster-uid", json!({ "generation": "h" })),
+        json!({ "store": { "volumeClaim": { "name": "backups" } }, "lineage": "cluster-uid" }),
+    ];
+    for restore in others {
+        assert!(!begins(restore.clone(), false), "{restore}");
     }
 }
 

@@ -99,10 +99,10 @@ pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, sto
         sources.nodes(watched, store.clone()),
         on_leading(claim, store.clone()),
     ]);
-    let wakes = wakes.take_until(turned(stop));
+    let wakes = wakes.take_until(turned(stop.clone()));
     let config = controller::Config::default().concurrency(concurrency);
     let rounds = applier(
-        move |cluster, driver: Arc<Driver>| Box::pin(round(cluster, driver, lists.clone())),
+        move |cluster, driver: Arc<Driver>| Box::pin(round(cluster, driver, lists.clone(), stop.clone())),
         |cluster, error, driver| {
             let pause = driver.pause_after_failure(&key(&cluster));
             tracing::warn!(cluster = %key(&cluster), error = %chain(error), ?pause, "a round failed");
@@ -123,8 +123,16 @@ pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, sto
 }
 
 /// One round, on a task of its own: a panic in it is that round's failure and nobody else's.
-async fn round(cluster: Arc<EtcdCluster>, driver: Arc<Driver>, lists: Arc<Lists>) -> Result<Action, Error> {
-    lists.filled().await;
+async fn round(
+    cluster: Arc<EtcdCluster>,
+    driver: Arc<Driver>,
+    lists: Arc<Lists>,
+    stop: watch::Receiver<bool>,
+) -> Result<Action, Error> {
+    tokio::select! {
+        () = lists.filled() => (),
+        () = turned(stop) => return Ok(Action::await_change()),
+    }
     if !driver.may_act() {
         return Ok(Action::await_change());
     }

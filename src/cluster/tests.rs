@@ -75,7 +75,7 @@ pub async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> 
     let mut memo = Memo::new(&watched(api));
     let mut look_again = LookAgain::AtOnce;
     for _ in 0..ROUNDS {
-        look_again = driver.drive(&mut memo, watched(api)).await?;
+        look_again = Box::pin(driver.drive(&mut memo, watched(api))).await?;
     }
     Ok(look_again)
 }

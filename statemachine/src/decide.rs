@@ -5,7 +5,7 @@ use crate::{
     census::{Census, Heard},
     course, cure, delete,
     draft::Draft,
-    endure, evade, found, grow, keep, leave, mirror, report, resize, roll, shrink, sleep, spares,
+    endure, evade, found, grow, keep, leave, mirror, report, resize, roll, shrink, sleep, snapshot, spares,
 };
 
 /// Decides what to do now. Total: whatever was observed, there is a plan, if only to say what is wrong.
@@ -123,7 +123,7 @@ fn set_course<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Leg<'w> {
     draft.newcomers = census.release_for_newcomers().cloned();
     draft.cure = match leg {
         Leg::Arrived => Some(goal),
-        Leg::Switch(release) => Some(release),
+        Leg::Switch(release) => Some(release).filter(|release| !snapshot::is_due(draft.world, census, release)),
         Leg::Lower(..) | Leg::CutLogs(..) | Leg::LogsCut | Leg::TakeBack | Leg::Waits(_) | Leg::Stuck(_) => None,
     }
     .filter(|release| !cure::has_failed(draft, release))

@@ -92,16 +92,20 @@ fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, t
     }
 }
 
-/// What the trials have shown, and once they have passed, what came of the snapshot.
+/// What the trials have shown, and what came of the snapshot. That comes after the trials, unless one that is down for what
+/// it is told to run waits for it: such a one can't be tried.
 fn shown(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release) -> Verdict {
-    match trial::of(draft, census, release) {
+    let tried = trial::of(draft, census, release);
+    let waits = census.voters.iter().any(|voter| voter.member.fails_on_release());
+    let saved = match tried {
         Verdict::Passed => snapshot::before(draft, census, release),
-        Verdict::Open => {
-            draft.look(LookAgain::Soon);
-            Verdict::Open
-        }
-        Verdict::Failed => Verdict::Failed,
+        Verdict::Open if waits => snapshot::before(draft, census, release),
+        Verdict::Open | Verdict::Failed => Verdict::Passed,
+    };
+    if tried == Verdict::Open {
+        draft.look(LookAgain::Soon);
     }
+    tried.max(saved)
 }
 
 fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) {

@@ -160,9 +160,13 @@ fn after(error: &ArchiveError) -> Next {
         ArchiveError::Feed(FeedError::Compacted(_)) => Next::Full("the history after the last record was compacted"),
         ArchiveError::Feed(FeedError::Overflow(_)) => Next::Full("more came than could be stored in time"),
         ArchiveError::Fault(_) => Next::Full("the cluster has another history than the one that was recorded"),
-        ArchiveError::Chain(
-            ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
-        ) => Next::Full("the last generation is damaged"),
+        ArchiveError::Chain(ChainError::NoFull(_)) | ArchiveError::Flush(FlushError::Chain(ChainError::NoFull(_))) => {
+            Next::Full("the full snapshot of the last generation is gone")
+        }
+        ArchiveError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
+        | ArchiveError::Flush(FlushError::Chain(
+            ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
+        )) => Next::Full("the last generation is damaged"),
         ArchiveError::Access(_)
         | ArchiveError::Etcd(_)
         | ArchiveError::Silent
@@ -170,7 +174,38 @@ fn after(error: &ArchiveError) -> Next {
         | ArchiveError::Chain(ChainError::Store(_))
         | ArchiveError::Take(_)
         | ArchiveError::Feed(FeedError::Etcd(_) | FeedError::Canceled(_))
-        | ArchiveError::Flush(_)
+        | ArchiveError::Flush(
+            FlushError::Commit(_) | FlushError::Refused(_) | FlushError::Chain(ChainError::Store(_)),
+        )
         | ArchiveError::Task(_) => Next::Continue,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::tests::generation;
+    use crate::format::{ManifestFault, Revision};
+
+    #[test]
+    fn what_can_not_be_restored_is_ended_whoever_found_it() {
+        let (key, first) = (generation(1), Revision::default());
+        let manifest = key.delta(first);
+        let faults: [&dyn Fn() -> ChainError; 4] = [
+            &|| ChainError::NoFull(key.clone()),
+            &|| ChainError::Manifest { key: manifest.clone(), fault: ManifestFault::Version(2) },
+            &|| ChainError::Broken(manifest.clone()),
+            &|| ChainError::Gap { missing: manifest.clone(), next: manifest.clone(), after: first },
+        ];
+        for fault in faults {
+            for error in [ArchiveError::Chain(fault()), ArchiveError::Flush(FlushError::Chain(fault()))] {
+                assert!(matches!(after(&error), Next::Full(_)), "{error}");
+            }
+        }
+        let lost = ArchiveError::Flush(FlushError::Commit(CommitError::Lost(manifest.clone())));
+        let away = || ChainError::Store(StoreError::TooLarge { key: manifest.clone(), bytes: 2, limit: 1 });
+        for passes in [lost, ArchiveError::Chain(away()), ArchiveError::Flush(FlushError::Chain(away()))] {
+            assert_eq!(after(&passes), Next::Continue, "{passes}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::feed::Feed;
 use super::flush::{self, FlushError};
 use super::leases::Leases;
 use super::recorder::{Fault, Recorder};
-use super::session::{MOST_BEHIND, Session, newer, revision};
+use super::session::{MOST_BEHIND, Session, read_on, revision};
 use super::status::{Reason, Role};
 use super::{ArchiveError, Duty, Next};
 use crate::format::{Chain, ChainError, Revision};
@@ -29,9 +29,10 @@ const MOST_HELD: usize = 8 << 20;
 const LONGEST_TICK: Duration = Duration::from_secs(10);
 /// The shortest time between two looks of one that stands by, when much comes.
 const CATCH_UP_EVERY: Duration = Duration::from_secs(1);
-/// How often the one that records looks whether somebody has begun a newer generation; also by that it notices a store
-/// that fails while there is nothing to store.
-const LOOK_FOR_NEWER: Duration = Duration::from_mins(1);
+/// How often the one that records looks whether its full snapshot is still there, without which nothing that it stores can
+/// be restored, and whether somebody has begun a newer generation; also by that it notices a store that fails while there
+/// is nothing to store. It costs four requests.
+const LOOK_AROUND: Duration = Duration::from_mins(1);
 /// How long etcd may take to tell the revision of users and roles. It goes through the quorum.
 const AUTH_ANSWER: Duration = Duration::from_secs(5);
 /// How long ending may take: to hear up to where all has come, and to store it.
@@ -54,8 +55,8 @@ pub(super) enum Post {
 enum Did {
     /// A batch was stored.
     Stored,
-    /// What others have stored was read: from this head on, and a generation that they have begun.
-    CaughtUp { before: Revision, newer: Option<Box<Chain>> },
+    /// What others have stored was read, in this post: from this head on, and a generation that they have begun.
+    CaughtUp { post: Post, before: Revision, newer: Option<Box<Chain>> },
 }
 
 type Work = JoinHandle<(Chain, Result<Did, FlushError>)>;
@@ -152,6 +153,8 @@ impl<'a> Recording<'a> {
             }
             if self.recorder.bytes() >= FLUSH_AT {
                 match self.post {
+                    // Its turn comes also when there is always something to store.
+                    Post::Committer if self.looked.elapsed() >= LOOK_AROUND => self.catch_up(true),
                     Post::Committer => self.flush().await,
                     Post::Standby | Post::TakingOver if self.looked.elapsed() >= CATCH_UP_EVERY => self.catch_up(false),
                     Post::Standby | Post::TakingOver => {}
@@ -222,7 +225,7 @@ impl<'a> Recording<'a> {
                 if let Some(chain) = &self.chain {
                     course.retention.look(self.session.store, &settings.lineage, &chain.key);
                 }
-                if self.looked.elapsed() >= LOOK_FOR_NEWER {
+                if self.looked.elapsed() >= LOOK_AROUND {
                     self.catch_up(true);
                 }
                 // The answer closes the last revision, and what is closed is stored with it; if none has come since the
@@ -270,25 +273,17 @@ impl<'a> Recording<'a> {
         }));
     }
 
-    /// Reads what others have stored, and looks for a newer generation if they have stored nothing; unless something else is
-    /// under way.
+    /// Reads what others have stored, and looks around; unless something else is under way.
     fn catch_up(&mut self, look_for_newer: bool) {
         let Some(mut chain) = self.chain.take() else { return };
         self.looked = Instant::now();
-        let store = self.session.store.clone();
-        let after = self.passed_over.clone().filter(|passed| *passed > chain.key.name);
+        let (store, post) = (self.session.store.clone(), self.post);
+        let passed_over = self.passed_over.clone().filter(|passed| *passed > chain.key.name);
+        let after = look_for_newer.then(|| passed_over.unwrap_or_else(|| chain.key.name.clone()));
         self.work = Some(tokio::spawn(async move {
             let before = chain.head();
-            let read = async {
-                chain.extend(&store).await?;
-                if !look_for_newer || chain.head() > before {
-                    return Ok(None);
-                }
-                let after = after.as_ref().unwrap_or(&chain.key.name);
-                newer(&store, &chain.key.lineage, &chain.key.cluster, Some(after)).await
-            };
-            let newer = read.await;
-            let result = newer.map(|newer| Did::CaughtUp { before, newer: newer.map(Box::new) });
+            let newer = read_on(&store, &mut chain, post, after.as_ref()).await;
+            let result = newer.map(|newer| Did::CaughtUp { post, before, newer: newer.map(Box::new) });
             (chain, result.map_err(FlushError::Chain))
         }));
     }
@@ -322,7 +317,7 @@ impl<'a> Recording<'a> {
                 tracing::debug!("recorded up to revision {}", chain.head());
                 self.chain = Some(chain);
             }
-            Did::CaughtUp { before, newer } => {
+            Did::CaughtUp { post, before, newer } => {
                 if chain.head() > before {
                     self.recorder.forget(chain.head(), chain.last_events())?;
                     let new = chain.links.iter().rev().take_while(|link| link.delta.from > before);
@@ -336,12 +331,17 @@ impl<'a> Recording<'a> {
                     self.chain = None;
                     return Ok(Some(Next::Continue));
                 }
-                if self.post == Post::TakingOver {
-                    self.post = Post::Committer;
-                    self.show_role();
-                    self.flush().await;
-                    self.feed.ask_progress().await?;
-                    self.due = true;
+                match (self.post, post) {
+                    // It had begun before: nobody has looked for the full snapshot.
+                    (Post::TakingOver, Post::Standby) => self.catch_up(true),
+                    (Post::TakingOver, Post::TakingOver | Post::Committer) => {
+                        self.post = Post::Committer;
+                        self.show_role();
+                        self.flush().await;
+                        self.feed.ask_progress().await?;
+                        self.due = true;
+                    }
+                    (Post::Standby | Post::Committer, _) => {}
                 }
             }
         }

@@ -105,7 +105,12 @@ impl Session<'_> {
         }
         let Some(mut known) = known else { return Ok(None) };
         known.extend(self.store).await?;
-        Ok(Some(known))
+        match known.demand_full(self.store).await {
+            Ok(()) => Ok(Some(known)),
+            // It can't be restored any more. The one before may still be gone on with.
+            Err(ChainError::NoFull(_)) => newer(self.store, &self.settings.lineage, cluster, None).await,
+            Err(error) => Err(error),
+        }
     }
 
     /// Begins a generation. The watch is there before the snapshot is, so that nothing between is compacted away, and no
@@ -125,6 +130,30 @@ impl Session<'_> {
 
     async fn watch(&self, connection: &Connection, from: Revision) -> Result<Feed, FeedError> {
         Feed::open(&connection.client, from, (&self.settings.spill, self.settings.spill_limit)).await
+    }
+}
+
+/// Reads what others have added to a generation. Who stores, or is about to, also demands that its full snapshot is still
+/// there: a person or another program may have deleted it. If nothing was added, it gives the last generation that began
+/// after `after`.
+pub(super) async fn read_on(
+    store: &Store,
+    chain: &mut Chain,
+    post: Post,
+    after: Option<&GenerationName>,
+) -> Result<Option<Chain>, ChainError> {
+    let before = chain.head();
+    chain.extend(store).await?;
+    match post {
+        Post::TakingOver | Post::Committer => chain.demand_full(store).await?,
+        // Who stores begins a newer generation then, and this one goes over to that.
+        Post::Standby => {}
+    }
+    match after {
+        Some(after) if chain.head() == before => {
+            newer(store, &chain.key.lineage, &chain.key.cluster, Some(after)).await
+        }
+        Some(_) | None => Ok(None),
     }
 }
 
@@ -154,4 +183,57 @@ pub(super) async fn revision(connection: &mut Connection) -> Result<Revision, Ar
     let answer = asked.map_err(|_| ArchiveError::Silent)??;
     let revision = answer.header().map(etcd_client::ResponseHeader::revision).unwrap_or_default();
     Ok(Revision::from_etcd(revision).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::archive::Duty;
+    use crate::format::tests::stored;
+    use crate::source::Tls;
+    use crate::store::tests::faulty::sound;
+
+    /// The newest generation, by who knows this one.
+    async fn newest(store: &Store, known: &Chain) -> Option<Chain> {
+        let source = Access { endpoint: "http://nowhere".into(), tls: Tls::default(), user: None };
+        let settings = Settings {
+            lineage: known.key.lineage.clone(),
+            duty: Duty::Always,
+            flush_every: Duration::from_secs(1),
+            full_every: Duration::from_hours(1),
+            full_after: 1 << 20,
+            spill: "/nowhere".into(),
+            spill_limit: 0,
+            keep: None,
+        };
+        let board = Board::new(store.address(), &settings.lineage);
+        let session = Session { store, source: &source, settings: &settings, board: &board };
+        session.newest(&known.key.cluster, Some(known.clone())).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_generation_whose_full_snapshot_is_gone_is_not_gone_on_with() {
+        let store = sound();
+        let older = stored(&store, 100, &[(20, 110)]).await;
+        let mut chain = stored(&store, 200, &[(30, 210)]).await;
+        for post in [Post::Standby, Post::TakingOver, Post::Committer] {
+            let after = chain.key.name.clone();
+            assert_eq!(read_on(&store, &mut chain, post, Some(&after)).await.unwrap(), None);
+        }
+        assert_eq!(newest(&store, &chain).await.as_ref(), Some(&chain));
+
+        store.delete(&chain.key.full()).await.unwrap();
+        for post in [Post::TakingOver, Post::Committer] {
+            let error = read_on(&store, &mut chain, post, None).await.unwrap_err();
+            assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
+        }
+        assert_eq!(newest(&store, &chain).await, Some(older));
+        // One that another archive has begun instead is gone over to.
+        let after = chain.key.name.clone();
+        assert_eq!(read_on(&store, &mut chain, Post::Standby, Some(&after)).await.unwrap(), None);
+        let next = stored(&store, 300, &[]).await;
+        assert_eq!(read_on(&store, &mut chain, Post::Standby, Some(&after)).await.unwrap(), Some(next));
+    }
 }

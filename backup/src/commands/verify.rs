@@ -21,7 +21,7 @@ pub struct Verify {
     /// A folder with room for the restored database
     #[arg(long, value_name = "FOLDER", default_value = "/tmp")]
     scratch: PathBuf,
-    /// It is an error if the newest generation is damaged, also if an older one is sound
+    /// It is an error if the newest generation is damaged or has lost its full snapshot, also if an older one is sound
     #[arg(long)]
     strict: bool,
     /// A file for what came of it, success or failure, as JSON

@@ -69,11 +69,8 @@ pub struct Chain {
 impl Chain {
     /// Reads a generation up to its head.
     pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
-        let Some(bytes) = store.read(&key.full(), MANIFEST_LIMIT).await? else {
-            return Err(ChainError::NoFull(key.clone()));
-        };
-        let full = Full::read(&bytes, key).map_err(|fault| ChainError::Manifest { key: key.full(), fault })?;
-        let mut chain = Self { key: key.clone(), full, full_hash: Hash::of(&bytes), links: Vec::new() };
+        let (full, full_hash) = full(store, key).await?;
+        let mut chain = Self { key: key.clone(), full, full_hash, links: Vec::new() };
         let hints = chain.hints(store).await?;
         let mut hinted = stream::iter(hints)
             .map(|from| async move { Ok::<_, StoreError>((from, store.read(&key.delta(from), MANIFEST_LIMIT).await?)) })
@@ -103,6 +100,14 @@ impl Chain {
             self.add(&bytes)?;
         }
         Ok(())
+    }
+
+    /// Demands that its full snapshot is still there. Who goes on with a generation has read it long ago.
+    pub async fn demand_full(&self, store: &Store) -> Result<(), ChainError> {
+        match store.size(&self.key.full()).await? {
+            Some(_) => Ok(()),
+            None => Err(ChainError::NoFull(self.key.clone())),
+        }
     }
 
     /// The last revision in it.
@@ -153,6 +158,43 @@ impl Chain {
         hints.sort();
         Ok(hints)
     }
+}
+
+/// How far a generation goes, by its first and its last manifest. Which one is the last is taken from a listing, which may
+/// be late, and what lies between is not looked at: this says which generation to read first, and no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Extent {
+    /// The last moment for which a revision is known.
+    pub last_moment: Timestamp,
+    /// The last revision in it.
+    pub head: Revision,
+}
+
+impl Extent {
+    /// Finds it out: two reads and a listing, however long the generation is.
+    pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
+        let (full, _) = full(store, key).await?;
+        let begin = Self { last_moment: full.taken, head: full.revision };
+        let last = store
+            .list(Some(&key.deltas()))
+            .try_fold(None, async |last, listed| Ok(last.max(listed.key.name().parse::<Revision>().ok())))
+            .await?;
+        let Some(from) = last else { return Ok(begin) };
+        let manifest = key.delta(from);
+        let Some(bytes) = store.read(&manifest, MANIFEST_LIMIT).await? else { return Ok(begin) };
+        let delta = Delta::read(&bytes, key, from).map_err(|fault| ChainError::Manifest { key: manifest, fault })?;
+        let last_moment = delta.samples.last().map_or(full.taken, |sample| sample.at);
+        Ok(Self { last_moment, head: delta.to })
+    }
+}
+
+/// The manifest with which a generation begins, and its hash.
+async fn full(store: &Store, key: &GenerationKey) -> Result<(Full, Hash), ChainError> {
+    let Some(bytes) = store.read(&key.full(), MANIFEST_LIMIT).await? else {
+        return Err(ChainError::NoFull(key.clone()));
+    };
+    let full = Full::read(&bytes, key).map_err(|fault| ChainError::Manifest { key: key.full(), fault })?;
+    Ok((full, Hash::of(&bytes)))
 }
 
 /// The generations of a lineage, by their clusters and names. What a listing shows is taken at its word here: a generation

@@ -11,9 +11,9 @@ mod manifest;
 mod names;
 mod record;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use chain::{Chain, ChainError, Link, generations};
+pub use chain::{Chain, ChainError, Extent, Link, generations};
 pub use choice::{Choice, ChoiceError, Target, choose};
 pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
 pub use data::{DataError, DataReader, DataWriter};

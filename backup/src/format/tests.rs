@@ -17,7 +17,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn generation(second: i64) -> GenerationKey {
+pub fn generation(second: i64) -> GenerationKey {
     GenerationKey { lineage: "blue".parse().unwrap(), cluster: Cluster::of(7), name: GenerationName::new(at(second)) }
 }
 
@@ -60,7 +60,7 @@ fn delta(chain: &Chain, to: u64, samples: &[(i64, u64)]) -> Delta {
 }
 
 /// A generation of a full at revision 10 and deltas that end at these revisions.
-async fn stored(store: &Store, second: i64, ends: &[(u64, i64)]) -> Chain {
+pub async fn stored(store: &Store, second: i64, ends: &[(u64, i64)]) -> Chain {
     let key = generation(second);
     let first = full(&key, 10, second);
     commit(store, &key.full(), first.write()).await.unwrap();

@@ -5,6 +5,7 @@ mod apply;
 mod etcdutl;
 mod fetch;
 mod scratch;
+mod survey;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,6 @@ use tokio::task::JoinError;
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
     Chain, ChainError, Choice, ChoiceError, Cluster, DataError, GenerationName, Lineage, RecordFault, Revision, Target,
-    choose, generations,
 };
 use crate::store::{Key, Store, StoreError};
 
@@ -24,6 +24,7 @@ pub use apply::UNKNOWN_TTL;
 pub use etcdutl::{Membership, Tool};
 use scratch::Scratch;
 pub(crate) use scratch::clear_remains;
+pub use survey::{Damaged, pick, survey};
 
 /// Why nothing was restored.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,9 @@ pub enum RestoreError {
     /// A generation is damaged.
     #[error(transparent)]
     Chain(#[from] ChainError),
+    /// The newest generation has lost its full snapshot.
+    #[error("{0} is missing, and deltas that follow it are there: what they hold can't be restored")]
+    Headless(Key),
     /// Nothing fits what is wanted.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
@@ -184,59 +188,6 @@ pub struct Restored {
     pub bytes: u64,
     /// How long fetching and applying the events took.
     pub applying: Duration,
-}
-
-/// What becomes of a generation whose manifests are damaged and that was not asked for by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Damaged {
-    /// It is left out, with a warning: the others can still be restored, and somebody reads that.
-    LeftOut,
-    /// It is left out if a sound one has begun after it, and else an error: the present can't be restored.
-    NewestFails,
-    /// It is an error: what was asked for may be in it, and nobody sees that something else comes instead.
-    Fails,
-}
-
-/// All complete generations of a lineage.
-pub async fn survey(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Vec<Chain>, RestoreError> {
-    store.check().await?;
-    let (mut chains, mut newest_fault) = (Vec::new(), None);
-    for key in generations(store, &wanted.lineage).await? {
-        let other_cluster = wanted.cluster.as_ref().is_some_and(|cluster| *cluster != key.cluster);
-        let other_generation = wanted.generation.as_ref().is_some_and(|name| *name != key.name);
-        if other_cluster || other_generation {
-            continue;
-        }
-        match Chain::read(store, &key).await {
-            Ok(chain) => {
-                chains.push(chain);
-                newest_fault = None;
-            }
-            // One that has just begun, or is being deleted.
-            Err(ChainError::NoFull(_)) if wanted.generation.is_none() => {}
-            Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. }))
-                if wanted.generation.is_none() && damaged != Damaged::Fails =>
-            {
-                tracing::warn!("left out: {error}");
-                newest_fault = Some(error);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    match newest_fault {
-        Some(fault) if damaged == Damaged::NewestFails => Err(fault.into()),
-        Some(_) | None => Ok(chains),
-    }
-}
-
-/// Chooses what is wanted, and says which other histories it could have been.
-pub fn pick<'a>(chains: &'a [Chain], wanted: &Wanted) -> Result<Choice<'a>, RestoreError> {
-    let choice = choose(chains, wanted.target)?;
-    if !choice.others.is_empty() {
-        let others: Vec<_> = choice.others.iter().map(ToString::to_string).collect();
-        tracing::warn!("revision {} is also in {}; {} is newer", choice.revision, others.join(", "), choice.chain.key);
-    }
-    Ok(choice)
 }
 
 /// Restores the database of a generation at a revision to `path`, which must not exist. After an error a part of it is left

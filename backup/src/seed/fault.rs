@@ -148,6 +148,7 @@ fn of_restore(error: &RestoreError) -> Reason {
         | RestoreError::Data(DataError::Store(error)) => of_store(error),
         RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
         RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
+        | RestoreError::Headless(_)
         | RestoreError::Data(DataError::Frame { .. } | DataError::Hash(_))
         | RestoreError::Delta { .. }
         | RestoreError::Full { .. }

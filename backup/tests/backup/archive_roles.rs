@@ -44,6 +44,12 @@ impl Archive {
         Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
     }
 
+    /// Whether it has lost twice, and shows that it stands by.
+    fn stands_by(&self) -> bool {
+        let (_, metrics) = self.get("/metrics").unwrap();
+        metrics.contains("quorate_archive_commits_lost_total 2") && self.report().unwrap().role == Role::Standby
+    }
+
     fn report(&self) -> Option<Report> {
         serde_json::from_str(&self.get("/status")?.1).ok()
     }
@@ -84,27 +90,40 @@ async fn put(etcd: &Etcd) -> i64 {
     etcd.connect().await.put("key", "value", None).await.unwrap().header().unwrap().revision()
 }
 
+/// Two beside the same leader: the one that stores, and the one that stands by.
+async fn two(etcd: &Etcd, store: &Path) -> (Archive, Archive) {
+    let mut first = Archive::start(etcd, store, &[]);
+    first.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let mut second = Archive::start(etcd, store, &[]);
+    second.says("beside the first", |report| report.head.is_some()).await;
+    // They race for each range, until one has lost twice.
+    let begun = Instant::now();
+    loop {
+        put(etcd).await;
+        tokio::time::sleep(LOOK_EVERY).await;
+        // Whoever has lost only once shows itself standing by as well, for a moment.
+        match (first.stands_by(), second.stands_by()) {
+            (false, true) => break (first, second),
+            (true, false) => break (second, first),
+            (false, false) | (true, true) => {}
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody gives in");
+    }
+}
+
+/// Deletes the full snapshot's manifest of the generation that this report names.
+fn delete_full(store: &Path, report: &Report) -> String {
+    let generation = report.generation.clone().unwrap();
+    fs::remove_file(store.join("blue").join(&generation).join("full")).unwrap();
+    generation
+}
+
 #[test]
 fn one_of_two_beside_the_same_leader_stands_by_until_the_other_is_gone() {
     each_version(async |binaries| {
         let store = tempfile::tempdir().unwrap();
         let etcd = Etcd::start(binaries);
-        let mut first = Archive::start(&etcd, store.path(), &[]);
-        first.says("a committer with a full snapshot", |report| report.head.is_some()).await;
-        let mut second = Archive::start(&etcd, store.path(), &[]);
-        second.says("beside the first", |report| report.head.is_some()).await;
-        // They race for each range, until one has lost twice.
-        let begun = Instant::now();
-        let (mut committer, mut standby) = loop {
-            put(&etcd).await;
-            tokio::time::sleep(LOOK_EVERY).await;
-            match (first.report().unwrap().role, second.report().unwrap().role) {
-                (Role::Committer, Role::Standby) => break (first, second),
-                (Role::Standby, Role::Committer) => break (second, first),
-                (Role::Committer, Role::Committer) | (Role::Standby, Role::Standby) => {}
-            }
-            assert!(begun.elapsed() < PATIENCE, "nobody gives in");
-        };
+        let (mut committer, mut standby) = two(&etcd, store.path()).await;
         let revision = put(&etcd).await;
         committer.says("all of it", |report| reached(report, revision)).await;
         standby.says("what the other has stored", |report| reached(report, revision)).await;
@@ -114,6 +133,32 @@ fn one_of_two_beside_the_same_leader_stands_by_until_the_other_is_gone() {
             standby.says("a committer", |report| report.role == Role::Committer && reached(report, revision)).await;
         assert_eq!(report.fault, None);
         assert_eq!(generations(&open(store.path()), &"blue".parse().unwrap()).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn nobody_goes_on_in_a_generation_whose_full_snapshot_was_deleted() {
+    each_version(async |binaries| {
+        let store = tempfile::tempdir().unwrap();
+        let mut etcd = Etcd::start(binaries);
+        let (mut committer, mut standby) = two(&etcd, store.path()).await;
+        let revision = put(&etcd).await;
+        let report = standby.says("what the other has stored", |report| reached(report, revision)).await;
+        // Who takes over looks.
+        committer.kill();
+        let gone = delete_full(store.path(), &report);
+        let revision = put(&etcd).await;
+        let another = |report: &Report| report.generation.as_ref() != Some(&gone) && reached(report, revision);
+        let report = standby.says("in another generation", another).await;
+        // So does who finds its member again.
+        etcd.kill();
+        standby.says("of a silent member", |report| report.lag.is_none()).await;
+        let gone = delete_full(store.path(), &report);
+        etcd.resume();
+        let revision = put(&etcd).await;
+        let another = |report: &Report| report.generation.as_ref() != Some(&gone) && reached(report, revision);
+        let report = standby.says("in another generation again", another).await;
+        assert_eq!((report.role, report.fault), (Role::Committer, None));
     });
 }
 

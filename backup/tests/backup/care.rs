@@ -91,6 +91,21 @@ async fn strictly_the_newest_generation_has_to_restore_and_the_report_says_wheth
     assert!(message.contains("is damaged"), "{message}");
 }
 
+#[tokio::test]
+async fn strictly_deltas_whose_full_snapshot_is_gone_are_no_reason_to_prove_an_older_one() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    recorded.taken_at(recorded.chain.full.taken - SignedDuration::from_secs(20)).await;
+    let full = recorded.chain.key.full();
+    fs::remove_file(recorded.folder.path().join(full.as_str())).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let arguments = ["--scratch", scratch.path().to_str().unwrap(), "--strict"];
+    let ended = recorded.run("verify", &arguments);
+    assert!(ended.error().contains(&format!("{full} is missing")), "{}", ended.stderr);
+    let ended = recorded.run("verify", &arguments[..2]);
+    assert!(ended.stderr.contains(&format!("{full} is missing")), "{}", ended.stderr);
+    assert_eq!(ended.json()["revision"].as_u64(), Some(7));
+}
+
 #[test]
 fn a_folder_without_backups_is_not_taken_for_an_empty_store() {
     let folder = tempfile::tempdir().unwrap();

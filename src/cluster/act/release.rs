@@ -9,6 +9,7 @@ use quorate_statemachine::{Minor, NodeName, Release, Serial, Ticket, Uid};
 use serde_json::{Value, json};
 
 use super::{Acting, Stop};
+use crate::cluster::observe::snapshots::SnapshotFacts;
 use crate::cluster::render::{self, ETCD_CONTAINER};
 use crate::ownership::is_owned;
 
@@ -81,17 +82,14 @@ impl Acting<'_> {
         let Err(error) = kube.create(namespace, &snapshot).await else { return Ok(()) };
         let name = snapshot.name_any();
         let there = if error.is_surprise() { kube.get::<EtcdBackup>(namespace, &name).await? } else { None };
-        match there {
-            // The watch has not shown it yet, or it is going.
-            Some(own) if is_owned(&own, &*self.observed.cluster) => Ok(()),
-            Some(_) => Err(Stop::Refused(
-                Reason::SnapshotFailed,
-                format!(
-                    "There is an EtcdBackup {name} that is not this cluster's: delete it, for a snapshot to be taken."
-                ),
-            )),
-            None => Err(error.into()),
+        let Some(there) = there else { return Err(error.into()) };
+        if is_owned(&there, &*self.observed.cluster) && SnapshotFacts::of(&there).is_some() {
+            return Err(Stop::Surprise(format!("EtcdBackup {name} is there and was not shown yet")));
         }
+        let sentence = format!(
+            "There is an EtcdBackup {name} that is not this cluster's own: delete it, for a snapshot to be taken."
+        );
+        Err(Stop::Refused(Reason::SnapshotFailed, sentence))
     }
 
     /// Makes the pod of a trial. An image that members run already under that very name can't be switched to: the kubelet

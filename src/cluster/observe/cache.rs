@@ -51,6 +51,18 @@ impl<T> Default for Cache<T> {
     }
 }
 
+impl<T> Held<T> {
+    /// Whether it was there.
+    fn lose(&mut self, key: &Key, name: &str) -> bool {
+        let Some(children) = self.now.get_mut(key) else { return false };
+        let lost = children.remove(name).is_some();
+        if children.is_empty() {
+            self.now.remove(key);
+        }
+        lost
+    }
+}
+
 impl<T: Clone + PartialEq> Cache<T> {
     /// Takes what a watch brought and says which clusters it concerns. `facts` may find an object not worth keeping.
     pub fn take<K: ResourceExt>(&self, event: Event<K>, facts: impl Fn(&K) -> Option<T>) -> Vec<Key> {
@@ -72,18 +84,19 @@ impl<T: Clone + PartialEq> Cache<T> {
                 changed(&stale, &held.now)
             }
             Event::Apply(object) => {
-                let (Some(key), Some(facts)) = (Key::of_child(&object), facts(&object)) else { return Vec::new() };
-                held.now.entry(key.clone()).or_default().insert(object.name_any(), facts);
+                let Some(key) = Key::of_child(&object) else { return Vec::new() };
+                match facts(&object) {
+                    Some(facts) => {
+                        held.now.entry(key.clone()).or_default().insert(object.name_any(), facts);
+                    }
+                    None if held.lose(&key, &object.name_any()) => {}
+                    None => return Vec::new(),
+                }
                 vec![key]
             }
             Event::Delete(object) => {
                 let Some(key) = Key::of_child(&object) else { return Vec::new() };
-                if let Some(children) = held.now.get_mut(&key) {
-                    children.remove(&object.name_any());
-                    if children.is_empty() {
-                        held.now.remove(&key);
-                    }
-                }
+                held.lose(&key, &object.name_any());
                 vec![key]
             }
         }
@@ -140,6 +153,16 @@ mod tests {
         assert_eq!(cache.with(|v| v == "x"), [key("a")]);
         assert!(cache.with(|v| v == "y").is_empty());
         assert_eq!(cache.take(Event::Delete(child("a", "a-0", "x")), value), [key("a")]);
+        assert!(cache.of(&key("a")).is_empty());
+    }
+
+    #[test]
+    fn one_that_is_not_worth_keeping_any_more_goes() {
+        let cache = Cache::default();
+        let worth = |object: &ConfigMap| value(object).filter(|value| value != "nothing");
+        assert!(cache.take(Event::Apply(child("a", "a-0", "nothing")), worth).is_empty());
+        cache.take(Event::Apply(child("a", "a-0", "x")), worth);
+        assert_eq!(cache.take(Event::Apply(child("a", "a-0", "nothing")), worth), [key("a")]);
         assert!(cache.of(&key("a")).is_empty());
     }
 

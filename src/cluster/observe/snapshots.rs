@@ -4,10 +4,15 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use quorate_crds::{BackupPhase, EtcdBackup, EtcdCluster, names};
-use quorate_statemachine::{Minor, Saved};
+use quorate_crds::{BackupPhase, BackupStore, EtcdBackup, EtcdCluster, names};
+use quorate_statemachine::{Millis, Minor, Saved};
 
+use super::facts::millis;
 use crate::ownership::owner_uid;
+
+/// How long after its end a snapshot counts that was ordered under an earlier spec: whoever changes something else while
+/// it is being taken does not wait for another one.
+const FRESH_MS: u64 = 10 * 60 * 1000;
 
 /// An EtcdBackup of a cluster's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,23 +25,28 @@ pub struct SnapshotFacts {
     pub before: Minor,
     /// What has come of it.
     pub saved: Saved,
+    /// When it was complete, or had failed.
+    pub ended: Option<Millis>,
+    /// Where it is kept.
+    pub store: BackupStore,
     /// Its message.
     pub words: String,
 }
 
 impl SnapshotFacts {
-    /// What matters of it; `None` of a backup for any other end, and of one that is being deleted.
+    /// What matters of it; `None` of a backup for any other end. One that is being deleted is waited for: only then
+    /// another one of its name can be made.
     pub fn of(backup: &EtcdBackup) -> Option<Self> {
-        if backup.metadata.deletion_timestamp.is_some() {
-            return None;
-        }
+        let going = backup.metadata.deletion_timestamp.is_some();
         let status = backup.status.as_ref();
         let ready = status.and_then(|status| status.conditions.iter().find(|condition| condition.type_ == "Ready"));
         Some(Self {
             name: backup.name_any(),
             owner: owner_uid(backup),
             before: Minor::parse(backup.annotations().get(names::ANNOTATION_BEFORE)?)?,
-            saved: match status.and_then(|status| status.phase) {
+            ended: status.and_then(|status| status.ended_at.as_ref()).map(|time| millis(time.0)),
+            store: backup.spec.store.clone(),
+            saved: match status.and_then(|status| status.phase).filter(|_| !going) {
                 Some(BackupPhase::Complete) => Saved::Taken,
                 Some(BackupPhase::Failed) => Saved::Failed,
                 Some(BackupPhase::Pending | BackupPhase::Running | BackupPhase::Deleting) | None => Saved::UnderWay,
@@ -46,14 +56,31 @@ impl SnapshotFacts {
     }
 }
 
-/// Those of this very object, and of its spec as it is now: another spec is another upgrade.
-pub fn of_cluster(cluster: &EtcdCluster, all: BTreeMap<String, SnapshotFacts>) -> BTreeMap<Minor, SnapshotFacts> {
+/// Those of this very object in its present store, by minor: the one of its spec as it is now, or else one of an earlier
+/// spec that is being taken or was just taken.
+pub fn of_cluster(
+    cluster: &EtcdCluster,
+    all: BTreeMap<String, SnapshotFacts>,
+    now: Millis,
+) -> BTreeMap<Minor, SnapshotFacts> {
+    let Some(backup) = &cluster.spec.backup else { return BTreeMap::new() };
     let generation = cluster.metadata.generation.unwrap_or_default();
-    let named = |facts: &SnapshotFacts| {
-        names::snapshot_before(&cluster.name_any(), &facts.before.to_string(), generation) == facts.name
-    };
-    let own = all.into_values().filter(|facts| facts.owner == cluster.metadata.uid && named(facts));
-    own.map(|facts| (facts.before, facts)).collect()
+    let mut found = BTreeMap::new();
+    let own = all.into_values().filter(|facts| facts.owner == cluster.metadata.uid && facts.store == backup.store);
+    for facts in own {
+        let current = facts.name == names::snapshot_before(&cluster.name_any(), &facts.before.to_string(), generation);
+        let counts = match facts.saved {
+            Saved::UnderWay => true,
+            Saved::Taken => facts.ended.is_some_and(|ended| now.since(ended) <= FRESH_MS),
+            Saved::Failed => false,
+        };
+        if current {
+            found.insert(facts.before, facts);
+        } else if counts {
+            found.entry(facts.before).or_insert(facts);
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -74,16 +101,24 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    fn seen(backup: &EtcdBackup) -> BTreeMap<Minor, SnapshotFacts> {
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    fn seen(backups: &[EtcdBackup]) -> BTreeMap<Minor, SnapshotFacts> {
         let cluster: EtcdCluster = serde_json::from_value(json!({
-            "metadata": { "name": "db", "uid": "uid-1", "generation": 4 }, "spec": {} }))
+            "metadata": { "name": "db", "uid": "uid-1", "generation": 4 },
+            "spec": { "backup": { "store": { "address": "s3://bucket" } } } }))
         .unwrap();
-        of_cluster(&cluster, SnapshotFacts::of(backup).map(|facts| (facts.name.clone(), facts)).into_iter().collect())
+        let facts = backups.iter().filter_map(SnapshotFacts::of).map(|facts| (facts.name.clone(), facts)).collect();
+        of_cluster(&cluster, facts, millis(NOW.parse().unwrap()))
+    }
+
+    fn saved(backups: &[EtcdBackup]) -> Option<Saved> {
+        seen(backups).get(&Minor(7)).map(|facts| facts.saved)
     }
 
     #[test]
     fn its_phase_says_what_has_come_of_it() {
-        for (phase, saved) in [
+        for (phase, found) in [
             (json!("Complete"), Saved::Taken),
             (json!("Failed"), Saved::Failed),
             (json!("Running"), Saved::UnderWay),
@@ -91,19 +126,36 @@ mod tests {
             (json!("Unheard"), Saved::UnderWay),
             (Value::Null, Saved::UnderWay),
         ] {
-            let seen = seen(&backup("db-to-3-7-4", |object| object["status"]["phase"] = phase.clone()));
-            assert_eq!(seen.get(&Minor(7)).map(|facts| facts.saved), Some(saved), "{phase}");
+            let backup = backup("db-to-3-7-4", |object| object["status"]["phase"] = phase.clone());
+            assert_eq!(saved(&[backup]), Some(found), "{phase}");
         }
+        let going = backup("db-to-3-7-4", |object| object["metadata"]["deletionTimestamp"] = NOW.into());
+        assert_eq!(saved(&[going]), Some(Saved::UnderWay), "its name is not free yet");
     }
 
     #[test]
-    fn only_that_of_this_object_and_this_spec_counts() {
-        let told = seen(&backup("db-to-3-7-4", |_| ()));
+    fn only_that_of_this_object_and_this_store_counts() {
+        let told = seen(&[backup("db-to-3-7-4", |_| ())]);
         assert_eq!(told.get(&Minor(7)).map(|facts| facts.words.as_str()), Some("no such bucket"));
-        assert!(seen(&backup("db-to-3-7-3", |_| ())).is_empty(), "of an earlier spec");
-        let of = |change: fn(&mut Value)| seen(&backup("db-to-3-7-4", change));
-        assert!(of(|object| object["metadata"]["ownerReferences"][0]["uid"] = "uid-2".into()).is_empty());
-        assert!(of(|object| object["metadata"]["annotations"] = json!({})).is_empty(), "of a user's own");
-        assert!(of(|object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()).is_empty());
+        let of = |change: fn(&mut Value)| saved(&[backup("db-to-3-7-4", change)]);
+        assert_eq!(of(|object| object["metadata"]["ownerReferences"][0]["uid"] = "uid-2".into()), None);
+        assert_eq!(of(|object| object["metadata"]["annotations"] = json!({})), None, "of a user's own");
+        assert_eq!(of(|object| object["spec"]["store"]["address"] = "s3://other".into()), None);
+    }
+
+    #[test]
+    fn one_of_an_earlier_spec_counts_while_it_is_taken_and_shortly_after() {
+        let earlier = |phase: &str, ended: &str| {
+            backup("db-to-3-7-3", |object| {
+                object["status"]["phase"] = phase.into();
+                object["status"]["endedAt"] = ended.into();
+            })
+        };
+        assert_eq!(saved(&[earlier("Running", NOW)]), Some(Saved::UnderWay));
+        assert_eq!(saved(&[earlier("Complete", "2026-01-01T00:51:00Z")]), Some(Saved::Taken));
+        assert_eq!(saved(&[earlier("Complete", "2026-01-01T00:49:00Z")]), None, "of an earlier upgrade");
+        assert_eq!(saved(&[earlier("Failed", NOW)]), None, "another spec is another try");
+        let both = [earlier("Running", NOW), backup("db-to-3-7-4", |_| ())];
+        assert_eq!(saved(&both), Some(Saved::Failed), "the one of this spec comes first");
     }
 }

@@ -24,9 +24,9 @@ const FAILING_REASONS: [&str; 4] =
 const BACK_OFF: &str = "CrashLoopBackOff";
 /// What a container ends with that SIGKILL or SIGTERM ended: 128 and the signal's number, as a shell tells it.
 const KILLED: [i32; 2] = [128 + 9, 128 + 15];
-/// How long after a pod was last ready its kills are excused. Whoever is killed that much later never came up in between:
-/// that is told like a failure, and mended like one by another spec (a runtime may report what ran out of memory as merely
-/// killed). Twice the longest time that the kubelet waits between two starts.
+/// How long after a pod was last ready its kills are excused. One that ran shorter than this and is killed that much later
+/// never comes up: that is told like a failure, and mended like one by another spec (a runtime may report what ran out of
+/// memory as merely killed). Twice the longest time that the kubelet waits between two starts.
 const EXCUSED_FOR: Duration = Duration::from_mins(10);
 /// The longest words that are kept, in bytes: an event's note holds 1 KiB, and a condition names several members.
 const MAX_WORDS: usize = 400;
@@ -70,7 +70,7 @@ fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -
     } else if !FAILING_REASONS.contains(&reason) {
         return None;
     } else if reason == BACK_OFF
-        && ended.is_some_and(|ended| was_killed(ended) && !came_up_long_ago(ended, unready_since))
+        && ended.is_some_and(|ended| was_killed(ended) && !never_comes_up(ended, unready_since))
     {
         Trouble::ContainerKilled
     } else {
@@ -86,10 +86,11 @@ pub(super) fn was_killed(ended: &ContainerStateTerminated) -> bool {
     KILLED.contains(&ended.exit_code) && ended.reason.as_deref() != Some("OOMKilled")
 }
 
-/// Whether its pod had not been ready for long when it ended. Both times are the node's.
-fn came_up_long_ago(ended: &ContainerStateTerminated, unready_since: Option<Timestamp>) -> bool {
-    let (Some(ended), Some(since)) = (ended.finished_at.as_ref(), unready_since) else { return false };
-    Duration::try_from(ended.0.duration_since(since)).is_ok_and(|down| down > EXCUSED_FOR)
+/// Whether its pod had not been ready for long when it ended, nor had it run for long.
+fn never_comes_up(ended: &ContainerStateTerminated, unready_since: Option<Timestamp>) -> bool {
+    let (Some(end), Some(unready)) = (ended.finished_at.as_ref(), unready_since) else { return false };
+    let longer = |since: Timestamp| Duration::try_from(end.0.duration_since(since)).is_ok_and(|it| it > EXCUSED_FOR);
+    longer(unready) && !ended.started_at.as_ref().is_some_and(|start| longer(start.0))
 }
 
 fn in_condition(condition: &PodCondition) -> Option<Told> {
@@ -169,6 +170,12 @@ mod tests {
         assert_eq!(killed("False", since, "2026-01-01T10:10:01Z"), Trouble::ContainerFailing);
         assert_eq!(killed("True", since, "2026-01-01T10:10:01Z"), Trouble::ContainerKilled, "it was ready to the end");
         assert_eq!(killed("False", since, "2026-01-01T09:59:59Z"), Trouble::ContainerKilled, "it ended before that");
+        let mut etcd = waiting("CrashLoopBackOff", "back-off 10s restarting failed container=etcd");
+        etcd[0]["lastState"] = json!({ "terminated": { "exitCode": 137, "reason": "Error", "startedAt": since,
+            "finishedAt": "2026-01-01T10:20:00Z" } });
+        let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": since });
+        let ran_long = of(&pod(&json!({ "containerStatuses": etcd, "conditions": [ready] }))).unwrap();
+        assert_eq!(ran_long.trouble, Trouble::ContainerKilled, "it was unready for want of a quorum, say");
     }
 
     #[test]

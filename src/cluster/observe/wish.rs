@@ -123,6 +123,18 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_comes_first_where_there_is_a_store_unless_it_is_skipped() {
+        let with = |before_upgrade| {
+            let store = quorate_crds::BackupStore::default();
+            let backup = quorate_crds::ContinuousBackup { before_upgrade, ..quorate_crds::ContinuousBackup::to(store) };
+            wish(|cluster| cluster.spec.backup = Some(backup.clone())).snapshot_first
+        };
+        assert!(!wish(|_| ()).snapshot_first);
+        assert!(with(BeforeUpgrade::Require));
+        assert!(!with(BeforeUpgrade::Skip));
+    }
+
+    #[test]
     fn storage_is_kept_as_the_retention_says() {
         let default = Storage::Claims { on_delete: Retention::Retain, on_scale_down: Retention::Delete };
         assert_eq!(wish(|_| ()).storage, default);

@@ -177,7 +177,9 @@ pub fn read_hash(text: &str) -> Option<TemplateHash> {
 mod tests {
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
     use proptest::prelude::*;
-    use quorate_crds::{AntiAffinity, BackupStore, CompactionMode, OnDelete, Quantity, Retention, ServiceType};
+    use quorate_crds::{
+        AntiAffinity, BackupStore, BackupVerification, CompactionMode, OnDelete, Quantity, Retention, ServiceType,
+    };
 
     use super::super::fixture;
     use super::*;
@@ -188,6 +190,24 @@ mod tests {
     #[test]
     fn the_hash_of_a_spec_stays_what_it_always_was() {
         assert_eq!(write_hash(hash(&EtcdClusterSpec::default())), "4ee3194e0f19aa54");
+        assert_eq!(write_hash(hash(&backed_up(|_| ()))), "6425e6283128ca0d");
+    }
+
+    fn backed_up(change: fn(&mut ContinuousBackup)) -> EtcdClusterSpec {
+        let mut backup = ContinuousBackup::to(BackupStore::default());
+        change(&mut backup);
+        fixture::spec(|spec| spec.backup = Some(backup.clone()))
+    }
+
+    #[test]
+    fn what_is_done_beside_the_sidecars_restarts_nobody() {
+        let changes: [fn(&mut ContinuousBackup); 2] = [
+            |backup| backup.verify = Some(BackupVerification { schedule: "30 3 * * *".into() }),
+            |backup| backup.before_upgrade = BeforeUpgrade::Skip,
+        ];
+        for change in changes {
+            assert_eq!(hash(&backed_up(change)), hash(&backed_up(|_| ())));
+        }
     }
 
     #[test]

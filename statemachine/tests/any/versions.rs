@@ -139,12 +139,19 @@ pub fn tried_first(world: &World, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// Nobody is the first of a minor before the snapshot that is wanted was taken.
+/// No voter is the first of a minor before the snapshot that is wanted was taken, also none that is down; one that is taken
+/// back to what it ran before is.
 pub fn saved_first(world: &World, plan: &Plan) -> Verdict {
-    for to in switched(world, plan).into_iter().map(|(_, release)| release.version.minor) {
+    for step in &plan.steps {
+        let Step::SwitchRelease { serial, release, .. } = step else { continue };
+        let to = release.version.minor;
+        let before = ledger(world);
+        let entry = before.members.get(serial);
+        let back = entry.is_some_and(|entry| [&entry.release, &entry.former].contains(&&Some(release.clone())));
         let begun = voting(world).into_iter().filter_map(|serial| told(world, serial)).any(|told| told.minor == to);
-        let saved = world.snapshots.get(&to) == Some(&Saved::Taken);
-        need(begun || saved || !world.wish.snapshot_first, || format!("to {to}"))?;
+        let saved = world.snapshots.get(&to) == Some(&Saved::Taken) || cluster_version(world) == Some(to);
+        let due = world.wish.snapshot_first && votes(world, *serial) && !back;
+        need(!due || begun || saved, || format!("{serial} to {to}"))?;
     }
     Ok(())
 }

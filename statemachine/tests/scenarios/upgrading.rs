@@ -70,6 +70,14 @@ fn a_snapshot_comes_before_etcd_may_lower_the_version() {
     down().saved(Minor(5), Saved::Taken).plan().does(["downgrade to 3.5"]);
 }
 
+#[test]
+fn one_whose_image_is_gone_waits_for_the_snapshot_too() {
+    let gone = || begun().snapshot_first().unheard(2).trouble(2, Trouble::ImageMissing);
+    gone().plan().also_does("snapshot before 3.7").never("switch");
+    gone().saved(Minor(7), Saved::UnderWay).plan().never("switch").tells_all(Finding::SnapshotOpen);
+    gone().saved(Minor(7), Saved::Taken).plan().also_does("switch 2 to 3.7.3");
+}
+
 /// Found among the worlds made up at random.
 #[test]
 fn one_that_is_told_less_than_the_cluster_runs_at_is_brought_there_first() {

@@ -41,6 +41,8 @@ pub struct Faulty {
     failing_part: Option<usize>,
     /// Uploads that were aborted.
     pub aborted: Arc<AtomicUsize>,
+    /// Objects that were read, or asked for.
+    pub reads: Arc<AtomicUsize>,
 }
 
 impl Faulty {
@@ -55,6 +57,7 @@ impl Faulty {
             put: AtomicUsize::new(0),
             failing_part: part.into(),
             aborted: Arc::default(),
+            reads: Arc::default(),
         }
     }
 
@@ -111,6 +114,7 @@ impl ObjectStore for Faulty {
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         self.inner.get_opts(path, options).await
     }
 

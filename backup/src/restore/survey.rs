@@ -1,0 +1,253 @@
+//! Finds what there is to choose from, and decides what becomes of what is damaged. It restores nothing.
+
+use futures::TryStreamExt;
+use futures::stream::{self, StreamExt};
+
+use super::{RestoreError, Wanted};
+use crate::format::{Chain, ChainError, Choice, Extent, GenerationKey, Target, choose, generations};
+use crate::store::{Store, StoreError};
+
+/// Generations whose extent is asked for at once.
+const AT_ONCE: usize = 8;
+
+/// What becomes of a generation whose manifests are damaged and that was not asked for by name. Where the newest state is
+/// wanted, it matters only if it goes further than what is restored, or has begun later and its end can't be told; then it is
+/// left out or an error, whatever else has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damaged {
+    /// It is left out, with a warning: the others can still be restored, and somebody reads that.
+    LeftOut,
+    /// It is left out if a sound one has begun after it, and else an error: the present can't be restored.
+    NewestFails,
+    /// It is an error: what was asked for may be in it, and nobody sees that something else comes instead. Only one without
+    /// its full snapshot is left out if a sound one has begun after it: it may be half deleted.
+    Fails,
+}
+
+/// The complete generations of a lineage among which there is to choose: for the newest state the one that holds it, else
+/// all.
+pub async fn survey(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Vec<Chain>, RestoreError> {
+    store.check().await?;
+    let mut keys = generations(store, &wanted.lineage).await?;
+    keys.retain(|key| {
+        wanted.cluster.as_ref().is_none_or(|cluster| *cluster == key.cluster)
+            && wanted.generation.as_ref().is_none_or(|name| *name == key.name)
+    });
+    match (wanted.target, &wanted.generation) {
+        (Target::Latest, None) => Ok(latest(store, keys, damaged).await?.into_iter().collect()),
+        (Target::Latest | Target::Revision(_) | Target::Time(_), _) => all(store, keys, wanted, damaged).await,
+    }
+}
+
+/// The generation that goes furthest, and that alone, so that the others take neither memory nor time. The one that began
+/// last need not be it: an archive may go on in one beside which somebody has taken a snapshot.
+async fn latest(store: &Store, keys: Vec<GenerationKey>, damaged: Damaged) -> Result<Option<Chain>, RestoreError> {
+    let mut extents =
+        stream::iter(keys).map(|key| async move { (Extent::read(store, &key).await, key) }).buffered(AT_ONCE);
+    let (mut sound, mut unknown) = (Vec::new(), Vec::new());
+    while let Some((extent, key)) = extents.next().await {
+        match extent {
+            Ok(extent) => sound.push((extent, key)),
+            Err(error) => unknown.extend(fault(store, &key, error).await?.map(|fault| (key, fault))),
+        }
+    }
+    sound.sort();
+    let mut found: Option<Chain> = None;
+    while found.is_none()
+        && let Some((_, key)) = sound.pop()
+    {
+        match Chain::read(store, &key).await {
+            Ok(chain) => found = Some(chain),
+            Err(error) => {
+                if let Some(fault) = fault(store, &key, error).await? {
+                    pass_over(fault, damaged)?;
+                }
+            }
+        }
+    }
+    for (key, fault) in unknown {
+        if found.as_ref().is_none_or(|found| key.name > found.key.name) {
+            pass_over(fault, damaged)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Of what is later than what is restored.
+fn pass_over(fault: RestoreError, damaged: Damaged) -> Result<(), RestoreError> {
+    match damaged {
+        Damaged::LeftOut => {
+            tracing::warn!("left out: {fault}");
+            Ok(())
+        }
+        Damaged::NewestFails | Damaged::Fails => Err(fault),
+    }
+}
+
+async fn all(
+    store: &Store,
+    keys: Vec<GenerationKey>,
+    wanted: &Wanted,
+    damaged: Damaged,
+) -> Result<Vec<Chain>, RestoreError> {
+    let (mut chains, mut newest_fault) = (Vec::new(), None);
+    for key in keys {
+        match Chain::read(store, &key).await {
+            Ok(chain) => {
+                chains.push(chain);
+                newest_fault = None;
+            }
+            Err(error) if wanted.generation.is_some() => return Err(error.into()),
+            Err(error) => match (fault(store, &key, error).await?, damaged) {
+                (None, _) => {}
+                (Some(fault @ RestoreError::Chain(_)), Damaged::Fails) => return Err(fault),
+                (Some(fault), _) => {
+                    tracing::warn!("left out: {fault}");
+                    newest_fault = Some(fault);
+                }
+            },
+        }
+    }
+    match (newest_fault, damaged) {
+        (Some(fault), Damaged::NewestFails | Damaged::Fails) => Err(fault),
+        (Some(_), Damaged::LeftOut) | (None, _) => Ok(chains),
+    }
+}
+
+/// What is wrong with a generation that can't be read; nothing, if it has just begun or is being deleted: it is no backup
+/// then. One that has deltas was a backup.
+async fn fault(store: &Store, key: &GenerationKey, error: ChainError) -> Result<Option<RestoreError>, StoreError> {
+    match error {
+        ChainError::Store(error) => Err(error),
+        ChainError::NoFull(_) => {
+            let delta = store.list(Some(&key.deltas())).try_next().await?;
+            Ok(delta.map(|_| RestoreError::Headless(key.full())))
+        }
+        damage @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. }) => {
+            Ok(Some(damage.into()))
+        }
+    }
+}
+
+/// Chooses what is wanted, and says which other histories it could have been.
+pub fn pick<'a>(chains: &'a [Chain], wanted: &Wanted) -> Result<Choice<'a>, RestoreError> {
+    let choice = choose(chains, wanted.target)?;
+    if !choice.others.is_empty() {
+        let others: Vec<_> = choice.others.iter().map(ToString::to_string).collect();
+        tracing::warn!("revision {} is also in {}; {} is newer", choice.revision, others.join(", "), choice.chain.key);
+    }
+    Ok(choice)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::format::Revision;
+    use crate::format::tests::{generation, stored};
+    use crate::store::tests::faulty::{Faulty, sound};
+
+    const MODES: [Damaged; 3] = [Damaged::LeftOut, Damaged::NewestFails, Damaged::Fails];
+
+    /// The generations that are found.
+    async fn found(store: &Store, target: Target, damaged: Damaged) -> Result<Vec<GenerationKey>, RestoreError> {
+        let wanted = Wanted { lineage: generation(1).lineage, cluster: None, generation: None, target };
+        let chains = survey(store, &wanted, damaged).await?;
+        Ok(chains.into_iter().map(|chain| chain.key).collect())
+    }
+
+    async fn damage(store: &Store, key: &GenerationKey, delta: Option<u64>) {
+        let manifest = delta.map_or_else(|| key.full(), |from| key.delta(Revision::new(from).unwrap()));
+        store.delete(&manifest).await.unwrap();
+        store.create(&manifest, "{".into()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_newest_state_takes_the_reads_of_one_generation_however_many_there_are() {
+        let objects = Faulty::puts(&[]);
+        let reads = Arc::clone(&objects.reads);
+        let store = objects.store();
+        store.prepare().await.unwrap();
+        for day in 1..=9 {
+            let ends: Vec<_> = (11..=60).map(|revision: u64| (revision, day * 1000 + revision.cast_signed())).collect();
+            stored(&store, day * 1000, &ends).await;
+        }
+        let last = stored(&store, 10_000, &[(20, 10_010), (30, 10_020)]).await.key;
+        for damaged in MODES {
+            let before = reads.load(Ordering::SeqCst);
+            assert_eq!(found(&store, Target::Latest, damaged).await.unwrap(), std::slice::from_ref(&last));
+            // The format's, two of each generation, and of the last one all three and that which may follow.
+            assert_eq!(reads.load(Ordering::SeqCst) - before, 1 + 2 * 10 + 4, "{damaged:?}");
+        }
+        let target = Target::Revision(Revision::new(60).unwrap());
+        assert_eq!(found(&store, target, Damaged::LeftOut).await.unwrap().len(), 10);
+    }
+
+    #[tokio::test]
+    async fn the_newest_state_is_where_the_record_went_on_and_not_where_the_last_snapshot_was_taken() {
+        let store = sound();
+        store.prepare().await.unwrap();
+        let record = stored(&store, 100, &[(20, 110), (90, 500), (95, 510)]).await.key;
+        let snapshot = stored(&store, 300, &[]).await.key;
+        for damaged in MODES {
+            assert_eq!(found(&store, Target::Latest, damaged).await.unwrap(), std::slice::from_ref(&record));
+        }
+        // It can't be restored, and the snapshot is not what it held.
+        damage(&store, &record, Some(21)).await;
+        for damaged in [Damaged::NewestFails, Damaged::Fails] {
+            let error = found(&store, Target::Latest, damaged).await.unwrap_err();
+            assert!(error.to_string().contains("00000000000000000021 is damaged"), "{error}");
+        }
+        assert_eq!(found(&store, Target::Latest, Damaged::LeftOut).await.unwrap(), [snapshot]);
+    }
+
+    #[tokio::test]
+    async fn damage_to_what_is_older_than_the_newest_state_is_in_nobodys_way() {
+        let store = sound();
+        store.prepare().await.unwrap();
+        for (second, delta) in [(100, None), (200, Some(11)), (300, Some(21))] {
+            let key = stored(&store, second, &[(20, second + 10), (30, second + 20)]).await.key;
+            damage(&store, &key, delta).await;
+        }
+        let last = stored(&store, 400, &[(20, 410)]).await.key;
+        for damaged in MODES {
+            assert_eq!(found(&store, Target::Latest, damaged).await.unwrap(), std::slice::from_ref(&last));
+        }
+        // One of which not even the end is known, and that has begun later.
+        let unknown = stored(&store, 500, &[(20, 510)]).await.key;
+        damage(&store, &unknown, Some(11)).await;
+        for damaged in [Damaged::NewestFails, Damaged::Fails] {
+            let error = found(&store, Target::Latest, damaged).await.unwrap_err();
+            assert!(error.to_string().contains(unknown.name.as_str()), "{error}");
+        }
+        assert_eq!(found(&store, Target::Latest, Damaged::LeftOut).await.unwrap(), [last]);
+    }
+
+    #[tokio::test]
+    async fn a_newest_generation_that_has_lost_its_full_snapshot_is_damaged_and_one_that_begins_is_not() {
+        for target in [Target::Latest, Target::Revision(Revision::new(10).unwrap())] {
+            let store = sound();
+            store.prepare().await.unwrap();
+            let older = stored(&store, 100, &[(20, 110)]).await.key;
+            let begins = stored(&store, 200, &[]).await.key;
+            store.delete(&begins.full()).await.unwrap();
+            for damaged in MODES {
+                assert_eq!(found(&store, target, damaged).await.unwrap(), std::slice::from_ref(&older));
+            }
+            let headless = stored(&store, 300, &[(30, 310)]).await.key;
+            store.delete(&headless.full()).await.unwrap();
+            for damaged in [Damaged::NewestFails, Damaged::Fails] {
+                let error = found(&store, target, damaged).await.unwrap_err();
+                assert!(matches!(&error, RestoreError::Headless(key) if *key == headless.full()), "{error}");
+            }
+            assert_eq!(found(&store, target, Damaged::LeftOut).await.unwrap(), std::slice::from_ref(&older));
+            // Another has begun since.
+            let next = stored(&store, 400, &[]).await.key;
+            for damaged in MODES {
+                assert!(found(&store, target, damaged).await.unwrap().ends_with(std::slice::from_ref(&next)));
+            }
+        }
+    }
+}
