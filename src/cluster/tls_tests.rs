@@ -12,7 +12,7 @@ const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
 
 /// An operator that has just been started looks at a cluster for some rounds.
 async fn looks(api: &FakeApi) -> bool {
-    rounds(&driver(api, Claim::forever()), api).await.is_ok()
+    Box::pin(rounds(&driver(api, Claim::forever()), api)).await.is_ok()
 }
 
 fn spec(change: Value) -> Value {
