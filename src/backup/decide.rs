@@ -121,6 +121,14 @@ fn left(seen: Seen<'_>) -> SignedDuration {
     (created + all).duration_since(seen.now)
 }
 
+/// Whether a Job should have ended by its own deadline, which counts from its begin: it may have been made late.
+fn is_overdue(seen: Seen<'_>, job: &Job) -> bool {
+    let begun = job.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0);
+    let deadline = job.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+    let allowed = deadline.map_or_else(|| left(seen).max(SHORTEST), SignedDuration::from_secs);
+    seen.now.duration_since(begun) >= allowed + GRACE
+}
+
 fn without_job(seen: Seen<'_>) -> Decision {
     match readable(seen) {
         Ok(voters) => {
@@ -185,7 +193,7 @@ fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
                 if why.reason.as_deref() == Some("DeadlineExceeded") { Reason::TimedOut } else { Reason::JobFailed };
             failed(seen, &Told::new(reason, sentence(&trouble)))
         }
-        (None, report) if left(seen) <= -GRACE => {
+        (None, report) if is_overdue(seen, job) => {
             let said = report.and_then(|report| match report {
                 Report::Failed(Failure { reason: _, message }) => Some(message),
                 Report::Complete(_) => None,

@@ -131,6 +131,7 @@ impl Scene {
         let voters = ["db-0".to_owned()];
         let cluster = cluster(TlsMode::Issued, "True");
         let mut job = serde_json::to_value(job::taking(order(&scene.backup, &cluster), &voters).unwrap()).unwrap();
+        job["metadata"]["creationTimestamp"] = json!(CREATED.to_string());
         if let Some((kind, reason)) = condition {
             let condition = json!({ "type": kind, "status": "True", "reason": reason, "message": "of the Job" });
             job["status"] = json!({ "conditions": [condition] });
@@ -275,9 +276,15 @@ fn a_job_that_does_not_end_is_not_waited_for_for_ever() {
     let refused = pod(1, &failed("StoreRefused", "the store refuses the credentials").to_string(), 3);
     for (pods, words) in [(vec![], "Job nightly has not ended"), (vec![refused], "refuses the credentials.")] {
         let mut scene = Scene::running(None, &pods);
-        (scene.minutes, scene.seconds) = (69, 59);
+        let deadline = scene.job.as_ref().and_then(|job| job.spec.as_ref()?.active_deadline_seconds).unwrap();
+        (scene.minutes, scene.seconds) = (10, deadline - 1);
         assert_eq!(told(&scene.show()).0, Some(BackupPhase::Running));
-        scene.seconds = 60;
+        // One that was made late, after an operator was away, has the same time.
+        let mut late = Scene::running(None, &pods);
+        late.minutes = 75;
+        late.job.as_mut().unwrap().metadata.creation_timestamp = Some(Time(CREATED + SignedDuration::from_mins(75)));
+        assert_eq!(told(&late.show()).0, Some(BackupPhase::Running));
+        scene.seconds = deadline;
         let status = scene.show();
         let (phase, reason, message) = told(&status);
         assert_eq!((phase, reason), (Some(BackupPhase::Failed), "TimedOut"));

@@ -58,8 +58,8 @@ fn run_what_is_wished(draft: &mut Draft<'_>) {
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {
     let (Some(pod), Some(volume)) = (seed.pod, seed.volume_to_create_on()) else { return };
     let ticket = seed.ticket(Start::Seed, volume);
-    let is_due =
-        pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && seed.alive().is_none() && !seed.wants_new_pod();
+    let changes = seed.wants_new_pod() || draft.switches_release(seed.serial);
+    let is_due = pod.ticket.as_ref() != Some(&ticket) && !pod.terminating && seed.alive().is_none() && !changes;
     if is_due && pod.node.is_some() && seed.ground() == Ground::Sound {
         draft.issue_ticket(seed, Start::Seed, volume);
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::TryStreamExt;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -12,10 +13,10 @@ use super::recorder::Recorder;
 use super::recording::{Post, Recording};
 use super::status::Role;
 use super::{ArchiveError, Next, Settings};
-use crate::format::{Chain, ChainError, Cluster, GenerationName, Lineage, Revision, generations};
+use crate::format::{Chain, ChainError, Cluster, GenerationKey, GenerationName, Lineage, Revision, generations};
 use crate::snapshot;
 use crate::source::{Access, Connection, Identity};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// How many revisions behind a watch may begin. etcd reads its whole backlog again for each thousand that it sends, so a
 /// longer way is shorter by a full snapshot.
@@ -105,12 +106,8 @@ impl Session<'_> {
         }
         let Some(mut known) = known else { return Ok(None) };
         known.extend(self.store).await?;
-        match known.demand_full(self.store).await {
-            Ok(()) => Ok(Some(known)),
-            // It can't be restored any more. The one before may still be gone on with.
-            Err(ChainError::NoFull(_)) => newer(self.store, &self.settings.lineage, cluster, None).await,
-            Err(error) => Err(error),
-        }
+        known.demand_full(self.store).await?;
+        Ok(Some(known))
     }
 
     /// Begins a generation. The watch is there before the snapshot is, so that nothing between is compacted away, and no
@@ -169,12 +166,19 @@ pub(super) async fn newer(
     for key in newer {
         match Chain::read(store, key).await {
             Ok(chain) => return Ok(Some(chain)),
+            // One that was recorded into and can't be restored any more. Whoever went on in one before it would leave it the
+            // newest for all who restore.
+            Err(ChainError::NoFull(full)) if has_deltas(store, key).await? => return Err(ChainError::NoFull(full)),
             // One whose snapshot is not complete, or never was.
             Err(ChainError::NoFull(_)) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(None)
+}
+
+async fn has_deltas(store: &Store, key: &GenerationKey) -> Result<bool, StoreError> {
+    Ok(store.list(Some(&key.deltas())).try_next().await?.is_some())
 }
 
 /// The revision of the cluster, as its quorum knows it.
@@ -196,7 +200,7 @@ mod tests {
     use crate::store::tests::faulty::sound;
 
     /// The newest generation, by who knows this one.
-    async fn newest(store: &Store, known: &Chain) -> Option<Chain> {
+    async fn newest(store: &Store, known: &Chain) -> Result<Option<Chain>, ChainError> {
         let source = Access { endpoint: "http://nowhere".into(), tls: Tls::default(), user: None };
         let settings = Settings {
             lineage: known.key.lineage.clone(),
@@ -210,26 +214,30 @@ mod tests {
         };
         let board = Board::new(store.address(), &settings.lineage);
         let session = Session { store, source: &source, settings: &settings, board: &board };
-        session.newest(&known.key.cluster, Some(known.clone())).await.unwrap()
+        session.newest(&known.key.cluster, Some(known.clone())).await
     }
 
     #[tokio::test]
     async fn a_generation_whose_full_snapshot_is_gone_is_not_gone_on_with() {
         let store = sound();
-        let older = stored(&store, 100, &[(20, 110)]).await;
+        stored(&store, 100, &[(20, 110)]).await;
         let mut chain = stored(&store, 200, &[(30, 210)]).await;
         for post in [Post::Standby, Post::TakingOver, Post::Committer] {
             let after = chain.key.name.clone();
             assert_eq!(read_on(&store, &mut chain, post, Some(&after)).await.unwrap(), None);
         }
-        assert_eq!(newest(&store, &chain).await.as_ref(), Some(&chain));
+        assert_eq!(newest(&store, &chain).await.unwrap().as_ref(), Some(&chain));
 
         store.delete(&chain.key.full()).await.unwrap();
         for post in [Post::TakingOver, Post::Committer] {
             let error = read_on(&store, &mut chain, post, None).await.unwrap_err();
             assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
         }
-        assert_eq!(newest(&store, &chain).await, Some(older));
+        // Nor with the one before it, by those who knew it and those who come new.
+        let error = newest(&store, &chain).await.unwrap_err();
+        assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
+        let error = newer(&store, &chain.key.lineage, &chain.key.cluster, None).await.unwrap_err();
+        assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
         // One that another archive has begun instead is gone over to.
         let after = chain.key.name.clone();
         assert_eq!(read_on(&store, &mut chain, Post::Standby, Some(&after)).await.unwrap(), None);

@@ -1,7 +1,5 @@
 //! What is in a store: every generation, whole or not.
 
-use jiff::Timestamp;
-
 use crate::format::{Chain, ChainError, GenerationKey, Lineage, generations};
 use crate::store::{Store, StoreError};
 
@@ -23,16 +21,6 @@ pub enum State {
     WithoutFull,
     /// It can't be restored beyond some point, or at all.
     Damaged(String),
-}
-
-impl Overview {
-    /// When it began, if that is known.
-    pub fn taken(&self) -> Option<Timestamp> {
-        match &self.state {
-            State::Whole(chain) => Some(chain.full.taken),
-            State::WithoutFull | State::Damaged(_) => None,
-        }
-    }
 }
 
 /// All generations of a lineage, or of all lineages, in the order of their names.

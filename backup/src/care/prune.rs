@@ -88,23 +88,25 @@ pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) 
     Ok(Plan { removals, kept: all.len() - gone.len() })
 }
 
-/// Generations that no rule keeps.
+/// Generations that no rule keeps. The one that goes furthest never goes: an archive may record into it.
 fn unneeded(all: &[Overview], keep: Keep, now: Timestamp) -> BTreeSet<GenerationKey> {
-    let mut clusters: BTreeMap<&Cluster, Vec<(Timestamp, &GenerationKey)>> = BTreeMap::new();
+    let mut clusters: BTreeMap<&Cluster, Vec<(Timestamp, Timestamp, &GenerationKey)>> = BTreeMap::new();
     for overview in all {
         // One that can't be read whole is for a person to decide on.
-        if let Some(taken) = overview.taken() {
-            clusters.entry(&overview.key.cluster).or_default().push((taken, &overview.key));
-        }
+        let State::Whole(chain) = &overview.state else { continue };
+        let generation = (chain.full.taken, chain.last_moment(), &overview.key);
+        clusters.entry(&overview.key.cluster).or_default().push(generation);
     }
     let mut gone = BTreeSet::new();
     for mut generations in clusters.into_values() {
         generations.sort();
         let count = generations.len();
-        for (index, (_, key)) in generations.iter().enumerate() {
-            let among_newest = count - index <= keep.newest.max(1);
-            // It is needed for what was until the next one began.
-            let needed_until = generations.get(index + 1).map_or(now, |(next, _)| *next);
+        let furthest = generations.iter().map(|(_, end, _)| *end).max();
+        for (index, (_, end, key)) in generations.iter().enumerate() {
+            let among_newest = count - index <= keep.newest.max(1) || Some(*end) == furthest;
+            // It is needed for what was until the next one began; and to its end, which may be later: somebody took a
+            // snapshot beside it.
+            let needed_until = generations.get(index + 1).map_or(now, |(next, _, _)| *end.max(next));
             let in_time = now.duration_since(needed_until).unsigned_abs() <= keep.last || needed_until > now;
             if !among_newest && !in_time {
                 gone.insert((*key).clone());

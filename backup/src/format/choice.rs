@@ -110,7 +110,9 @@ fn at_revision(chains: &[Chain], wanted: Revision) -> Result<Choice<'_>, ChoiceE
 
 fn at_time(chains: &[Chain], wanted: Timestamp) -> Result<Choice<'_>, ChoiceError> {
     let oldest = chains.iter().map(|chain| chain.full.taken).min().ok_or(ChoiceError::Nothing)?;
-    let chain = chains.iter().filter(|chain| chain.full.taken <= wanted).max_by_key(|chain| chain.full.taken);
+    // An archive may have gone on in one beside which somebody took a snapshot: what that does not hold, it may.
+    let begun = chains.iter().filter(|chain| chain.full.taken <= wanted);
+    let chain = begun.max_by_key(|chain| (chain.last_moment() >= wanted, chain.full.taken));
     let chain = chain.ok_or(ChoiceError::TooEarly { wanted, oldest })?;
     let reached = chain.samples().take_while(|sample| sample.at <= wanted).last();
     let revision = reached.map_or(chain.full.revision, |sample| sample.revision);

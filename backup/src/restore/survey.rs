@@ -2,6 +2,7 @@
 
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
+use jiff::Timestamp;
 
 use super::{RestoreError, Wanted};
 use crate::format::{Chain, ChainError, Choice, Extent, GenerationKey, Target, choose, generations};
@@ -66,11 +67,22 @@ async fn latest(store: &Store, keys: Vec<GenerationKey>, damaged: Damaged) -> Re
         }
     }
     for (key, fault) in unknown {
-        if found.as_ref().is_none_or(|found| key.name > found.key.name) {
+        if may_go_further(store, &key, found.as_ref()).await? {
             pass_over(fault, damaged)?;
         }
     }
     Ok(found)
+}
+
+/// Whether a generation whose end can't be told may go further than the one that was found: it began later, or was written
+/// to later, by the store's clock.
+async fn may_go_further(store: &Store, key: &GenerationKey, found: Option<&Chain>) -> Result<bool, StoreError> {
+    let Some(found) = found else { return Ok(true) };
+    Ok(key.name > found.key.name || last_written(store, key).await? > last_written(store, &found.key).await?)
+}
+
+async fn last_written(store: &Store, key: &GenerationKey) -> Result<Option<Timestamp>, StoreError> {
+    store.list(Some(&key.folder())).try_fold(None, async |last, listed| Ok(last.max(Some(listed.modified)))).await
 }
 
 /// Of what is later than what is restored.
@@ -196,6 +208,23 @@ mod tests {
         }
         // It can't be restored, and the snapshot is not what it held.
         damage(&store, &record, Some(21)).await;
+        for damaged in [Damaged::NewestFails, Damaged::Fails] {
+            let error = found(&store, Target::Latest, damaged).await.unwrap_err();
+            assert!(error.to_string().contains("00000000000000000021 is damaged"), "{error}");
+        }
+        assert_eq!(found(&store, Target::Latest, Damaged::LeftOut).await.unwrap(), [snapshot]);
+    }
+
+    #[tokio::test]
+    async fn one_that_went_on_beside_a_later_snapshot_is_missed_also_if_its_end_can_not_be_told() {
+        let store = sound();
+        store.prepare().await.unwrap();
+        let record = stored(&store, 100, &[(20, 110), (90, 500)]).await.key;
+        let snapshot = stored(&store, 300, &[]).await.key;
+        // The store's clock counts milliseconds.
+        while last_written(&store, &record).await.unwrap() <= last_written(&store, &snapshot).await.unwrap() {
+            damage(&store, &record, Some(21)).await;
+        }
         for damaged in [Damaged::NewestFails, Damaged::Fails] {
             let error = found(&store, Target::Latest, damaged).await.unwrap_err();
             assert!(error.to_string().contains("00000000000000000021 is damaged"), "{error}");

@@ -47,7 +47,9 @@ impl Archive {
     /// Whether it has lost twice, and shows that it stands by.
     fn stands_by(&self) -> bool {
         let (_, metrics) = self.get("/metrics").unwrap();
-        metrics.contains("quorate_archive_commits_lost_total 2") && self.report().unwrap().role == Role::Standby
+        let lost = metrics.lines().find_map(|line| line.strip_prefix("quorate_archive_commits_lost_total "));
+        let lost: u64 = lost.and_then(|lost| lost.trim().parse().ok()).unwrap_or_default();
+        lost >= 2 && self.report().unwrap().role == Role::Standby
     }
 
     fn report(&self) -> Option<Report> {

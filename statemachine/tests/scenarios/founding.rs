@@ -1,8 +1,10 @@
 //! From nothing to a seed that serves.
 
-use quorate_statemachine::{Finding, LookAgain, Phase, Refusal, Seeding, Serial, Standing, Start};
+use quorate_statemachine::{
+    Finding, LookAgain, Millis, Phase, Refusal, Seeding, Serial, Sight, Standing, Start, Ticket, Version,
+};
 
-use crate::scene::{CLUSTER, claim_uid, cluster, founding, id, node, seeding, wished};
+use crate::scene::{CLUSTER, claim_uid, cluster, founding, id, node, release, seeding, wished};
 
 #[test]
 fn all_pods_are_made_at_once() {
@@ -127,4 +129,17 @@ fn a_list_with_others_than_the_seed_is_not_ours() {
 fn an_outdated_spare_is_made_anew() {
     founding(1).outdated(0).plan().does(["delete pod 0"]);
     founding(1).outdated(0).pod_pending(0, 0).plan().does(["delete pod 0"]);
+}
+
+/// Found among the worlds made up at random.
+#[test]
+fn a_seed_that_is_told_another_release_has_its_ticket_with_that() {
+    let older = release(Version::new(5, 35));
+    let refused = seeding(1).entry(0, |entry| entry.release = Some(older.clone())).pod(0, |pod| {
+        pod.release = Some(older.clone());
+        pod.ticket = Some(Ticket { start: Start::Resume, volume: claim_uid(0), version: Some(older.version) });
+        pod.ticket_since = Millis(0);
+        pod.sight = Sight::Refused(Refusal::Other);
+    });
+    refused.plan().does(["switch 0 to 3.6.16"]);
 }
