@@ -2,11 +2,10 @@
 
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
-use jiff::Timestamp;
 
 use super::{RestoreError, Wanted};
-use crate::format::{Chain, ChainError, Choice, Extent, GenerationKey, Target, choose, generations};
-use crate::store::{Store, StoreError};
+use crate::format::{Chain, ChainError, Choice, Extent, GenerationKey, Revision, Target, choose, generations};
+use crate::store::{Key, Store, StoreError};
 
 /// Generations whose extent is asked for at once.
 const AT_ONCE: usize = 8;
@@ -74,15 +73,17 @@ async fn latest(store: &Store, keys: Vec<GenerationKey>, damaged: Damaged) -> Re
     Ok(found)
 }
 
-/// Whether a generation whose end can't be told may go further than the one that was found: it began later, or was written
-/// to later, by the store's clock.
+/// Whether a generation whose end can't be told may go further than the one that was found: it began later, or the names of
+/// its deltas say so. Revisions of another cluster say nothing.
 async fn may_go_further(store: &Store, key: &GenerationKey, found: Option<&Chain>) -> Result<bool, StoreError> {
     let Some(found) = found else { return Ok(true) };
-    Ok(key.name > found.key.name || last_written(store, key).await? > last_written(store, &found.key).await?)
-}
-
-async fn last_written(store: &Store, key: &GenerationKey) -> Result<Option<Timestamp>, StoreError> {
-    store.list(Some(&key.folder())).try_fold(None, async |last, listed| Ok(last.max(Some(listed.modified)))).await
+    if key.name > found.key.name || key.cluster != found.key.cluster {
+        return Ok(key.name > found.key.name);
+    }
+    let deltas = store.list(Some(&key.deltas()));
+    let from = |key: &Key| key.name().parse::<Revision>().ok();
+    let last = deltas.try_fold(None, async |last, listed| Ok(last.max(from(&listed.key)))).await?;
+    Ok(last > Some(found.head()))
 }
 
 /// Of what is later than what is restored.
@@ -157,7 +158,6 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::format::Revision;
     use crate::format::tests::{generation, stored};
     use crate::store::tests::faulty::{Faulty, sound};
 
@@ -221,10 +221,7 @@ mod tests {
         store.prepare().await.unwrap();
         let record = stored(&store, 100, &[(20, 110), (90, 500)]).await.key;
         let snapshot = stored(&store, 300, &[]).await.key;
-        // The store's clock counts milliseconds.
-        while last_written(&store, &record).await.unwrap() <= last_written(&store, &snapshot).await.unwrap() {
-            damage(&store, &record, Some(21)).await;
-        }
+        damage(&store, &record, Some(21)).await;
         for damaged in [Damaged::NewestFails, Damaged::Fails] {
             let error = found(&store, Target::Latest, damaged).await.unwrap_err();
             assert!(error.to_string().contains("00000000000000000021 is damaged"), "{error}");
@@ -240,7 +237,7 @@ mod tests {
             let key = stored(&store, second, &[(20, second + 10), (30, second + 20)]).await.key;
             damage(&store, &key, delta).await;
         }
-        let last = stored(&store, 400, &[(20, 410)]).await.key;
+        let last = stored(&store, 400, &[(20, 410), (40, 420)]).await.key;
         for damaged in MODES {
             assert_eq!(found(&store, Target::Latest, damaged).await.unwrap(), std::slice::from_ref(&last));
         }
@@ -273,7 +270,7 @@ mod tests {
             }
             assert_eq!(found(&store, target, Damaged::LeftOut).await.unwrap(), std::slice::from_ref(&older));
             // Another has begun since.
-            let next = stored(&store, 400, &[]).await.key;
+            let next = stored(&store, 400, &[(40, 410)]).await.key;
             for damaged in MODES {
                 assert!(found(&store, target, damaged).await.unwrap().ends_with(std::slice::from_ref(&next)));
             }
