@@ -168,3 +168,30 @@ async fn remove(store: &Store, key: &Key, bytes: u64, pruned: &mut Pruned) -> Re
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::tests::{at, stored};
+    use crate::store::tests::faulty::sound;
+
+    #[tokio::test]
+    async fn what_went_on_beside_a_later_snapshot_is_needed_to_its_end() {
+        let store = sound();
+        store.prepare().await.unwrap();
+        let record = stored(&store, 100, &[(20, 110), (90, 500)]).await;
+        let snapshot = stored(&store, 300, &[]).await.key;
+        let keep = |last| Keep { newest: 1, last: Duration::from_secs(last) };
+        let gone = async |last, now| -> Vec<GenerationKey> {
+            let all = overview(&store, Some(&record.key.lineage)).await.unwrap();
+            unneeded(&all, keep(last), at(now)).into_iter().collect()
+        };
+        // It goes furthest: an archive may record into it, however old it is.
+        assert_eq!(gone(1, 5000).await, []);
+        let next = stored(&store, 600, &[(95, 610)]).await.key;
+        assert_eq!(gone(50, 540).await, [], "500 is within the last 50 s");
+        assert_eq!(gone(50, 551).await, std::slice::from_ref(&record.key));
+        assert_eq!(gone(1, 5000).await, [record.key.clone(), snapshot]);
+        assert!(!gone(1, 5000).await.contains(&next));
+    }
+}

@@ -110,10 +110,11 @@ fn at_revision(chains: &[Chain], wanted: Revision) -> Result<Choice<'_>, ChoiceE
 
 fn at_time(chains: &[Chain], wanted: Timestamp) -> Result<Choice<'_>, ChoiceError> {
     let oldest = chains.iter().map(|chain| chain.full.taken).min().ok_or(ChoiceError::Nothing)?;
-    // An archive may have gone on in one beside which somebody took a snapshot: what that does not hold, it may.
-    let begun = chains.iter().filter(|chain| chain.full.taken <= wanted);
-    let chain = begun.max_by_key(|chain| (chain.last_moment() >= wanted, chain.full.taken));
-    let chain = chain.ok_or(ChoiceError::TooEarly { wanted, oldest })?;
+    let begun = || chains.iter().filter(|chain| chain.full.taken <= wanted);
+    let newest = begun().max_by_key(|chain| chain.full.taken).ok_or(ChoiceError::TooEarly { wanted, oldest })?;
+    // Its cluster's archive may have gone on in another one, beside which somebody took this one.
+    let of_its_cluster = begun().filter(|chain| chain.key.cluster == newest.key.cluster);
+    let chain = of_its_cluster.max_by_key(|chain| (chain.last_moment() >= wanted, chain.full.taken)).unwrap_or(newest);
     let reached = chain.samples().take_while(|sample| sample.at <= wanted).last();
     let revision = reached.map_or(chain.full.revision, |sample| sample.revision);
     if chain.last_moment() < wanted {

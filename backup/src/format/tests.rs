@@ -13,7 +13,7 @@ fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
 }
 
-fn at(second: i64) -> Timestamp {
+pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -257,6 +257,24 @@ async fn what_to_restore_is_chosen_among_histories() {
         assert!(matches!(chosen(Target::Time(at(unrecorded))), Err(ChoiceError::NotRecorded { .. })), "{unrecorded}");
     }
     assert_eq!(choose(&[], Target::Latest), Err(ChoiceError::Nothing));
+}
+
+#[tokio::test]
+async fn a_moment_is_found_where_the_record_went_on_beside_a_later_snapshot() {
+    let store = sound();
+    let record = stored(&store, 100, &[(20, 110), (90, 500)]).await;
+    let snapshot = stored(&store, 300, &[]).await;
+    let chosen = |chains: &[Chain], second| {
+        choose(chains, Target::Time(at(second))).map(|choice| (choice.chain.key.clone(), choice.revision.get()))
+    };
+    let both = [record.clone(), snapshot.clone()];
+    assert_eq!(chosen(&both, 300).unwrap(), (snapshot.key.clone(), 10), "the later one holds it");
+    assert_eq!(chosen(&both, 500).unwrap(), (record.key.clone(), 90));
+    assert!(matches!(chosen(&both, 501), Err(ChoiceError::NotRecorded { .. })));
+    // What another cluster recorded meanwhile is another history.
+    let mut other = record;
+    other.key.cluster = "0000000000000008".parse().unwrap();
+    assert!(matches!(chosen(&[other, snapshot], 500), Err(ChoiceError::NotRecorded { .. })));
 }
 
 #[test]

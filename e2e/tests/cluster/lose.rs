@@ -113,6 +113,7 @@ async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Re
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_volume_swapped_for_an_empty_one_while_the_operator_is_away_is_refused() -> Result<()> {
     play("lose_swapped", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
