@@ -79,12 +79,12 @@ pub fn decide(seen: Seen<'_>) -> Step {
         return hindered(seen, &manifest, &obstacle);
     }
     let told = Told::new(Reason::BackupDeleting, "The backup is being deleted from its store.");
+    let deleting = going_away(seen.at(), BackupPhase::Deleting, &told);
     // Its Job is gone again, and perhaps not for the first time.
-    let waiting = going_away(seen.at(), BackupPhase::Deleting, &told);
-    if status.phase == Some(BackupPhase::Deleting) && waited(seen, &waiting) >= LONGEST {
+    if status.phase == Some(BackupPhase::Deleting) && waited(seen, &deleting) >= LONGEST {
         return left(seen, &manifest, "Its Job was deleted before it had ended.");
     }
-    Step::Create { manifest, hash, status: going_away(seen.at(), BackupPhase::Deleting, &told) }
+    Step::Create { manifest, hash, status: deleting }
 }
 
 fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {

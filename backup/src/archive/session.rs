@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::TryStreamExt;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -13,10 +12,10 @@ use super::recorder::Recorder;
 use super::recording::{Post, Recording};
 use super::status::Role;
 use super::{ArchiveError, Next, Settings};
-use crate::format::{Chain, ChainError, Cluster, GenerationKey, GenerationName, Lineage, Revision, generations};
+use crate::format::{Chain, ChainError, Cluster, GenerationName, Lineage, Revision, generations, has_deltas};
 use crate::snapshot;
 use crate::source::{Access, Connection, Identity};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// How many revisions behind a watch may begin. etcd reads its whole backlog again for each thousand that it sends, so a
 /// longer way is shorter by a full snapshot.
@@ -175,10 +174,6 @@ pub(super) async fn newer(
         }
     }
     Ok(None)
-}
-
-async fn has_deltas(store: &Store, key: &GenerationKey) -> Result<bool, StoreError> {
-    Ok(store.list(Some(&key.deltas())).try_next().await?.is_some())
 }
 
 /// The revision of the cluster, as its quorum knows it.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::hash::Hash;
 use super::manifest::{Delta, Full, MANIFEST_LIMIT, ManifestFault, Sample};
 use super::names::{Cluster, GenerationKey, GenerationName, Lineage, Revision};
-use crate::store::{Key, Store, StoreError};
+use crate::store::{Key, Listed, Store, StoreError};
 
 /// Manifests that are read ahead at once.
 const AHEAD: usize = 16;
@@ -175,17 +175,24 @@ impl Extent {
     pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
         let (full, _) = full(store, key).await?;
         let begin = Self { last_moment: full.taken, head: full.revision };
-        let last = store
-            .list(Some(&key.deltas()))
-            .try_fold(None, async |last, listed| Ok(last.max(listed.key.name().parse::<Revision>().ok())))
-            .await?;
-        let Some(from) = last else { return Ok(begin) };
+        let Some(from) = last_delta(store, key).await? else { return Ok(begin) };
         let manifest = key.delta(from);
         let Some(bytes) = store.read(&manifest, MANIFEST_LIMIT).await? else { return Ok(begin) };
         let delta = Delta::read(&bytes, key, from).map_err(|fault| ChainError::Manifest { key: manifest, fault })?;
         let last_moment = delta.samples.last().map_or(full.taken, |sample| sample.at);
         Ok(Self { last_moment, head: delta.to })
     }
+}
+
+/// With which revision the last delta of a generation begins, by a listing; `None` if it has none.
+pub async fn last_delta(store: &Store, key: &GenerationKey) -> Result<Option<Revision>, StoreError> {
+    let named = |listed: Listed| listed.key.name().parse::<Revision>().ok();
+    store.list(Some(&key.deltas())).try_fold(None, async |last, listed| Ok(last.max(named(listed)))).await
+}
+
+/// Whether a generation has deltas: then it was a backup, whatever it has lost.
+pub async fn has_deltas(store: &Store, key: &GenerationKey) -> Result<bool, StoreError> {
+    Ok(store.list(Some(&key.deltas())).try_next().await?.is_some())
 }
 
 /// The manifest with which a generation begins, and its hash.

@@ -13,7 +13,7 @@ mod record;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use chain::{Chain, ChainError, Extent, Link, generations};
+pub use chain::{Chain, ChainError, Extent, Link, generations, has_deltas, last_delta};
 pub use choice::{Choice, ChoiceError, Target, choose};
 pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
 pub use data::{DataError, DataReader, DataWriter};
