@@ -60,7 +60,7 @@ fn lead(mut draft: Draft<'_>) -> Plan {
     draft.finish(phase)
 }
 
-/// Tends a cluster that serves: keeps its pods, changes its member list by at most one member, starts its learners,
+/// Tends a cluster that serves: keeps its pods, adds or removes at most one member or promotes two, starts its learners,
 /// clears away what left, makes spares for what is to come; and only when nothing of that is due, restarts.
 fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     let leg = set_course(draft, census);
@@ -73,8 +73,8 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     let may_join = !barred && before_newcomers.is_none();
     let change = grow::give_up(draft, census)
         .or_else(|| shrink::bury(draft, census))
-        .or_else(|| grow::promote(draft, census))
         .or_else(|| if may_join { grow::add(draft, census) } else { None })
+        .or_else(|| grow::promote(draft, census))
         .or_else(|| shrink::shed(draft, census))
         .map(|change| evade::with_a_leader_who_counts_all(census, change));
     for peer in census.peers() {
@@ -85,6 +85,10 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
         }
     }
     match change {
+        Some(change @ Step::Promote { .. }) => {
+            draft.step(change);
+            grow::promote_along(draft, census);
+        }
         Some(change) => draft.step(change),
         None if may_join => grow::start(draft, census),
         None => {
@@ -160,7 +164,7 @@ fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
         }
     }
     // One that is being promoted counts before it votes, one that left as long as its pod would be counted.
-    let promoted = usize::from(draft.promotes());
+    let promoted = census.learners.iter().filter(|learner| draft.promotes(learner.id)).count();
     let still_labelled = leave::strays(draft, census)
         .iter()
         .filter(|stray| stray.pod.is_some_and(|pod| pod.labelled_voter && !pod.terminating))

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Bind, Birth, Finding, Ledger, LookAgain, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid, World,
+    Bind, Birth, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid,
+    World,
     member::{Ground, Member},
     version::FIRST_WITH_NEW_LOG,
 };
@@ -74,7 +75,8 @@ impl<'w> Draft<'w> {
         self.steps.is_empty()
     }
 
-    /// Whether the member list is to be changed: one change a plan, and no ticket that names the list beside it.
+    /// Whether the member list is to be changed: one change a plan, or promotions, and no ticket that names the list beside
+    /// it.
     pub fn changes_members(&self) -> bool {
         self.steps.iter().any(Step::changes_members)
     }
@@ -89,9 +91,9 @@ impl<'w> Draft<'w> {
         self.steps.iter().any(|step| matches!(step, Step::SwitchRelease { serial, .. } if *serial == of))
     }
 
-    /// Whether a learner is to become a voter.
-    pub fn promotes(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Promote { .. }))
+    /// Whether this learner is to become a voter.
+    pub fn promotes(&self, member: MemberId) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Promote { id, .. } if *id == member))
     }
 
     /// Looks again no later than this.

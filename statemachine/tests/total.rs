@@ -91,11 +91,17 @@ fn create_pod(serial: u32, volume: u32) -> Step {
 
 #[test]
 fn two_changes_of_members_are_caught() {
-    let rule = "at most one change of members";
+    let rule = "one change of members, or two promotions";
     caught(rule, &cluster(5).wish(1), vec![remove(4, 5), remove(3, 5)]);
     caught(rule, &cluster(5).wish(3), vec![remove(4, 4)]);
     caught(rule, &cluster(3), vec![Step::AddLearner { serial: Serial(1), expect: ids(0..3) }]);
     caught(rule, &cluster(3), vec![remove(4, 3)]);
+    let two_learners = |voters: u8| cluster(voters).wish(5).learner(voters.into()).learner(u32::from(voters) + 1);
+    let promotion =
+        |serial: u32, members: u32| Step::Promote { serial: Serial(serial), id: id(serial), expect: ids(0..members) };
+    caught(rule, &two_learners(3), vec![promotion(3, 5), promotion(3, 5)]);
+    caught(rule, &two_learners(3), vec![promotion(3, 5), remove(4, 5)]);
+    caught(rule, &two_learners(2), vec![promotion(2, 4), promotion(3, 4)]);
 }
 
 #[test]

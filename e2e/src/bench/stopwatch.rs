@@ -49,11 +49,14 @@ pub fn uids(pods: &[Pod]) -> BTreeSet<String> {
     pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect()
 }
 
-/// Demands that exactly `count` pods with this label are up, none of them one of `old`.
+/// Demands that exactly `count` pods with this label are up, none of them one of `old`. The youngest are looked at first:
+/// members that have been up all the time would be asked for their metrics fifty times a second otherwise, and take from
+/// the new ones the time of the processor that is being measured.
 pub async fn are_up(scene: &Scene, label: &str, count: usize, old: &BTreeSet<String>, up: Up) -> Result<()> {
     let pods = pods(scene, label).await?;
-    let new: Vec<_> =
+    let mut new: Vec<_> =
         pods.iter().filter(|pod| pod.metadata.uid.as_ref().is_some_and(|uid| !old.contains(uid))).collect();
+    new.sort_by_key(|pod| std::cmp::Reverse(pod.metadata.creation_timestamp.as_ref().map(|time| time.0)));
     ensure!(new.len() == count, "{} pods, not {count}", new.len());
     for pod in new {
         let status = pod.status.as_ref().context("a pod without a status")?;

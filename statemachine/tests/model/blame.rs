@@ -15,7 +15,9 @@ pub fn blame_plan(config: &Config, state: &State, plan: &Plan, wish: u8) -> Opti
     if life == Life::Paused && (plan.ledger.is_some() || !plan.steps.is_empty()) {
         return Some(Broken::PausedWrite);
     }
-    if plan.steps.iter().filter(|step| step.changes_members()).count() > 1 {
+    let changes: Vec<_> = plan.steps.iter().filter(|step| step.changes_members()).collect();
+    let all_promote = changes.iter().all(|step| matches!(step, Step::Promote { .. }));
+    if changes.len() > if all_promote { 2 } else { 1 } {
         return Some(Broken::ExpectedSet);
     }
     let whole = life == Life::Deleting;

@@ -96,19 +96,20 @@ impl State {
             return true;
         }
         match (pod.stage, pod.process) {
-            (Stage::Unplaced, _) => seat.can_be_placed(config.volumes) && self.place(config, serial),
+            (Stage::Unplaced, _) => seat.can_be_placed(config.volumes) && self.place(serial),
             (Stage::Placed, _) if seat.node != Node::Ready || pod.terminating => false,
             (Stage::Placed, _) if self.replace_container(serial) => {
                 self.launch(config, serial);
                 true
             }
+            (Stage::Placed, Process::Off) => self.begin(config, serial),
             (Stage::Placed, Process::Restoring) => self.restore(config, serial),
             (Stage::Placed, Process::Waiting | Process::Dead | Process::Refused(_)) => self.launch(config, serial),
-            (Stage::Placed, Process::Off | Process::Etcd) | (Stage::Finished, _) => false,
+            (Stage::Placed, Process::Etcd) | (Stage::Finished, _) => false,
         }
     }
 
-    fn place(&mut self, config: &Config, serial: u8) -> bool {
+    fn place(&mut self, serial: u8) -> bool {
         self.replace_container(serial);
         let seat = self.seat_mut(serial);
         if seat.node != Node::Ready {
@@ -120,6 +121,13 @@ impl State {
         }
         if let Some(pod) = &mut seat.pod {
             pod.stage = Stage::Placed;
+        }
+        true
+    }
+
+    /// The first container of a pod that is on its node starts.
+    fn begin(&mut self, config: &Config, serial: u8) -> bool {
+        if let Some(pod) = &mut self.seat_mut(serial).pod {
             pod.process = if pod.restores && pod.ticket.is_none() { Process::Restoring } else { Process::Waiting };
         }
         self.begin_restore(serial);

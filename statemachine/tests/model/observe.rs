@@ -131,7 +131,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
         node: (pod.stage != Stage::Unplaced).then(|| node_name(serial, seat.node_made)),
         stage: match pod.stage {
             Stage::Unplaced => PodStage::Pending,
-            Stage::Placed if pod.process == Process::Restoring => PodStage::Pending,
+            Stage::Placed if matches!(pod.process, Process::Off | Process::Restoring) => PodStage::Pending,
             Stage::Placed => PodStage::Running,
             Stage::Finished => PodStage::Finished,
         },

@@ -150,7 +150,9 @@ impl Pod {
     /// that the guard refuses less here than in truth.
     pub fn face(&self) -> Self {
         let ticket = self.ticket.map(|ticket| Ticket { age: Age::New, ..ticket });
-        let (age, process, runs, scratch) = (Age::New, Process::Off, 0, Data::Empty);
+        // That the first container runs is written to the pod; what runs in it is not.
+        let process = if self.process == Process::Off { Process::Off } else { Process::Waiting };
+        let (age, runs, scratch) = (Age::New, 0, Data::Empty);
         Self { made: 0, age, process, runs, scratch, ticket, ..*self }
     }
 }

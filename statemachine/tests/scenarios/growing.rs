@@ -46,10 +46,33 @@ fn etcd_3_5_takes_one_learner_at_a_time() {
 }
 
 #[test]
-fn a_spare_on_its_way_is_waited_for_but_not_for_long() {
-    let one_added = |age| cluster(1).wish(3).added(1).spare(2).pod_pending(2, age);
-    one_added(1_000).plan().does([]).looks(LookAgain::Soon);
-    one_added(5_000).plan().does(["ticket 1: join [0, 1] on claim-1"]);
+fn a_learner_is_started_before_a_spare_that_is_on_its_way_is_added() {
+    let told = cluster(1).wish(3).added(1).spare(2).pod_pending(2, 1_000).plan();
+    told.does(["ticket 1: join [0, 1] on claim-1"]);
+}
+
+#[test]
+fn the_last_one_is_added_while_it_is_on_its_way_but_not_beside_one_to_be_started() {
+    let one_is_up = |age| cluster(1).wish(3).learner(1).spare(2).pod_pending(2, age);
+    one_is_up(1_000).plan().also_does("add 2");
+    one_is_up(5_000).plan().never("add");
+    cluster(2).wish(3).spare(2).pod_pending(2, 1_000).plan().does(["add 2"]);
+    cluster(2).wish(3).spare(2).unschedulable(2).plan().never("add");
+    // Which of two comes first can't be known.
+    seed_with_two_spares().pod_pending(1, 1_000).pod_pending(2, 1_000).plan().never("add");
+}
+
+#[test]
+fn a_promotion_waits_for_one_on_its_way_but_not_for_long() {
+    let added = |age| cluster(1).wish(3).learner(1).added(2).pod_pending(2, age);
+    added(1_000).plan().never("promote").looks(LookAgain::Soon);
+    added(5_000).plan().also_does("promote 1");
+    // One of three that are missing: two are learners already, or nobody could be added.
+    let two_may_come = cluster(1).wish(4).learner(1).spare(2).spare(3).unschedulable(3);
+    let not_added = |age| two_may_come.clone().pod_pending(2, age);
+    not_added(1_000).plan().never("promote").never("add");
+    not_added(5_000).plan().also_does("promote 1");
+    cluster(1).wish(3).learner(1).spare(2).plan().does(["add 2"]);
 }
 
 #[test]

@@ -13,9 +13,11 @@ fn one_learner() -> Scene {
 }
 
 #[test]
-fn learners_that_have_caught_up_are_promoted_one_a_plan() {
-    two_learners().plan().does(["promote 1"]).looks(LookAgain::AtOnce);
+fn learners_that_have_caught_up_are_promoted_back_to_back() {
+    two_learners().plan().does(["promote 1", "promote 2"]).looks(LookAgain::AtOnce);
     one_learner().plan().does(["promote 2"]);
+    // From an even number the first ends it, and the second would need one more to be well.
+    cluster(2).wish(4).learner(2).learner(3).plan().does(["promote 2"]);
 }
 
 #[test]
