@@ -6,6 +6,8 @@ TOOLS      := $(CURDIR)/.cache/cargo-tools
 DENY        = $(TOOLS)/bin/cargo-deny
 # Scenes at a time: each waits most of its time, and beside them two cores have to run three nodes.
 JOBS       ?= 4
+# Tests at a time: many wait for an etcd or a store of theirs, and leave the processor to others.
+THREADS    ?= $(shell echo $$((2 * $$(nproc))))
 
 # Debian packages that the build needs: a program or a file, and the package that has it. protoc finds the protobuf
 # messages that etcd's import only with libprotobuf-dev, which its own package merely recommends.
@@ -32,7 +34,7 @@ demo: setup ## Show the main job on a real three-node Kubernetes, step by step
 	$(E2E) demo
 
 unit: setup ## Unit, property and model tests
-	$(CARGO) test --workspace
+	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
 
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
