@@ -73,8 +73,8 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     let may_join = !barred && before_newcomers.is_none();
     let change = grow::give_up(draft, census)
         .or_else(|| shrink::bury(draft, census))
-        .or_else(|| if may_join { grow::add(draft, census) } else { None })
         .or_else(|| grow::promote(draft, census))
+        .or_else(|| if may_join { grow::add(draft, census) } else { None })
         .or_else(|| shrink::shed(draft, census))
         .map(|change| evade::with_a_leader_who_counts_all(census, change));
     for peer in census.peers() {

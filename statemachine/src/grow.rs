@@ -14,10 +14,9 @@ use crate::{
 /// and 3.7).
 const PROMOTION_SIGHT_MS: u64 = 500;
 
-/// How old a pod on its way may be to be counted on: the promotion of others waits for it, and it is added before its
-/// launcher is heard. A launcher waits 1 to 3 s after its pod was made. Not added before the others are promoted, it is
-/// refused until they have been connected for 5 s (etcd server/etcdserver/server.go, HealthInterval): counting on it no
-/// longer than that never costs much more.
+/// How old the pod of a spare may be to be waited for with a promotion. A launcher waits 1 to 3 s after its pod was made. Not
+/// added before the others are promoted, the spare is refused until they have been connected for 5 s (etcd
+/// server/etcdserver/server.go, HealthInterval): waiting for it no longer than that never costs much more.
 const JOIN_PATIENCE_MS: u64 = 5_000;
 
 /// Removes a learner that is given up or too many. That costs nothing; another serial takes its place.
@@ -31,17 +30,13 @@ pub fn give_up(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     victim.map(|victim| census.removal_of(victim))
 }
 
-/// Promotes a learner once all that can be counted on have caught up, so that their promotions come back to back and the
+/// Promotes a learner once all that are wanted now have caught up, so that their promotions come back to back and the
 /// cluster does not stay at an even size.
 pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    if !census.learners.is_empty() {
-        draft.look(LookAgain::Soon);
-    }
-    let counted_on = || census.learners.iter().filter(|learner| is_counted_on(draft, learner));
-    let first = counted_on().next()?;
-    let all_caught_up = counted_on().all(|learner| may_be_promoted(draft, census, learner));
-    let another_comes = may_add(census) && spares::coming(draft, JOIN_PATIENCE_MS).is_some();
-    if !all_caught_up || another_comes {
+    let first = census.learners.first()?;
+    draft.look(LookAgain::Soon);
+    let another_comes = may_add(census) && spares::one_is_new(draft, JOIN_PATIENCE_MS);
+    if another_comes || !census.learners.iter().all(|learner| may_be_promoted(draft, census, learner)) {
         return None;
     }
     // It counts as a voter at once: with it, and those that are well, there must be a quorum of one more.
@@ -55,21 +50,14 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// Promotes a second one right after the first, from an odd number: the first makes it even, where one failure more costs
 /// the quorum, and the second, which needs no larger quorum, ends that.
 pub fn promote_along(draft: &mut Draft<'_>, census: &Census<'_>) {
-    let to_be_promoted = |learner: &&Peer<'_>| !draft.promotes(learner.id) && is_counted_on(draft, learner);
-    let second = census.learners.iter().find(to_be_promoted).filter(|_| census.voters.len() % 2 == 1);
-    if let Some(second) = second {
+    let second = census.learners.iter().find(|learner| !draft.promotes(learner.id));
+    if let Some(second) = second.filter(|_| census.voters.len() % 2 == 1) {
         draft.step(promotion_of(census, second));
     }
 }
 
 fn promotion_of(census: &Census<'_>, learner: &Peer<'_>) -> Step {
     Step::Promote { serial: learner.member.serial, id: learner.id, expect: census.ids() }
-}
-
-/// Not one that was added before its launcher was heard, and is still not there: its image may be pulled for minutes.
-fn is_counted_on(draft: &Draft<'_>, learner: &Peer<'_>) -> bool {
-    let member = &learner.member;
-    member.started || member.create.is_some() || member.waits() || spares::is_coming(draft, member, JOIN_PATIENCE_MS)
 }
 
 /// What it counts itself as is not asked: 3.5 knows that it is a learner only from the entry that added it, which one that
@@ -81,16 +69,13 @@ fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -
         && census.has_caught_up(learner)
 }
 
-/// Adds the readiest spare as a learner. Not while one that was told to join has not come up: it compares the member
-/// list with the one on its ticket when it starts. The last one is added as soon as it is on its way, but not beside one
-/// that is still to start: that would wait until the name of the other is known (etcd pkg/netutil, resolveURL).
+/// Adds the readiest spare as a learner: one whose launcher waits, so that its name is known where it is asked for. Not
+/// while one that was told to join has not come up: it compares the member list with the one on its ticket when it starts.
 pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     if !may_add(census) || joining(census).is_some() {
         return None;
     }
-    let all_others_up = || census.hopeful_learners().all(|learner| learner.member.alive().is_some());
-    let last = || Some(JOIN_PATIENCE_MS).filter(|_| census.missing_learners() == 1 && all_others_up());
-    let spare = spares::readiest(draft).or_else(|| spares::coming(draft, last()?))?;
+    let spare = spares::readiest(draft)?;
     let voters = census.voters.len();
     // etcd refuses it otherwise, except to a cluster of one (server/etcdserver/server.go, mayAddMember).
     if voters > 1 && census.well_voters() < quorum(voters + 1) {

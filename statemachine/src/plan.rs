@@ -11,8 +11,8 @@ pub struct Plan {
     pub phase: Phase,
     /// The ledger as it has to stand in status before the first step. `None`: as it is.
     pub ledger: Option<Ledger>,
-    /// In this order; at the first surprise the rest is dropped and the world is observed again. At most one of them
-    /// changes the member list.
+    /// In this order; at the first surprise the rest is dropped and the world is observed again. One of them changes
+    /// the member list, or two promote.
     pub steps: Vec<Step>,
     /// The `minAvailable` of the disruption budget, to be in force before the steps. `None`: as it is.
     pub budget: Option<u8>,

@@ -1,7 +1,7 @@
 //! Spares: serials with a volume and a waiting launcher, ready to become members. Never touches a member.
 
 use crate::{
-    Birth, Claim, Entry, LookAgain, Membership, Seeding, Serial, Sight, Standing, Step,
+    Birth, Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
     draft::Draft,
     keep::{keep, may_join},
     member::{Ground, Member, Volume},
@@ -134,22 +134,15 @@ pub fn hand_out_serial(draft: &mut Draft<'_>, birth: Birth) {
     draft.create_seat(highest, birth);
 }
 
-/// The first spare whose launcher will wait in a moment.
-pub fn coming<'w>(draft: &Draft<'w>, within: u64) -> Option<Member<'w>> {
-    muster(draft).into_iter().find(|spare| is_fit(spare) && is_coming(draft, spare, within))
-}
-
-/// Whether a launcher will wait in a moment: its pod is on its way on a sound node, and was made a moment ago.
-pub fn is_coming(draft: &Draft<'_>, member: &Member<'_>, within: u64) -> bool {
-    let Some(pod) = member.pod.filter(|pod| pod.node.is_some() && pod.trouble.is_none() && !pod.terminating) else {
-        return false;
-    };
-    let is_new = member.ground() == Ground::Sound && draft.world.now.since(pod.created) < within;
-    match (member.volume(), &pod.sight) {
-        (Volume::Blank(_), Sight::Unknown | Sight::Waiting) => {
-            is_new && may_join(draft, member) && !member.wants_new_pod() && member.volume_to_create_on().is_some()
+/// Whether there is a spare that waits or will in a moment: on a sound node, in a pod that was made a moment ago.
+pub fn one_is_new(draft: &Draft<'_>, within: u64) -> bool {
+    muster(draft).iter().any(|spare| {
+        let Some(pod) = spare.pod.filter(|pod| pod.node.is_some() && pod.trouble.is_none() && !pod.terminating) else {
+            return false;
+        };
+        match spare.volume() {
+            Volume::Blank(_) => is_fit(spare) && draft.world.now.since(pod.created) < within,
+            Volume::Absent | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) | Volume::Lost(_) => false,
         }
-        (Volume::Blank(_), Sight::Refused(_) | Sight::Restoring(_) | Sight::Etcd(_))
-        | (Volume::Absent | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) | Volume::Lost(_), _) => false,
-    }
+    })
 }

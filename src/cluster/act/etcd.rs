@@ -103,14 +103,18 @@ impl Acting<'_> {
         let addresses = self.addresses();
         let address = addresses.get(&serial).ok_or_else(|| surprise("has no address"))?;
         let name = self.cluster.member(serial);
-        let (seen, pod) =
-            tokio::join!(members::look(address), self.actor.kube.get::<Pod>(self.cluster.namespace, &name));
+        let led_by = self.observed.said.leader().and_then(|(leader, _)| addresses.get(&leader));
+        let look_at_leader = async { Some(members::look(led_by?).await) };
+        let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
+        let (seen, leader, pod) = tokio::join!(members::look(address), look_at_leader, get_pod);
         let still = pod?.is_some_and(|pod| {
             pod.metadata.uid.as_deref() == Some(address.pod.as_str()) && pod.metadata.deletion_timestamp.is_none()
         });
         let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
-        let leader = self.observed.said.leader().and_then(|(leader, _)| self.alive(leader));
-        let committed = leader.map_or(now.committed, |leader| leader.committed.max(now.committed));
+        let Some(Sight::Etcd(leader)) = leader.map(|leader| leader.sight) else {
+            return Err(Stop::Surprise("nobody who leads answers".into()));
+        };
+        let committed = leader.committed.max(now.committed);
         let caught_up = committed.saturating_sub(now.applied) <= PROMOTION_LAG;
         match (still, now.live && now.has_leader, now.process == planned, caught_up) {
             (true, true, true, true) => Ok(()),

@@ -355,6 +355,7 @@ fn event() -> impl Strategy<Value = Event> {
         Scene::waiting,
         Scene::outdated,
         Scene::unschedulable,
+        |scene, serial| scene.pod_pending(serial, 1_000),
         Scene::claim_gone,
         Scene::claim_terminating,
         Scene::claim_swapped,

@@ -23,8 +23,10 @@ fn learners_that_have_caught_up_are_promoted_back_to_back() {
 #[test]
 fn the_budget_is_raised_before_the_promotion() {
     one_learner().plan().budget(2);
-    // Of two voters none can be spared: one of them is no quorum.
     two_learners().plan().budget(2);
+    cluster(3).wish(5).learner(3).learner(4).plan().budget(4);
+    // Of two voters none can be spared: one of them is no quorum.
+    cluster(1).wish(2).learner(1).plan().budget(2);
 }
 
 #[test]
