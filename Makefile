@@ -33,8 +33,10 @@ setup: ## Install what the build needs, or say what to install
 demo: setup ## Show the main job on a real three-node Kubernetes, step by step
 	$(E2E) demo
 
-unit: setup ## Unit, property and model tests
-	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
+unit: setup ## Unit, property and model tests, against etcd's own programs where they speak of etcd
+	$(E2E) tools
+	QUORATE_REAL_ETCD=required QUORATE_ETCD_BIN="$$(ls -d $(CURDIR)/.cache/tools/etcd-3.*/bin | paste -sd:)" \
+	  RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
 
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{self, Stream};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -67,6 +68,17 @@ impl Claim {
                 return Some(now.is_some());
             }
         }
+    }
+
+    /// An item each time that leading begins, until the election has ended.
+    pub fn begins(self) -> impl Stream<Item = ()> + Send + 'static {
+        stream::unfold(self, async |mut claim| {
+            loop {
+                if claim.changed().await? {
+                    return Some(((), claim));
+                }
+            }
+        })
     }
 
     /// A claim that holds for good, for tests.

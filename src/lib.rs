@@ -13,5 +13,6 @@ pub mod metrics;
 pub mod operator;
 mod ownership;
 pub mod serve;
+mod stop;
 pub mod telemetry;
 pub mod writes;

@@ -14,6 +14,7 @@ use crate::cli::Settings;
 use crate::cluster::controller::{self, Setup};
 use crate::lease::Election;
 use crate::metrics::Metrics;
+use crate::stop::turned;
 use crate::writes::Writes;
 use crate::{definitions, serve};
 
@@ -103,9 +104,4 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
 
 fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
     signal(kind).map_err(Error::Signal)
-}
-
-/// Resolves when a channel turns true, or nobody can turn it any more.
-async fn turned(mut channel: watch::Receiver<bool>) {
-    let _ = channel.wait_for(|turned| *turned).await;
 }

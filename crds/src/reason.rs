@@ -102,7 +102,8 @@ reasons! {
     /// disarm it.
     AlarmRaised,
     /// The way to `spec.version` leads through a version for which the spec names no image, because `spec.image.tag` is
-    /// set. Go one minor version at a time, or remove the tag.
+    /// set. Go one minor version at a time, or remove the tag. Or the patch that runs is too old to leave: the message names
+    /// the one to set first.
     NoWayThrough,
     /// `spec.paused` is set: nothing is changed or healed. Set it to false to go on.
     Paused,
@@ -122,9 +123,11 @@ reasons! {
     MemberRemoved,
     /// The leadership was moved to another member before a change. Nothing to do.
     LeaderMoved,
-    /// A member runs and is not healthy. Look at its log if this lasts.
+    /// Not all members are healthy voters, though nothing else is amiss. `status.members[].health` tells which; look at its
+    /// log if this lasts.
     MemberUnhealthy,
-    /// A learner has not caught up yet. Nothing to do; look at the disk and the network if this lasts.
+    /// A learner did not come up or catch up in time; another takes its place. Look at the disk and the network if this
+    /// lasts.
     LearnerBehind,
     /// A pod was created. Nothing to do.
     PodCreated,
@@ -134,7 +137,8 @@ reasons! {
     PodMissing,
     /// The scheduler finds no node for a pod. Add a node, or loosen `spec.scheduling` or `spec.resources`.
     Unschedulable,
-    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available.
+    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available. For the containers
+    /// `agent` and `archive` it is the operator's `QUORATE_AGENT_IMAGE`.
     ImageMissing,
     /// A container fails, or is killed, again and again. Read its log and the message.
     ContainerFailing,
@@ -158,11 +162,12 @@ reasons! {
     /// A member's node is not Ready. Its process may still run there, so nothing is started elsewhere under its name.
     /// Bring the node back; or delete it, or taint it `node.kubernetes.io/out-of-service`, when it is off for good.
     NodeUnreachable,
-    /// A member's node is gone for good. With a majority of members up the member is replaced; nothing to do.
+    /// A member's node is gone for good. A member whose volume went with it is replaced while a majority is up; one on a
+    /// volume of the network is started on another node. Nothing to do.
     NodeGone,
-    /// There are volumes or members of this cluster, and no ledger in its status, as after a restore of the object
-    /// without its status. Nothing is seeded. Restore the status too, or delete the object and its claims, or use
-    /// another name.
+    /// There are volumes or members of this cluster that the ledger in its status does not know of, as after a restore of
+    /// the object without its status. Nothing is seeded. Restore the status too, or delete the object and its claims, or
+    /// use another name.
     LedgerMissing,
     /// The ledger in the status can't be read or contradicts itself. Restore the status from before it was edited.
     LedgerUnreadable,
@@ -264,7 +269,8 @@ reasons! {
     BackupUnproved,
     /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
     ClusterDeleting,
-    /// The last round failed; the message says why. Quorate tries again.
+    /// Quorate can't go on without help, and no other reason says more. A round that fails shows in the operator's log and
+    /// in `quorate_reconciles_total`; the status then stays as it was.
     ReconcileFailed,
 }
 

@@ -186,7 +186,7 @@ words! {
         Upgrading,
         /// `spec.replicas` is 0: no pods, volumes kept.
         Hibernated,
-        /// A majority of members is gone, or can't be reached.
+        /// The volumes of a majority are lost. Members that are merely down are healed.
         QuorumLost,
         /// `spec.paused` is set.
         Paused,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, Stream, StreamExt};
+use futures::stream::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
@@ -25,6 +25,7 @@ use super::{delete, progress};
 use crate::api::{self, Kube};
 use crate::lease::Claim;
 use crate::ownership::is_owned;
+use crate::stop::turned;
 use crate::{events, jobs};
 
 /// How many are looked at at once: each round is a few short calls.
@@ -72,7 +73,8 @@ pub async fn run(driver: Driver, claim: Claim, namespace: Option<String>, stop: 
     let stopped = tokio::spawn(turned(stop));
     Controller::new(backups, config.clone())
         .owns(jobs, config.labels(names::LABEL_BACKUP))
-        .reconcile_all_on(on_leading(claim))
+        // Whoever begins to lead looks at every backup.
+        .reconcile_all_on(claim.begins())
         .graceful_shutdown_on(async { drop(stopped.await) })
         .with_config(Config::default().concurrency(CONCURRENCY))
         .run(
@@ -93,22 +95,6 @@ fn after_failure(backup: &EtcdBackup, error: &Error) -> Action {
     let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     tracing::warn!(backup = format!("{namespace}/{name}"), %error, cause, "a round failed");
     Action::requeue(AFTER_FAILURE)
-}
-
-/// Resolves when it turns true, or nobody can turn it any more.
-async fn turned(mut stop: watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// Whoever begins to lead looks at every backup.
-fn on_leading(claim: Claim) -> impl Stream<Item = ()> + Send + 'static {
-    stream::unfold(claim, async |mut claim| {
-        loop {
-            if claim.changed().await? {
-                return Some(((), claim));
-            }
-        }
-    })
 }
 
 /// One look at one backup.

@@ -39,6 +39,7 @@ use crate::api::Kube;
 use crate::lease::Claim;
 use crate::lists::Lists;
 use crate::metrics::Metrics;
+use crate::stop::turned;
 
 /// How many objects a list asks for at a time: a page is in memory as a whole.
 const PAGE: u32 = 100;
@@ -154,11 +155,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
     }
     words.join(": ")
-}
-
-async fn turned(mut stop: watch::Receiver<bool>) {
-    // An error means that nobody can ask any more to stop: then it is time as well.
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// The lists that have to be there before anybody acts.
@@ -323,12 +319,5 @@ fn clusters_on(node: &NodeName, watched: &Watched, store: &Store<EtcdCluster>) -
 
 /// Whoever begins to lead looks at every cluster.
 fn on_leading(claim: Claim, store: Store<EtcdCluster>) -> BoxStream<'static, Wake> {
-    let begins = stream::unfold(claim, async |mut claim| {
-        loop {
-            if claim.changed().await? {
-                return Some(((), claim));
-            }
-        }
-    });
-    begins.flat_map(move |()| wake_all(store.state().iter().map(|cluster| key(cluster)).collect())).boxed()
+    claim.begins().flat_map(move |()| wake_all(store.state().iter().map(|cluster| key(cluster)).collect())).boxed()
 }

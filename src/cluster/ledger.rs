@@ -26,10 +26,14 @@ fn parse(cluster: &str, written: &quorate_crds::Ledger) -> Option<Ledger> {
         (true, None, Some(id)) => Seeding::Done(ClusterId(id.get()?)),
         _ => return None,
     };
-    let members = members
+    let members: BTreeMap<_, _> = members
         .iter()
         .map(|(name, member)| Some((Serial(names::serial(cluster, name)?), parse_member(member)?)))
         .collect::<Option<_>>()?;
+    let may_have_run = |entry: &Entry| entry.create.is_some() || entry.standing != Standing::Spare;
+    if seeding == Seeding::NotBegun && members.values().any(may_have_run) {
+        return None;
+    }
     Some(Ledger {
         seeding,
         next_serial: Serial(*next_serial),
@@ -171,7 +175,12 @@ mod tests {
             serial: Serial(serial),
         });
         let versions = (proptest::option::of(any::<u16>()), any::<bool>(), proptest::option::of(failed));
-        (seeding(), any::<u32>(), members, versions).prop_map(|(seeding, next, members, versions)| {
+        (seeding(), any::<u32>(), members, versions).prop_map(|(seeding, next, mut members, versions)| {
+            if seeding == Seeding::NotBegun {
+                for entry in members.values_mut() {
+                    (entry.create, entry.standing) = (None, Standing::Spare);
+                }
+            }
             let (oldest_log, logs_cut, failed) = versions;
             Ledger { seeding, next_serial: Serial(next), members, oldest_log: oldest_log.map(Minor), logs_cut, failed }
         })
@@ -213,8 +222,9 @@ mod tests {
                 ..Ledger::default()
             },
         );
-        let damages: [fn(&mut quorate_crds::Ledger); 9] = [
+        let damages: [fn(&mut quorate_crds::Ledger); 10] = [
             |l| l.seeded = false,
+            |l| (l.seeded, l.cluster_id) = (false, None),
             |l| l.seed = Some(0),
             |l| l.cluster_id = None,
             |l| l.members.values_mut().for_each(|m| m.volume = None),

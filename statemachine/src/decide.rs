@@ -1,7 +1,7 @@
 //! The driver: which job is due, in which order. Each job is told in a file of its own.
 
 use crate::{
-    Finding, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seeding, Step, World,
+    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seat, Seeding, Serial, Step, World,
     census::{Census, Heard},
     course, cure, delete,
     draft::Draft,
@@ -18,8 +18,21 @@ pub fn plan(world: &World) -> Plan {
             Some(trace) => fail(Draft::new(world), trace),
             None => lead(Draft::new(world)),
         },
+        (Life::Wanted, Memory::Ledger(ledger)) if was_set_back(world, ledger) => {
+            fail(Draft::new(world), Finding::LedgerMissing)
+        }
         (Life::Wanted, Memory::Ledger(_)) => lead(Draft::new(world)),
     }
+}
+
+/// Whether the ledger says that nothing has begun, and there are volumes of this very object that it doesn't know of: each
+/// is written down before it is made. Somebody wrote an older status, and a second seed would make strays of them.
+fn was_set_back(world: &World, ledger: &Ledger) -> bool {
+    let unknown = |(serial, seat): (&Serial, &Seat)| {
+        !ledger.members.contains_key(serial)
+            && seat.claim.as_ref().is_some_and(|claim| claim.ours && !claim.terminating)
+    };
+    ledger.seeding == Seeding::NotBegun && world.seats.iter().any(unknown)
 }
 
 /// Without a ledger nothing is seeded next to what may be a cluster's only data.

@@ -10,9 +10,9 @@ use crate::{
     spares,
 };
 
-/// How old a sight may be to promote by: etcd itself promotes a learner that died since, and stops (seen on 3.5, 3.6
-/// and 3.7).
-const PROMOTION_SIGHT_MS: u64 = 500;
+/// How old a sight may be to plan a promotion by: two looks at pods that don't answer, and a slow API server. As etcd
+/// promotes a learner that died since, and stops (seen on 3.5, 3.6 and 3.7), who acts looks at it anew right before.
+const PROMOTION_SIGHT_MS: u64 = 3_000;
 
 /// How old the pod of a spare may be to be waited for with a promotion. A launcher waits 1 to 3 s after its pod was made. Not
 /// added before the others are promoted, the spare is refused until they have been connected for 5 s (etcd

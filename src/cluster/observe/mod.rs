@@ -245,9 +245,10 @@ impl Observer {
         nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
         let backup = self.backup(&cluster, &memory).await?;
         let key = key(&cluster);
-        let snapshots = snapshots::of_cluster(&cluster, self.watched.snapshots.of(&key), now());
+        let now = now();
+        let snapshots = snapshots::of_cluster(&cluster, self.watched.snapshots.of(&key), now);
         let world = World {
-            now: now(),
+            now,
             freshness,
             wish: wish::of(&cluster, backup::origin(backup.as_ref())),
             memory,

@@ -37,10 +37,19 @@ struct State {
     keyring: Option<Arc<Keyring>>,
     /// An authority that is gone or can't be read, though there is something that it signed.
     lost: Option<(String, Fault)>,
-    /// What the operator shows, and until when.
-    operator: Option<(Credentials, Timestamp)>,
+    /// What the operator shows.
+    operator: Option<Introduction>,
     /// The user's own Secrets, as they were last seen.
     own: Option<Own>,
+}
+
+/// What the operator shows to members.
+#[derive(Debug)]
+struct Introduction {
+    credentials: Credentials,
+    until: Timestamp,
+    /// The authority that signed it, as PEM: one that was made anew is trusted by nobody who has the new one.
+    authority: String,
 }
 
 /// The user's own Secrets.
@@ -121,7 +130,7 @@ impl Wallet {
         }
         let client = Realm::Client.secret(terms.cluster.name);
         let operator = match &state.operator {
-            Some((_, until)) => state.is_due(*until, terms, now),
+            Some(shown) => state.is_due(shown.until, terms, now),
             None => state.kept.contains_key(&client),
         };
         let wrong = state.kept.values().any(|kept| !state.is_right(kept, terms, now));
@@ -241,7 +250,7 @@ impl Wallet {
 
     /// What it takes to speak with the members.
     pub fn access(&self) -> Option<Access> {
-        self.state().operator.as_ref().map(|(credentials, _)| Access::tls(credentials.clone()))
+        self.state().operator.as_ref().map(|shown| Access::tls(shown.credentials.clone()))
     }
 
     /// Whether the user's own Secrets have to be looked at: they were not for so long, or something was wrong with them.
@@ -259,9 +268,10 @@ impl Wallet {
         let before = state.own.take().and_then(|own| own.shown);
         let shown = own.operator().ok();
         if let Some((pair, trusted)) = shown.as_ref().filter(|shown| Some(*shown) != before.as_ref()) {
-            let credentials = state.operator.as_ref().map(|(credentials, _)| credentials.clone());
+            let credentials = state.operator.as_ref().map(|shown| shown.credentials.clone());
+            let (until, authority) = (Timestamp::MAX, trusted.clone());
             match credentials_of(credentials, pair, trusted) {
-                Ok(credentials) => state.operator = Some((credentials, Timestamp::MAX)),
+                Ok(credentials) => state.operator = Some(Introduction { credentials, until, authority }),
                 Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
             }
         }
@@ -349,7 +359,9 @@ impl State {
     /// Issues what the operator shows, if that is due.
     fn introduce_operator(&mut self, terms: &Terms<'_>, now: Timestamp) {
         let Some(keyring) = self.keyring.clone() else { return };
-        if self.operator.as_ref().is_some_and(|(_, until)| !self.is_due(*until, terms, now)) {
+        let authority = keyring.client.trusted();
+        let still_good = |shown: &Introduction| shown.authority == authority && !self.is_due(shown.until, terms, now);
+        if self.operator.as_ref().is_some_and(still_good) {
             return;
         }
         let pair = match keyring.client.issue(&terms.operator(), None, now) {
@@ -360,9 +372,10 @@ impl State {
             }
         };
         let until = keyring.client.until().min(now + terms.lifetime());
-        let credentials = self.operator.as_ref().map(|(credentials, _)| credentials.clone());
-        match credentials_of(credentials, &pair, keyring.client.trusted()) {
-            Ok(credentials) => self.operator = Some((credentials, until)),
+        let credentials = self.operator.as_ref().map(|shown| shown.credentials.clone());
+        let authority = authority.to_owned();
+        match credentials_of(credentials, &pair, &authority) {
+            Ok(credentials) => self.operator = Some(Introduction { credentials, until, authority }),
             Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
         }
     }

@@ -158,6 +158,20 @@ fn near_the_end_of_an_authority_nothing_is_issued_over_and_over() {
 }
 
 #[test]
+fn the_operator_is_introduced_anew_by_an_authority_that_was_made_anew() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let introduced_by = || wallet.state().operator.as_ref().map(|shown| shown.authority.clone());
+    let authority = |secrets: &[Secret]| Some(read_authority(&secrets[1]).unwrap().trusted().to_owned());
+    let (first, second) = (secrets(&terms, &[0]), secrets(&terms, &[0]));
+    wallet.take(first.clone(), &terms, NOW);
+    assert_eq!(introduced_by(), authority(&first));
+    wallet.take(second.clone(), &terms, NOW);
+    assert_eq!(introduced_by(), authority(&second));
+    assert_ne!(authority(&first), authority(&second));
+}
+
+#[test]
 fn a_lost_authority_is_told_and_nothing_is_put_in_its_place() {
     let spec = spec();
     let (wallet, terms) = (Wallet::default(), terms(&spec));

@@ -85,8 +85,8 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::LedgerMissing => told(
             Reason::LedgerMissing,
             format!(
-                "There are volumes or pods of {cluster}, and no ledger in its status. Nothing is seeded. Restore the \
-                 status, or delete the object and its claims, or use another name."
+                "There are volumes or pods of {cluster} that the ledger in its status does not know of. Nothing is seeded. \
+                 Restore the status, or delete the object and its claims, or use another name."
             ),
         ),
         Finding::LedgerUnreadable => told(
@@ -150,7 +150,10 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         ),
         Finding::NodeGone => told(
             Reason::NodeGone,
-            format!("{member}: its node {} is gone, and its volume with it. It is replaced.", node(observed, about)),
+            format!(
+                "{member}: its node {} is gone. Where its volume went with it, it is replaced.",
+                node(observed, about)
+            ),
         ),
         Finding::ImageMissing => told(
             Reason::ImageMissing,

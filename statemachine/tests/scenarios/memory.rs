@@ -1,6 +1,6 @@
 //! What the status holds, or does not hold any more.
 
-use quorate_statemachine::{Finding, LookAgain, Memory, Phase};
+use quorate_statemachine::{Finding, Ledger, LookAgain, Memory, Phase};
 
 use crate::scene::{cluster, founding, wished};
 
@@ -10,6 +10,12 @@ fn a_lost_status_over_living_volumes_seeds_nothing() {
     let told = told.phase(Phase::Failed).tells_all(Finding::LedgerMissing).looks(LookAgain::Later);
     assert!(told.plan.needs_fresh_look());
     founding(1).memory(Memory::Blank).plan().does([]).tells_all(Finding::LedgerMissing);
+    // A ledger from before the volumes were made is none.
+    let set_back = cluster(3).memory(Memory::Ledger(Ledger::default()));
+    for serial in 0..3 {
+        let hibernated = set_back.clone().unknown().pod_gone(serial);
+        hibernated.plan().does([]).phase(Phase::Failed).tells_all(Finding::LedgerMissing);
+    }
     founding(1).pod_gone(0).memory(Memory::Blank).plan().does([]).tells_all(Finding::LedgerMissing);
 }
 
