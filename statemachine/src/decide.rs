@@ -98,10 +98,7 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
         }
     }
     match change {
-        Some(change @ Step::Promote { .. }) => {
-            draft.step(change);
-            grow::promote_along(draft, census);
-        }
+        Some(Step::Promote { .. }) => grow::let_vote(draft, census),
         Some(change) => draft.step(change),
         None if may_join => grow::start(draft, census),
         None => {
@@ -177,12 +174,11 @@ fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
         }
     }
     // One that is being promoted counts before it votes, one that left as long as its pod would be counted.
-    let promoted = census.learners.iter().filter(|learner| draft.promotes(learner.id)).count();
     let still_labelled = leave::strays(draft, census)
         .iter()
         .filter(|stray| stray.pod.is_some_and(|pod| pod.labelled_voter && !pod.terminating))
         .count();
-    let counted = census.voters.len() + promoted + still_labelled;
+    let counted = census.voters.len() + draft.promotions() + still_labelled;
     // Of two none can be spared: one of them is no quorum.
     draft.set_budget(if counted == 2 { 2 } else { counted.saturating_sub(1) });
 }

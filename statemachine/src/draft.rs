@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Bind, Birth, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid,
-    World,
+    Bind, Birth, Finding, Ledger, LookAgain, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid, World,
     member::{Ground, Member},
     version::FIRST_WITH_NEW_LOG,
 };
@@ -91,9 +90,9 @@ impl<'w> Draft<'w> {
         self.steps.iter().any(|step| matches!(step, Step::SwitchRelease { serial, .. } if *serial == of))
     }
 
-    /// Whether this learner is to become a voter.
-    pub fn promotes(&self, member: MemberId) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Promote { id, .. } if *id == member))
+    /// How many learners are to become voters.
+    pub fn promotions(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Promote { .. })).count()
     }
 
     /// Looks again no later than this.

@@ -47,12 +47,19 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     Some(promotion_of(census, first))
 }
 
-/// Promotes a second one right after the first, from an odd number: the first makes it even, where one failure more costs
-/// the quorum, and the second, which needs no larger quorum, ends that.
-pub fn promote_along(draft: &mut Draft<'_>, census: &Census<'_>) {
-    let second = census.learners.iter().find(|learner| !draft.promotes(learner.id));
-    if let Some(second) = second.filter(|_| census.voters.len() % 2 == 1) {
-        draft.step(promotion_of(census, second));
+/// Makes the first learner a voter, and from an odd number the second right after it: the first makes it even, where one
+/// failure more costs the quorum, and the second, which needs no larger quorum, ends that.
+///
+/// Before it votes it can only be resumed: a voter that comes back to an emptied volume and starts there with nothing has
+/// forgotten what it voted for and what it acknowledged.
+pub fn let_vote(draft: &mut Draft<'_>, census: &Census<'_>) {
+    let together = if census.voters.len() % 2 == 1 { 2 } else { 1 };
+    let voters_to_be = || census.learners.iter().take(together);
+    for learner in voters_to_be() {
+        keep::let_only_resume(draft, &learner.member);
+    }
+    for learner in voters_to_be() {
+        draft.step(promotion_of(census, learner));
     }
 }
 
@@ -66,6 +73,7 @@ fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -
     let just_seen = |seen| draft.world.now.since(seen) <= PROMOTION_SIGHT_MS;
     learner.member.alive().is_some_and(|alive| just_seen(alive.seen))
         && learner.member.ground() == Ground::Sound
+        && matches!(learner.member.volume(), Volume::Intact(_))
         && census.has_caught_up(learner)
 }
 

@@ -79,21 +79,22 @@ pub fn may_join(draft: &Draft<'_>, member: &Member<'_>) -> bool {
 
 /// A member that has run and whose etcd does not gets a ticket to resume.
 fn let_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
-    if member.alive().is_none() {
-        issue_resume(draft, member);
+    if member.started && member.alive().is_none() {
+        let_only_resume(draft, member);
     }
 }
 
-/// Takes a ticket to create back, once it was used, and puts one to resume in its place. Should the container come back
-/// to an emptied volume, it would start there with nothing otherwise.
+/// Takes a ticket to create back, once it was used, and puts one to resume in its place.
 pub fn take_back_create(draft: &mut Draft<'_>, member: &Member<'_>) {
-    if member.alive().is_some() {
-        issue_resume(draft, member);
+    if member.started && member.alive().is_some() {
+        let_only_resume(draft, member);
     }
 }
 
-fn issue_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
-    if let (true, Volume::Intact(volume), Some(pod)) = (member.started, member.volume(), member.pod) {
+/// Puts a ticket to resume on it, whatever it carries. Should its container come back to an emptied volume, it would start
+/// there with nothing otherwise.
+pub fn let_only_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
+    if let (Volume::Intact(volume), Some(pod)) = (member.volume(), member.pod) {
         let ticket = member.ticket(Start::Resume, volume);
         if pod.ticket.as_ref() != Some(&ticket) {
             draft.issue_ticket(member, Start::Resume, volume);

@@ -190,6 +190,15 @@ impl<'w> Member<'w> {
         }
     }
 
+    /// It is not well, and that is more than one look that found nothing: its pod goes, its etcd or its launcher says so
+    /// itself, none can be running, or nothing was heard for so long.
+    pub fn is_down_for(&self, silence: u64) -> bool {
+        let Some(pod) = self.pod.filter(|pod| !pod.terminating && pod.sight == Sight::Unknown) else {
+            return !self.well();
+        };
+        self.stays_down() || self.world.now.since(pod.heard) > silence
+    }
+
     /// It is down, and nothing that is there can bring it back: it has no pod, or no volume to resume on.
     pub fn stays_down(&self) -> bool {
         let has_ended = self.pod.is_none_or(|pod| pod.stage == PodStage::Finished);

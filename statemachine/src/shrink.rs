@@ -7,10 +7,15 @@ use crate::{
     draft::Draft,
 };
 
+/// How long nothing may be heard of a voter that leaves until it counts as down, where nothing else says so. One that serves
+/// and was slow once goes when its successor is there.
+const BURIAL_SILENCE_MS: u64 = 5_000;
+
 /// Removes a voter that is down and can't come back. This comes before its successor is added: of three voters with
 /// one down, etcd refuses even a learner.
 pub fn bury(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    let dead: Vec<_> = census.voters.iter().filter(|voter| voter.leaving && !voter.member.well()).collect();
+    let dead: Vec<_> =
+        census.voters.iter().filter(|voter| voter.leaving && voter.member.is_down_for(BURIAL_SILENCE_MS)).collect();
     let goes = dead.iter().find(|voter| may_go(census, voter));
     if goes.is_none()
         && let Some(waits) = dead.last()

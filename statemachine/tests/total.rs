@@ -64,7 +64,11 @@ fn remove(serial: u32, voters: u32) -> Step {
 }
 
 fn promote(serial: u32) -> Step {
-    Step::Promote { serial: Serial(serial), id: id(serial), expect: ids(0..=serial) }
+    promote_among(serial, serial + 1)
+}
+
+fn promote_among(serial: u32, members: u32) -> Step {
+    Step::Promote { serial: Serial(serial), id: id(serial), expect: ids(0..members) }
 }
 
 fn delete_pod(serial: u32) -> Step {
@@ -97,11 +101,9 @@ fn two_changes_of_members_are_caught() {
     caught(rule, &cluster(3), vec![Step::AddLearner { serial: Serial(1), expect: ids(0..3) }]);
     caught(rule, &cluster(3), vec![remove(4, 3)]);
     let two_learners = |voters: u8| cluster(voters).wish(5).learner(voters.into()).learner(u32::from(voters) + 1);
-    let promotion =
-        |serial: u32, members: u32| Step::Promote { serial: Serial(serial), id: id(serial), expect: ids(0..members) };
-    caught(rule, &two_learners(3), vec![promotion(3, 5), promotion(3, 5)]);
-    caught(rule, &two_learners(3), vec![promotion(3, 5), remove(4, 5)]);
-    caught(rule, &two_learners(2), vec![promotion(2, 4), promotion(3, 4)]);
+    caught(rule, &two_learners(3), vec![promote_among(3, 5), promote_among(3, 5)]);
+    caught(rule, &two_learners(3), vec![promote_among(3, 5), remove(4, 5)]);
+    caught(rule, &two_learners(2), vec![promote_among(2, 4), promote_among(3, 4)]);
 }
 
 #[test]
@@ -132,6 +134,16 @@ fn a_promotion_of_the_dead_or_lagging_is_caught() {
     caught(rule, &cluster(2).wish(3).learner(2).etcd(2, |alive| alive.live = false), vec![promote(2)]);
     caught(rule, &cluster(2).wish(3).learner(2).etcd(2, |alive| alive.seen.0 -= 3_001), vec![promote(2)]);
     caught(rule, &cluster(3), vec![promote(2)]);
+}
+
+#[test]
+fn a_voter_that_can_still_be_created_is_caught() {
+    let rule = "who votes can only be resumed";
+    let learner = || cluster(2).wish(3).learner(2);
+    caught(rule, &learner(), vec![promote(2)]);
+    caught(rule, &learner(), vec![promote(2), issue(2, Start::Resume, 2)]);
+    caught(rule, &learner(), vec![issue(2, Start::Resume, 3), promote(2)]);
+    caught(rule, &learner().pod(2, |pod| pod.ticket = None), vec![promote(2)]);
 }
 
 #[test]

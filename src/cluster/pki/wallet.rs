@@ -268,12 +268,7 @@ impl Wallet {
         let before = state.own.take().and_then(|own| own.shown);
         let shown = own.operator().ok();
         if let Some((pair, trusted)) = shown.as_ref().filter(|shown| Some(*shown) != before.as_ref()) {
-            let credentials = state.operator.as_ref().map(|shown| shown.credentials.clone());
-            let (until, authority) = (Timestamp::MAX, trusted.clone());
-            match credentials_of(credentials, pair, trusted) {
-                Ok(credentials) => state.operator = Some(Introduction { credentials, until, authority }),
-                Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
-            }
+            state.show(terms, pair, trusted, Timestamp::MAX);
         }
         state.own = Some(Own { looked: Instant::now(), found, shown });
     }
@@ -372,9 +367,14 @@ impl State {
             }
         };
         let until = keyring.client.until().min(now + terms.lifetime());
+        self.show(terms, &pair, authority, until);
+    }
+
+    /// Shows this from now on, for whoever has its credentials already.
+    fn show(&mut self, terms: &Terms<'_>, pair: &Pair, authority: &str, until: Timestamp) {
         let credentials = self.operator.as_ref().map(|shown| shown.credentials.clone());
         let authority = authority.to_owned();
-        match credentials_of(credentials, &pair, &authority) {
+        match credentials_of(credentials, pair, &authority) {
             Ok(credentials) => self.operator = Some(Introduction { credentials, until, authority }),
             Err(error) => tracing::warn!(cluster = terms.cluster.name, %error, "no credentials for the operator"),
         }

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
     Alive, Bind, Birth, Entry, Home, Ledger, Life, MemberId, MemberList, Membership, Memory, NodeSight, Origin, Phase,
-    Plan, Pod, PodStage, Readiness, Role, Seeding, Serial, Sight, Start, Step, Storage, World,
+    Plan, Pod, PodStage, Readiness, Role, Seeding, Serial, Sight, Start, Step, Storage, Ticket, World,
 };
 
 /// A rule: why a plan for this world must not be, if it must not.
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
-pub const RULES: [(&str, Rule); 26] = [
+pub const RULES: [(&str, Rule); 27] = [
     ("one change of members, or two promotions, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
     ("only a live learner that has caught up is promoted", promotion_of_the_living),
+    ("who votes can only be resumed", voters_are_only_resumed),
     ("paused is paused", paused_is_paused),
     ("no claim of a member is deleted", no_claim_of_a_member_is_deleted),
     ("a create goes to one volume", a_create_goes_to_one_volume),
@@ -162,6 +163,25 @@ fn promotion_of_the_living(world: &World, plan: &Plan) -> Result<(), String> {
         let voters = voters(list);
         let well_ones = voters.values().filter(|serial| well(world, **serial)).count();
         need(well_ones + 1 > voters.len().div_ceil(2), || "no quorum would be well".to_owned())?;
+    }
+    Ok(())
+}
+
+/// Nobody becomes a voter who could still be created: on an emptied volume it would be, and forget what it promised.
+fn voters_are_only_resumed(world: &World, plan: &Plan) -> Result<(), String> {
+    let mut tickets: BTreeMap<Serial, &Ticket> =
+        world.seats.keys().filter_map(|serial| Some((*serial, pod(world, *serial)?.ticket.as_ref()?))).collect();
+    for step in &plan.steps {
+        match step {
+            Step::IssueTicket { serial, ticket, .. } => drop(tickets.insert(*serial, ticket)),
+            Step::Promote { serial, .. } => {
+                let ticket = tickets.get(serial).ok_or_else(|| format!("{serial} has no ticket"))?;
+                need(ticket.start == Start::Resume, || format!("{serial} carries {ticket:?}"))?;
+                let create = ledger_after(world, plan).members.get(serial).and_then(|entry| entry.create.clone());
+                need(create.as_ref() == Some(&ticket.volume), || format!("{serial} belongs on {create:?}"))?;
+            }
+            _ => {}
+        }
     }
     Ok(())
 }
@@ -329,7 +349,8 @@ fn no_contradiction(_: &World, plan: &Plan) -> Result<(), String> {
         }
     }
     for (serial, acts) in &acts {
-        need(acts.len() <= 1, || format!("{serial}: {acts:?}"))?;
+        let is_told_before_it_votes = matches!(acts[..], [Step::IssueTicket { .. }, Step::Promote { .. }]);
+        need(acts.len() <= 1 || is_told_before_it_votes, || format!("{serial}: {acts:?}"))?;
         let deleted = acts.iter().any(|step| matches!(step, Step::DeletePod { .. }));
         let labels = |step: &Step| matches!(step, Step::LabelPod { serial: of, .. } if of == serial);
         need(!deleted || !plan.steps.iter().any(labels), || format!("{serial} is labelled and deleted"))?;

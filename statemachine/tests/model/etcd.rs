@@ -72,6 +72,9 @@ impl State {
         if !self.has_quorum() || !connected || !room || self.seat(serial).member.is_some() {
             return Err(Denied);
         }
+        if self.seat(serial).banned {
+            self.break_with(Broken::IdentityReused);
+        }
         self.seat_mut(serial).member = Some(Member { role: Role::Learner, started: false, matched: false });
         Ok(())
     }

@@ -283,13 +283,15 @@ fn dies_at_birth(config: &Config, state: &mut State, serial: u8) -> bool {
     true
 }
 
-/// Whether it is written down that this member is only to be resumed: on its ticket, or in ledger and member list.
+/// Whether it is written down that this member is only to be resumed: on its ticket, or in ledger and member list. Of one
+/// that was promoted it has to be.
 fn is_known_to_run(state: &State, serial: u8) -> bool {
     let Seat { pod, member, .. } = state.seat(serial);
+    let voted = |start| matches!(start, Start::Join(_)) && member.is_some_and(|member| member.role == Role::Voter);
     let founded =
         matches!(&*state.memory, Memory::Ledger(Ledger { seeding: Seeding::Done(_), .. }) | Memory::Unreadable);
     match pod.and_then(|pod| pod.ticket) {
-        Some(ticket) => ticket.start == Start::Resume,
+        Some(ticket) => ticket.start == Start::Resume || voted(ticket.start),
         None => founded && member.is_some_and(|member| member.started),
     }
 }

@@ -293,12 +293,13 @@ fn catch(config: Config, mistake: Mistake, broken: Broken) {
 fn planted_mistakes_are_caught() {
     let from = |size, to: u8| Config::new("planted", Origin::Standing(size), [voters(to)]);
     catch(from(3, 1).operators(2), Mistake::ExpectedSetUnchecked, Broken::ExpectedSet);
-    let two = from(3, 1).operators(2).piecemeal().prompt().faults(1, &[Kind::DeleteClaim]);
-    catch(two, Mistake::LedgerUnread, Broken::Quorum);
+    let two = from(1, 3).operators(2).prompt().faults(1, &[Kind::DeleteClaim, Kind::Crash]);
+    catch(two, Mistake::LedgerUnread, Broken::IdentityReused);
     catch(from(1, 3).faults(2, &[Kind::DeleteClaim, Kind::DeletePod]), Mistake::CreatedTwice, Broken::OtherVolume);
     catch(from(3, 1).faults(1, &[Kind::Kill]), Mistake::RemovedInHaste, Broken::LiveVoter);
     catch(from(1, 3), Mistake::PromotedLagging, Broken::Promotion);
     catch(from(3, 5).faults(1, &[Kind::Kill]), Mistake::PromotedDead, Broken::Promotion);
+    catch(from(1, 3).faults(2, &[Kind::Kill, Kind::Swap]), Mistake::PromotedCreatable, Broken::OtherVolume);
     let founding = Config::new("planted", Origin::Nothing, [voters(3)]);
     catch(founding, Mistake::SeededTwice, Broken::SeededTwice);
     catch(from(3, 1), Mistake::VolumeDeletedBeforeRemoval, Broken::VolumeDeleted);

@@ -22,6 +22,8 @@ pub enum Mistake {
     PromotedLagging,
     /// A learner is promoted when it has been started, alive or not.
     PromotedDead,
+    /// A learner becomes a voter with the ticket it was created by.
+    PromotedCreatable,
     /// Another pod is seeded when the seed does not come up.
     SeededTwice,
     /// The volume is deleted first, then the member removed.
@@ -58,6 +60,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         Mistake::RemovedInHaste => remove_in_haste(world),
         Mistake::PromotedLagging => promote_if(world, |sight| matches!(sight, Sight::Etcd(_))),
         Mistake::PromotedDead => promote_if(world, |sight| !matches!(sight, Sight::Etcd(_))),
+        Mistake::PromotedCreatable => promote_only(&plan),
         Mistake::SeededTwice => seed_another(world),
         Mistake::VolumeDeletedBeforeRemoval => delete_first(world, &plan),
         Mistake::ForceDeletedUnreachable => start_elsewhere(world),
@@ -185,6 +188,11 @@ fn promote_if(world: &World, fits: fn(&Sight) -> bool) -> Option<Vec<Step>> {
         .filter_map(|(id, listed)| Some((*id, listed.serial?)))
         .find(|(_, serial)| sight(*serial).is_some_and(fits))?;
     Some(vec![Step::Promote { serial, id, expect }])
+}
+
+fn promote_only(plan: &Plan) -> Option<Vec<Step>> {
+    let promotions: Vec<_> = plan.steps.iter().filter(|step| matches!(step, Step::Promote { .. })).cloned().collect();
+    (!promotions.is_empty()).then_some(promotions)
 }
 
 fn seed_another(world: &World) -> Option<Vec<Step>> {

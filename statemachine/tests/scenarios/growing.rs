@@ -84,7 +84,7 @@ fn a_ticket_to_join_follows_the_list() {
     told.also_does("ticket 1: join [0, 1] on claim-1").never("add");
     // It is up already: the ticket was used.
     let up = cluster(1).wish(3).learner(1).line(1, |line| line.started = false).ticket(1, Start::Join(ids([0, 1, 2])));
-    up.plan().never("ticket");
+    up.plan().never("ticket 1: join");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! When a learner becomes a voter: etcd itself checks nothing but 90% of the leader's index.
 
-use quorate_statemachine::{Finding, LookAgain, Millis, NodeSight, PodStage, Sight};
+use quorate_statemachine::{Finding, LookAgain, Millis, NodeSight, PodStage, Sight, Start};
 
 use crate::scene::{COMMITTED, NOW, Scene, cluster, node};
 
@@ -14,10 +14,24 @@ fn one_learner() -> Scene {
 
 #[test]
 fn learners_that_have_caught_up_are_promoted_back_to_back() {
-    two_learners().plan().does(["promote 1", "promote 2"]).looks(LookAgain::AtOnce);
-    one_learner().plan().does(["promote 2"]);
+    let two = two_learners().ticket(1, Start::Resume).ticket(2, Start::Resume);
+    two.plan().does(["promote 1", "promote 2"]).looks(LookAgain::AtOnce);
+    one_learner().ticket(2, Start::Resume).plan().does(["promote 2"]);
     // From an even number the first ends it, and the second would need one more to be well.
-    cluster(2).wish(4).learner(2).learner(3).plan().does(["promote 2"]);
+    let second = cluster(2).wish(4).learner(2).learner(3).ticket(2, Start::Resume);
+    second.plan().does(["promote 2"]);
+}
+
+#[test]
+fn before_it_votes_a_learner_can_only_be_resumed() {
+    one_learner().plan().does(["ticket 2: resume on claim-2", "promote 2"]);
+    let both = ["ticket 1: resume on claim-1", "ticket 2: resume on claim-2", "promote 1", "promote 2"];
+    two_learners().plan().does(both);
+    // Also where its start is not in the member list yet: it answers, and has applied what the leader has.
+    one_learner().line(2, |line| line.started = false).plan().does(["ticket 2: resume on claim-2", "promote 2"]);
+    // And without a volume to resume on, it never votes.
+    one_learner().claim_terminating(2).plan().never("promote").also_does("remove 2");
+    one_learner().not_in_ledger(2).line(2, |line| line.started = false).plan().never("promote");
 }
 
 #[test]
