@@ -2,7 +2,7 @@
 //! whose etcd runs, never a volume.
 
 use crate::{
-    Failed, Finding, Memory, Release, Standing, Trouble,
+    Failed, Finding, Memory, Release, Standing,
     draft::Draft,
     member::{Ground, Member},
 };
@@ -17,10 +17,12 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
         return false;
     }
     let Some(told) = member.told().cloned() else { return false };
+    if let Some(up) = way_up(draft, member, &told) {
+        draft.switch_release(member, &up);
+        return true;
+    }
     let former = former(draft, member, &told).filter(|former| leads_back(draft, member, former));
-    let at_fault = former.is_some()
-        || member.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing)
-        || member.refusal().is_some();
+    let at_fault = former.is_some() || member.never_started();
     // What never ran has to be of the minor of those that it is to join.
     let fits = |other: &Release| {
         let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);
@@ -49,23 +51,28 @@ fn former(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Rele
     before.clone().filter(|former| former != told)
 }
 
+/// What the leader runs, for a member that is told a lower minor than the cluster runs at: it was taken back, and had been
+/// up on the new one all the same, unseen. On the old one it can't come up any more.
+fn way_up(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Release> {
+    let below = draft.cluster_version.is_some_and(|minor| told.version.minor < minor);
+    draft.newcomers.clone().filter(|_| below && member.started)
+}
+
 /// Whether the release before can still run on the member's data. Once etcd has been started on another minor in the last
 /// voter, the leader moves the cluster's version, each member writes it into its database, and an etcd of the minor before
 /// refuses that ("is not supported", `server/storage/schema`): only a downgrade leads back then, which needs the member up.
 /// One that is alone has nobody who could know better.
 fn leads_back(draft: &Draft<'_>, member: &Member<'_>, former: &Release) -> bool {
     let minor = |release: Option<&Release>| release.map(|release| release.version.minor);
-    let never_started =
-        member.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing) || member.refusal().is_some();
+    let has_moved = draft.cluster_version.is_some_and(|minor| former.version.minor < minor);
     let mut others = draft.ledger.members.iter().filter_map(|(serial, entry)| match entry.standing {
         Standing::Voter(_) if *serial != member.serial => Some(minor(entry.release.as_ref())),
         Standing::Voter(_) | Standing::Learner(_) | Standing::Spare => None,
     });
     let before = Some(former.version.minor);
-    never_started
-        || minor(member.told()) == before
+    minor(member.told()) == before
         || others.clone().next().is_none()
-        || others.any(|other| other == before)
+        || (!has_moved && (member.never_started() || others.any(|other| other == before)))
 }
 
 /// Forgets a failure once something else is wished; tells of it till then. It is the user's to say that the release may

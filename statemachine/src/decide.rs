@@ -135,6 +135,7 @@ fn set_course<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Leg<'w> {
         Leg::LogsCut | Leg::TakeBack | Leg::Waits(_) | Leg::Stuck(_) => Some(goal.clone()),
     };
     draft.newcomers = census.release_for_newcomers().cloned();
+    draft.cluster_version = census.cluster_version();
     draft.cure = match leg {
         Leg::Arrived => Some(goal),
         Leg::Switch(release) => Some(release).filter(|release| !snapshot::is_due(draft.world, census, release)),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Bind, Birth, Finding, Ledger, LookAgain, Memory, Phase, Plan, Release, Serial, Start, Step, Storage, Uid, World,
+    Bind, Birth, Finding, Ledger, LookAgain, Memory, Minor, Phase, Plan, Release, Serial, Start, Step, Storage, Uid,
+    World,
     member::{Ground, Member},
     version::FIRST_WITH_NEW_LOG,
 };
@@ -19,6 +20,8 @@ pub struct Draft<'w> {
     pub cure: Option<Release>,
     /// What newcomers run.
     pub newcomers: Option<Release>,
+    /// The minor that the cluster runs at, if the leader says it.
+    pub cluster_version: Option<Minor>,
     steps: Vec<Step>,
     budget: Option<u8>,
     findings: BTreeMap<Option<Serial>, BTreeSet<Finding>>,
@@ -37,6 +40,7 @@ impl<'w> Draft<'w> {
             heading: None,
             cure: None,
             newcomers: None,
+            cluster_version: None,
             steps: Vec::new(),
             budget: None,
             findings: BTreeMap::new(),

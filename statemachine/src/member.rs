@@ -138,7 +138,7 @@ impl<'w> Member<'w> {
         match self.refusal()? {
             Refusal::VolumeLost if self.started && ticket.start == Start::Resume => Some(Finding::VolumeLost),
             Refusal::VolumeForeign if ticket.start != Start::Seed => Some(Finding::VolumeForeign),
-            Refusal::VolumeLost | Refusal::VolumeForeign | Refusal::Other => None,
+            Refusal::VolumeLost | Refusal::VolumeForeign | Refusal::Binary | Refusal::Other => None,
         }
     }
 
@@ -254,11 +254,16 @@ impl<'w> Member<'w> {
         Ticket { start, volume: volume.clone(), version: self.told().map(|release| release.version) }
     }
 
+    /// What it is told to run can't have been started in its pod: there is no such image, or no such binary in it.
+    pub fn never_started(&self) -> bool {
+        self.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing) || self.refusal() == Some(Refusal::Binary)
+    }
+
     /// Its pod can't run what it is told to.
     pub fn fails_on_release(&self) -> bool {
         let Some(pod) = self.pod.filter(|pod| !pod.terminating && self.alive().is_none()) else { return false };
         let trouble = matches!(pod.trouble, Some(Trouble::ImageMissing | Trouble::ContainerFailing));
-        let refuses = self.refusal() == Some(Refusal::Other);
+        let refuses = self.refusal() == Some(Refusal::Binary);
         trouble || (refuses && self.world.now.since(pod.ticket_since) > TICKET_PATIENCE_MS)
     }
 

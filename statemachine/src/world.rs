@@ -374,8 +374,10 @@ pub enum Refusal {
     VolumeLost,
     /// The volume carries data that is not this member's.
     VolumeForeign,
-    /// Anything that says nothing of the volume's data: it can't be read now, the binary is missing or has another
-    /// version, the ticket is not for this pod.
+    /// The binary that it is to start is missing, or has another version than its ticket says.
+    Binary,
+    /// Anything that says nothing of the volume's data, nor of what is to run on it: it can't be read now, the ticket is
+    /// not for this pod.
     Other,
 }
 

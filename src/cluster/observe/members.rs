@@ -239,9 +239,8 @@ fn of_report(report: &[u8], now: Millis) -> (Sight, Option<Complaint>) {
         | Reason::OtherVolume
         | Reason::VolumeInUse
         | Reason::VolumeUnreadable
-        | Reason::WrongVersion
-        | Reason::BadTicket
-        | Reason::BinaryMissing => Sight::Refused(Refusal::Other),
+        | Reason::BadTicket => Sight::Refused(Refusal::Other),
+        Reason::WrongVersion | Reason::BinaryMissing => Sight::Refused(Refusal::Binary),
         Reason::StoreInvalid
         | Reason::BucketMissing
         | Reason::StoreRefused
@@ -359,7 +358,7 @@ mod tests {
         let report = serde_json::to_vec(&report).unwrap();
         assert_eq!(of_report(&report, Millis(99 + OTHER_VERSION_PATIENCE_MS)), (Sight::Unknown, None));
         let told = of_report(&report, Millis(100 + OTHER_VERSION_PATIENCE_MS));
-        assert_eq!(told.0, Sight::Refused(Refusal::Other));
+        assert_eq!(told.0, Sight::Refused(Refusal::Binary));
     }
 
     #[test]
@@ -367,8 +366,11 @@ mod tests {
         assert_eq!(report(Reason::NoTicket), (Sight::Waiting, None));
         assert_eq!(report(Reason::VolumeIsEmpty).0, Sight::Refused(Refusal::VolumeLost));
         assert_eq!(report(Reason::VolumeHasOtherData).0, Sight::Refused(Refusal::VolumeForeign));
-        for other in [Reason::VolumeInUse, Reason::VolumeUnreadable, Reason::WrongVersion, Reason::BadTicket] {
+        for other in [Reason::VolumeInUse, Reason::VolumeUnreadable, Reason::BadTicket] {
             assert_eq!(report(other).0, Sight::Refused(Refusal::Other));
+        }
+        for binary in [Reason::WrongVersion, Reason::BinaryMissing] {
+            assert_eq!(report(binary).0, Sight::Refused(Refusal::Binary));
         }
         assert_eq!(report(Reason::BadTicket).1.unwrap().to_string(), "BadTicket: m");
     }

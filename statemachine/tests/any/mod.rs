@@ -199,7 +199,7 @@ fn ticket() -> impl Strategy<Value = Ticket> {
 }
 
 fn refusal() -> impl Strategy<Value = Refusal> {
-    select(vec![Refusal::VolumeLost, Refusal::VolumeForeign, Refusal::Other])
+    select(vec![Refusal::VolumeLost, Refusal::VolumeForeign, Refusal::Binary, Refusal::Other])
 }
 
 fn links() -> impl Strategy<Value = BTreeMap<MemberId, Link>> {
@@ -371,6 +371,7 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, _| scene.unknown(),
         |scene, serial| scene.refused(serial, Refusal::VolumeLost),
         |scene, serial| scene.refused(serial, Refusal::VolumeForeign),
+        |scene, serial| scene.refused(serial, Refusal::Binary),
         |scene, serial| scene.refused(serial, Refusal::Other),
         |scene, serial| scene.restoring(serial, Restore::UnderWay),
         |scene, serial| scene.restoring(serial, Restore::Fails),

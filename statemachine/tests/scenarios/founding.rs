@@ -139,7 +139,7 @@ fn a_seed_that_is_told_another_release_has_its_ticket_with_that() {
         pod.release = Some(older.clone());
         pod.ticket = Some(Ticket { start: Start::Resume, volume: claim_uid(0), version: Some(older.version) });
         pod.ticket_since = Millis(0);
-        pod.sight = Sight::Refused(Refusal::Other);
+        pod.sight = Sight::Refused(Refusal::Binary);
     });
     refused.plan().does(["switch 0 to 3.6.16"]);
 }

@@ -1,7 +1,8 @@
 //! Versions going up, one minor a step; and back, while the old one still runs somewhere.
 
 use quorate_statemachine::{
-    Bind, Birth, Finding, Image, LookAgain, Minor, Outcome, Phase, Release, Saved, Serial, Step, Trouble, Version,
+    Bind, Birth, Failed, Finding, Image, LookAgain, Minor, Outcome, Phase, Refusal, Release, Saved, Serial, Step,
+    Trouble, Version,
 };
 
 use crate::scene::{Scene, USUAL, cluster, founding, id, release, seeding};
@@ -243,9 +244,12 @@ fn the_first_failure_takes_the_member_back_and_ends_the_roll() {
 
 #[test]
 fn a_launcher_that_has_not_got_its_new_ticket_yet_is_no_failure() {
-    let refused = || begun().told(2, V7).refused(2, quorate_statemachine::Refusal::Other);
+    let refused = || begun().told(2, V7).refused(2, Refusal::Binary);
     refused().ticket_age(2, 2_000).plan().never("switch");
     refused().ticket_age(2, 20_000).plan().also_does("switch 2 to 3.6.16");
+    // That its volume can't be read now is nothing against its release.
+    let unreadable = begun().told(2, V7).refused(2, Refusal::Other).ticket_age(2, 20_000);
+    unreadable.plan().does([]).tells(2, Finding::LauncherRefuses);
 }
 
 #[test]
@@ -260,12 +264,22 @@ fn a_member_that_crashes_for_other_reasons_keeps_its_release() {
 fn the_last_member_is_not_taken_back_once_it_may_have_started() {
     let last = || begun().runs(0, V7).runs(1, V7).told(2, V7);
     last().crashing(2).plan().never("switch").tells(2, Finding::ContainerFailing);
-    last()
-        .refused(2, quorate_statemachine::Refusal::Other)
-        .ticket_age(2, 20_000)
-        .plan()
-        .also_does("switch 2 to 3.6.16");
+    last().refused(2, Refusal::Binary).ticket_age(2, 20_000).plan().also_does("switch 2 to 3.6.16");
     begun().runs(0, V7).told(2, V7).crashing(2).plan().also_does("switch 2 to 3.6.16");
+    // Once the cluster runs at the new one it was up, whatever its launcher says now.
+    last().refused(2, Refusal::Binary).ticket_age(2, 20_000).runs_at(Minor(7)).plan().never("switch");
+}
+
+/// It was up on the new version for a moment that nobody saw, and was taken back.
+#[test]
+fn a_member_below_what_the_cluster_runs_at_can_only_go_up() {
+    let below = || begun().runs(0, V7).runs(1, V7).runs_at(Minor(7)).told(2, USUAL);
+    below().crashing(2).plan().also_does("switch 2 to 3.7.3");
+    let failed = Failed { release: release(V7), wished: release(V7), serial: Serial(2) };
+    below().crashing(2).ledger(|ledger| ledger.failed = Some(failed)).plan().also_does("switch 2 to 3.7.3");
+    below().unheard(2).plan().never("switch");
+    // Who leads says what that is.
+    below().crashing(2).list(|list| list.leader = None).plan().never("switch");
 }
 
 /// Found by the same run: a kill says nothing against the version that was killed.
@@ -370,7 +384,7 @@ fn a_seed_that_was_refused_may_run_what_is_wished_now() {
     let told = founding(1).plan().does(["ticket 0: seed on claim-0"]);
     assert_eq!(told.ledger().oldest_log, Some(Minor(6)));
     assert_eq!(told.entry(0).and_then(|entry| entry.release.clone()), Some(release(USUAL)));
-    let refused = seeding(1).wish_version(V7).refused(0, quorate_statemachine::Refusal::Other);
+    let refused = seeding(1).wish_version(V7).refused(0, Refusal::Binary);
     refused.plan().does(["switch 0 to 3.7.3"]);
     seeding(1).wish_version(V7).plan().does([]);
 }
