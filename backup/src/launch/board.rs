@@ -7,15 +7,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use super::{Reason, Refusal, Report, State};
+use crate::ticket::VolumeUid;
 
 /// The current report, shared.
 #[derive(Debug, Clone)]
 pub struct Board(watch::Sender<Report>);
 
 impl Board {
-    /// A board that says this.
-    pub fn new(Refusal { reason, message }: Refusal) -> Self {
-        let report = Report { state: reason.state(), reason, message, since: now() };
+    /// A board that says this of a volume.
+    pub fn new(volume: VolumeUid, Refusal { reason, message }: Refusal) -> Self {
+        let report = Report { state: reason.state(), reason, message, since: now(), volume: Some(volume) };
         tracing::info!("{}: {}", report.reason, report.message);
         Self(watch::Sender::new(report))
     }
@@ -32,7 +33,7 @@ impl Board {
                 return false;
             }
             let since = if report.reason == reason { report.since } else { now() };
-            *report = Report { state: reason.state(), reason, message, since };
+            *report = Report { state: reason.state(), reason, message, since, volume: report.volume.take() };
             match report.state {
                 State::Restoring if reason == Reason::Restoring => tracing::debug!("{}", report.message),
                 State::Waiting => tracing::info!("{}: {}", report.reason, report.message),
@@ -60,7 +61,8 @@ mod tests {
 
     #[test]
     fn a_report_changes_with_the_message_and_its_time_with_the_reason() {
-        let board = Board::new(no_ticket(Path::new("/t")));
+        let volume: VolumeUid = "claim-uid".into();
+        let board = Board::new(volume.clone(), no_ticket(Path::new("/t")));
         assert_eq!((board.read().reason, board.read().state), (Reason::NoTicket, State::Waiting));
         board.0.send_modify(|report| report.since = 5);
         board.post(Refusal::new(Reason::NoTicket, "again"));
@@ -69,5 +71,6 @@ mod tests {
         let report = board.read();
         assert_eq!((report.reason, report.state), (Reason::BadTicket, State::Refused));
         assert!(report.since > 5);
+        assert_eq!(report.volume, Some(volume));
     }
 }

@@ -94,7 +94,7 @@ async fn wait_or_stop(settings: Settings) -> Result<ExitCode, LaunchError> {
     // The first process of a container ignores every signal that it has no handler for.
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
-    let board = Board::new(board::no_ticket(&settings.ticket));
+    let board = Board::new(settings.identity.volume.clone(), board::no_ticket(&settings.ticket));
     let inbox = Inbox::new(settings.push.clone());
     let listener =
         tokio::spawn(http::serve(settings.listen, http::Desk { board: board.clone(), inbox: inbox.clone() }));

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ticket::VolumeUid;
+
 /// Where the launcher serves its report: the port on which etcd itself serves its metrics afterwards.
 pub const PORT: u16 = 2381;
 
@@ -121,6 +123,10 @@ pub struct Report {
     pub message: String,
     /// Since when the reason has been this one, in milliseconds since 1970.
     pub since: u64,
+    /// On which volume: the UID of the claim, or of the pod if the storage is ephemeral. At an address that another pod has
+    /// by now, it is another one. Agents of before it was told say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeUid>,
 }
 
 #[cfg(test)]
@@ -134,10 +140,14 @@ mod tests {
             reason: Reason::VolumeIsEmpty,
             message: "m".into(),
             since: 1_700_000_000_000,
+            volume: Some("claim-uid".into()),
         };
-        let text = r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000}"#;
+        let text =
+            r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000,"volume":"claim-uid"}"#;
         assert_eq!(serde_json::to_string(&report).unwrap(), text);
         assert_eq!(serde_json::from_str::<Report>(text).unwrap(), report);
+        let older = text.replace(r#","volume":"claim-uid""#, "");
+        assert_eq!(serde_json::from_str::<Report>(&older).unwrap(), Report { volume: None, ..report });
         assert_eq!(Reason::NoTicket.state(), State::Waiting);
         assert_eq!(Reason::VolumeIsEmpty.to_string(), "VolumeIsEmpty");
     }

@@ -31,7 +31,8 @@ pub async fn until_restored(
     order: &Order,
     open: impl Fn() -> Result<Store, StoreError>,
 ) -> Filled {
-    let board = Board::new(Refusal::new(Reason::Restoring, "looking for the backup"));
+    let looking = Refusal::new(Reason::Restoring, "looking for the backup");
+    let board = Board::new(order.identity.volume.clone(), looking);
     let listener = tokio::spawn(http::serve(listen, http::Desk { board: board.clone(), inbox: Inbox::new(None) }));
     loop {
         match attempt(order, &open, &board).await {

@@ -37,6 +37,8 @@ const OTHERS_LATER: Duration = Duration::from_millis(50);
 pub struct Address {
     /// The pod.
     pub pod: Uid,
+    /// The volume it was made for.
+    pub volume: Uid,
     /// Its address.
     pub ip: IpAddr,
     /// Its host name, which its certificate carries.
@@ -123,6 +125,19 @@ impl Said {
         }
     }
 
+    /// Takes for silent at whose address somebody else answers: an etcd with another id than the list has for that serial.
+    /// An address is given to another pod as soon as its last one is gone, which a cache learns later.
+    pub fn disown_strangers(&mut self, serial_of: impl Fn(&quorate_etcd::Member) -> Option<Serial>) {
+        for member in self.list.iter().flat_map(|list| &list.members) {
+            let Some(seen) = serial_of(member).and_then(|serial| self.seen.get_mut(&serial)) else { continue };
+            if seen.member.is_some_and(|id| id != MemberId(member.id.0)) {
+                tracing::debug!(ip = %seen.ip, "another member answers at this pod's address");
+                let Seen { pod, ip, sight: _, heard, refusal: _, version: _, member: _, sent: _ } = seen;
+                *seen = nothing_seen(pod.clone(), *ip, *heard);
+            }
+        }
+    }
+
     /// Who leads, as that member itself says. Of two, the one that has come further: the other has not heard yet.
     pub fn leader(&self) -> Option<(Serial, MemberId)> {
         let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
@@ -171,16 +186,11 @@ fn sees_leader(seen: &Seen) -> bool {
 
 /// A pod at which nothing answers.
 fn silent(address: &Address, now: Millis) -> Seen {
-    Seen {
-        pod: address.pod.clone(),
-        ip: address.ip,
-        sight: Sight::Unknown,
-        heard: now,
-        refusal: None,
-        version: None,
-        member: None,
-        sent: BTreeMap::new(),
-    }
+    nothing_seen(address.pod.clone(), address.ip, now)
+}
+
+fn nothing_seen(pod: Uid, ip: IpAddr, heard: Millis) -> Seen {
+    Seen { pod, ip, sight: Sight::Unknown, heard, refusal: None, version: None, member: None, sent: BTreeMap::new() }
 }
 
 /// Looks at one pod, for longer at one that is to stay.
@@ -203,7 +213,7 @@ pub async fn look(address: &Address) -> Seen {
             silent
         }
         quorate_etcd::Sight::Launcher(report) => {
-            let (sight, refusal) = of_report(&report, now);
+            let (sight, refusal) = of_report(&report, &address.volume, now);
             Seen { sight, refusal, ..silent }
         }
         quorate_etcd::Sight::Etcd(vitals) => Seen {
@@ -220,8 +230,12 @@ fn trace_silence(address: &Address, silence: &Silence) {
     tracing::trace!(ip = %address.ip, %silence, "a pod does not answer");
 }
 
-fn of_report(report: &[u8], now: Millis) -> (Sight, Option<Complaint>) {
+fn of_report(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complaint>) {
     let Ok(report) = serde_json::from_slice::<Report>(report) else { return (Sight::Unknown, None) };
+    // Another pod's, which has this address by now.
+    if report.volume.is_some_and(|told| told.as_str() != volume.as_str()) {
+        return (Sight::Unknown, None);
+    }
     let sight = match report.reason {
         Reason::NoTicket => return (Sight::Waiting, None),
         Reason::Restoring => return (Sight::Restoring(Restore::UnderWay), None),
@@ -296,7 +310,8 @@ pub async fn list_in_time(
     timeout(LIST_PATIENCE, list(pool, access, addresses, leader)).await.ok().flatten()
 }
 
-/// The first linearizable member list that anybody gives: the leader is asked first, the others a little later.
+/// The first linearizable member list that anybody gives: the leader is asked first, the others a little later. Only those
+/// that carry a ticket run an etcd, unless somebody took all tickets away.
 pub async fn list(
     pool: &Pool,
     access: &Access,
@@ -304,7 +319,8 @@ pub async fn list(
     leader: Option<Serial>,
 ) -> Option<quorate_etcd::MemberList> {
     let known = leader.is_some_and(|leader| addresses.get(&leader).is_some_and(|address| address.ticketed));
-    let asked = addresses.iter().filter(|(_, address)| address.ticketed);
+    let some_are_ticketed = addresses.values().any(|address| address.ticketed);
+    let asked = addresses.iter().filter(|(_, address)| address.ticketed || !some_are_ticketed);
     let mut answers: FuturesUnordered<_> = asked
         .map(async |(serial, address)| {
             if known && leader != Some(*serial) {
@@ -332,33 +348,36 @@ pub fn ids(list: &quorate_etcd::MemberList) -> BTreeSet<MemberId> {
 
 #[cfg(test)]
 mod tests {
-    use quorate_backup::launch::State;
     use serde_json::json;
 
     use super::*;
 
+    fn refusing(reason: Reason, since: u64) -> Report {
+        let volume = Some("claim-uid".into());
+        Report { state: reason.state(), reason, message: "m".into(), since, volume }
+    }
+
+    fn told(report: &Report, now: Millis) -> (Sight, Option<Complaint>) {
+        of_report(&serde_json::to_vec(report).unwrap(), &Uid::new("claim-uid"), now)
+    }
+
     fn report(reason: Reason) -> (Sight, Option<Complaint>) {
-        let report = Report { state: reason.state(), reason, message: "m".into(), since: 1 };
-        of_report(&serde_json::to_vec(&report).unwrap(), Millis(1 + IN_USE_PATIENCE_MS))
+        told(&refusing(reason, 1), Millis(1 + IN_USE_PATIENCE_MS))
     }
 
     #[test]
     fn a_volume_whose_last_user_is_ending_is_no_refusal_yet() {
-        let report = Report { state: State::Refused, reason: Reason::VolumeInUse, message: "m".into(), since: 100 };
-        let report = serde_json::to_vec(&report).unwrap();
-        assert_eq!(of_report(&report, Millis(99)), (Sight::Unknown, None));
-        assert_eq!(of_report(&report, Millis(99 + IN_USE_PATIENCE_MS)), (Sight::Unknown, None));
-        let told = of_report(&report, Millis(100 + IN_USE_PATIENCE_MS));
-        assert_eq!(told.0, Sight::Refused(Refusal::Other));
+        let report = refusing(Reason::VolumeInUse, 100);
+        assert_eq!(told(&report, Millis(99)), (Sight::Unknown, None));
+        assert_eq!(told(&report, Millis(99 + IN_USE_PATIENCE_MS)), (Sight::Unknown, None));
+        assert_eq!(told(&report, Millis(100 + IN_USE_PATIENCE_MS)).0, Sight::Refused(Refusal::Other));
     }
 
     #[test]
     fn a_ticket_that_is_not_there_yet_is_no_refusal_yet() {
-        let report = Report { state: State::Refused, reason: Reason::WrongVersion, message: "m".into(), since: 100 };
-        let report = serde_json::to_vec(&report).unwrap();
-        assert_eq!(of_report(&report, Millis(99 + OTHER_VERSION_PATIENCE_MS)), (Sight::Unknown, None));
-        let told = of_report(&report, Millis(100 + OTHER_VERSION_PATIENCE_MS));
-        assert_eq!(told.0, Sight::Refused(Refusal::Binary));
+        let report = refusing(Reason::WrongVersion, 100);
+        assert_eq!(told(&report, Millis(99 + OTHER_VERSION_PATIENCE_MS)), (Sight::Unknown, None));
+        assert_eq!(told(&report, Millis(100 + OTHER_VERSION_PATIENCE_MS)).0, Sight::Refused(Refusal::Binary));
     }
 
     #[test]
@@ -386,9 +405,44 @@ mod tests {
     #[test]
     fn a_report_that_cannot_be_read_is_silence() {
         for odd in [json!({}), json!({ "state": "waiting", "reason": "New", "message": "", "since": 0 })] {
-            assert_eq!(of_report(odd.to_string().as_bytes(), Millis(0)), (Sight::Unknown, None));
+            assert_eq!(of_report(odd.to_string().as_bytes(), &Uid::new("u"), Millis(0)), (Sight::Unknown, None));
         }
-        assert_eq!(of_report(b"<html>", Millis(0)), (Sight::Unknown, None));
+        assert_eq!(of_report(b"<html>", &Uid::new("u"), Millis(0)), (Sight::Unknown, None));
+    }
+
+    #[test]
+    fn a_report_of_another_pods_is_silence() {
+        let waiting = refusing(Reason::NoTicket, 1);
+        assert_eq!(told(&waiting, Millis(1)).0, Sight::Waiting);
+        let other = Report { volume: Some("another".into()), ..waiting.clone() };
+        assert_eq!(told(&other, Millis(1)), (Sight::Unknown, None));
+        // One of an agent that does not say whose it is.
+        assert_eq!(told(&Report { volume: None, ..waiting }, Millis(1)).0, Sight::Waiting);
+    }
+
+    #[test]
+    fn an_etcd_with_another_id_than_the_list_has_is_silence() {
+        let listed = |id: u64| quorate_etcd::Member {
+            id: quorate_etcd::MemberId(id),
+            name: "db-0".into(),
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+            learner: false,
+        };
+        let said = |list: Option<Vec<quorate_etcd::Member>>| {
+            let list = list.map(|members| quorate_etcd::MemberList {
+                cluster: quorate_etcd::ClusterId(7),
+                answered_by: quorate_etcd::MemberId(100),
+                members,
+            });
+            let mut said = Said { seen: [seen(0, true, 9)].into(), list, overall: Overall::Unknown };
+            said.disown_strangers(|_| Some(Serial(0)));
+            (said.leader(), said.seen[&Serial(0)].sight != Sight::Unknown)
+        };
+        let itself = (Some((Serial(0), MemberId(100))), true);
+        assert_eq!(said(Some(vec![listed(100)])), itself);
+        assert_eq!(said(Some(vec![listed(200)])), (None, false));
+        assert_eq!((said(Some(vec![])), said(None)), (itself, itself), "nobody says who it should be");
     }
 
     fn seen(serial: u32, leads: bool, committed: u64) -> (Serial, Seen) {
@@ -454,7 +508,8 @@ mod tests {
     #[tokio::test]
     async fn pods_that_do_not_answer_are_unknown_and_soon_so() {
         let (pod, ip, host) = (Uid::new("u"), IpAddr::from([127, 0, 0, 77]), "db-0".to_owned());
-        let address = Address { pod, ip, host, ticketed: true, terminating: false };
+        let volume = Uid::new("claim-uid");
+        let address = Address { pod, volume, ip, host, ticketed: true, terminating: false };
         let addresses = BTreeMap::from([(Serial(0), address)]);
         for access in [Some(Access::plaintext()), None] {
             let said = ask(&Pool::default(), access.as_ref(), &addresses, None).await;

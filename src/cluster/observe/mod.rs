@@ -222,7 +222,8 @@ impl Observer {
         said
     }
 
-    async fn assemble(&self, objects: Objects, said: Said) -> Result<Observed, Error> {
+    async fn assemble(&self, objects: Objects, mut said: Said) -> Result<Observed, Error> {
+        said.disown_strangers(|member| serial_of(&objects.cluster, member));
         let places = self.places(&objects.claims).await?;
         let watched_nodes = self.watched.nodes();
         let homes = objects.claims.iter().map(|(serial, claim)| {
@@ -401,6 +402,7 @@ pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BT
         .filter_map(|(serial, pod)| {
             let address = Address {
                 pod: pod.uid.clone(),
+                volume: pod.volume.clone(),
                 ip: pod.ip?,
                 host: cluster.host(*serial),
                 ticketed: pod.ticket.is_some(),
