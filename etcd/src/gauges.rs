@@ -31,6 +31,8 @@ pub struct Gauges {
     pub cluster_version: Option<String>,
     /// `etcd_mvcc_db_total_size_in_bytes`: the size of the database file.
     pub db_size: Option<u64>,
+    /// Whether any `etcd_network_snapshot_receive_inflights_total` is above zero.
+    pub receives_snapshot: bool,
     /// The members for which `etcd_network_active_peers` stands at one.
     pub active_peers: BTreeSet<MemberId>,
     /// `etcd_network_peer_sent_bytes_total`, by receiver.
@@ -105,6 +107,8 @@ impl Gauges {
             "etcd_server_version" => note(&mut self.server_version, label(labels, "server_version"), value),
             "etcd_cluster_version" => note(&mut self.cluster_version, label(labels, "cluster_version"), value),
             "etcd_mvcc_db_total_size_in_bytes" => self.db_size = whole(value),
+            // One series for each sender.
+            "etcd_network_snapshot_receive_inflights_total" => self.receives_snapshot |= value > 0.0,
             // One series for each peer; a peer that is gone leaves its own at zero.
             "etcd_network_active_peers" if truth(value) == Some(true) => {
                 self.active_peers.extend(peer(labels, "Remote"));
@@ -184,6 +188,15 @@ mod tests {
         assert_eq!(found.active_peers, [MemberId(0xa), MemberId(0xc)].into());
         let sent = "etcd_network_peer_sent_bytes_total{To=\"a\"} 1.2e+06\n";
         assert_eq!(read(sent).sent_bytes, [(MemberId(0xa), 1_200_000)].into());
+    }
+
+    #[test]
+    fn a_snapshot_is_received_from_anybody() {
+        let from =
+            |id: &str, count: u8| format!("etcd_network_snapshot_receive_inflights_total{{From=\"{id}\"}} {count}\n");
+        assert!(read(&(from("a", 1) + &from("b", 0))).receives_snapshot);
+        assert!(!read(&from("a", 0)).receives_snapshot);
+        assert!(!read("").receives_snapshot);
     }
 
     #[test]

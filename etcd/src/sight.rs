@@ -69,6 +69,8 @@ pub struct Vitals {
     pub cluster_version: Option<String>,
     /// The size of its database file, in bytes.
     pub db_size: Option<u64>,
+    /// It is being sent a snapshot of the database: until that is whole, it applies nothing.
+    pub receives_snapshot: bool,
     /// The other members that it counts as connected, and those it has sent something in this life.
     pub links: BTreeMap<MemberId, Link>,
     /// `/livez` answers 200: it can read its own store. False also where the answer takes too long, as while it
@@ -173,6 +175,7 @@ impl Vitals {
             server_version,
             cluster_version,
             db_size,
+            receives_snapshot,
             active_peers,
             sent_bytes,
         } = gauges;
@@ -198,6 +201,7 @@ impl Vitals {
             version: server_version,
             cluster_version,
             db_size,
+            receives_snapshot,
             links,
             live,
         })

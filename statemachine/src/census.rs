@@ -18,8 +18,9 @@ pub const PROMOTION_LAG: u64 = 100;
 /// again, a name to become known to the peers (etcd itself retries that for 30 s).
 const START_PATIENCE_MS: u64 = 60_000;
 
-/// How long a learner that has joined and answers may take to catch up: 8 GiB, the largest database etcd recommends, at
-/// 14 MB/s. One that is silent (a process that was stopped) gets only [`START_PATIENCE_MS`].
+/// How long a learner that has joined and answers may come no further: an etcd that was sent 8 GiB, the largest database it
+/// recommends, reads them all before it applies more. One that is silent (a process that was stopped) gets only
+/// [`START_PATIENCE_MS`].
 const CATCH_UP_PATIENCE_MS: u64 = 600_000;
 
 /// What was heard from etcd.
@@ -141,7 +142,7 @@ impl<'w> Census<'w> {
         let Some(pod) = member.pod else { return member.ground_for_new_pod() != Ground::Sound };
         let told = pod.created.max(pod.ticket_since);
         let overdue = match &pod.sight {
-            Sight::Etcd(_) if member.started => world.now.since(told) > CATCH_UP_PATIENCE_MS,
+            Sight::Etcd(alive) if member.started => world.now.since(told.max(alive.progressed)) > CATCH_UP_PATIENCE_MS,
             Sight::Waiting if pod.ticket.is_none() => false,
             Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {
                 world.now.since(told) > START_PATIENCE_MS

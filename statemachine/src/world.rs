@@ -399,6 +399,9 @@ pub struct Alive {
     pub committed: u64,
     /// The raft index it has applied.
     pub applied: u64,
+    /// When it last came further: applied more, or was being sent a snapshot. As far as this operator knows, which may have
+    /// looked for the first time only now.
+    pub progressed: Millis,
     /// `/livez` answers 200.
     pub live: bool,
     /// The version it runs. `None` if that can't be read.

@@ -75,6 +75,8 @@ pub struct Seen {
     pub member: Option<MemberId>,
     /// What it has sent to others.
     pub sent: BTreeMap<MemberId, Sent>,
+    /// It is being sent a snapshot.
+    pub receives: bool,
 }
 
 /// What is wrong at a pod before etcd is started, in its own words.
@@ -112,14 +114,19 @@ pub struct Said {
 }
 
 impl Said {
-    /// Takes over from earlier looks since when those are silent that are silent now, and which connections carry
-    /// something that etcd does not count.
+    /// Takes over from earlier looks since when those are silent that are silent now, since when those come no further that
+    /// answer, and which connections carry something that etcd does not count.
     pub fn recall(&mut self, earlier: &BTreeMap<Serial, Seen>) {
         for (serial, seen) in &mut self.seen {
             let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) else { continue };
             match (&mut seen.sight, &before.sight) {
                 (Sight::Unknown, _) => seen.heard = before.heard,
-                (Sight::Etcd(now), Sight::Etcd(then)) => links::compare((now, &mut seen.sent), (then, &before.sent)),
+                (Sight::Etcd(now), Sight::Etcd(then)) => {
+                    if now.applied <= then.applied && !seen.receives {
+                        now.progressed = then.progressed;
+                    }
+                    links::compare((now, &mut seen.sent), (then, &before.sent));
+                }
                 (Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_), _) => {}
             }
         }
@@ -132,7 +139,7 @@ impl Said {
             let Some(seen) = serial_of(member).and_then(|serial| self.seen.get_mut(&serial)) else { continue };
             if seen.member.is_some_and(|id| id != MemberId(member.id.0)) {
                 tracing::debug!(ip = %seen.ip, "another member answers at this pod's address");
-                let Seen { pod, ip, sight: _, heard, refusal: _, version: _, member: _, sent: _ } = seen;
+                let Seen { pod, ip, sight: _, heard, refusal: _, version: _, member: _, sent: _, receives: _ } = seen;
                 *seen = nothing_seen(pod.clone(), *ip, *heard);
             }
         }
@@ -190,7 +197,17 @@ fn silent(address: &Address, now: Millis) -> Seen {
 }
 
 fn nothing_seen(pod: Uid, ip: IpAddr, heard: Millis) -> Seen {
-    Seen { pod, ip, sight: Sight::Unknown, heard, refusal: None, version: None, member: None, sent: BTreeMap::new() }
+    Seen {
+        pod,
+        ip,
+        sight: Sight::Unknown,
+        heard,
+        refusal: None,
+        version: None,
+        member: None,
+        sent: BTreeMap::new(),
+        receives: false,
+    }
 }
 
 /// Looks at one pod, for longer at one that is to stay.
@@ -221,6 +238,7 @@ pub async fn look(address: &Address) -> Seen {
             member: vitals.member.map(|id| MemberId(id.0)),
             sent: vitals.links.iter().map(|(peer, link)| (MemberId(peer.0), Sent::of(link))).collect(),
             version: vitals.version,
+            receives: vitals.receives_snapshot,
             ..silent
         },
     }
@@ -279,6 +297,7 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         version,
         cluster_version,
         db_size: _,
+        receives_snapshot: _,
         links,
         live,
     } = vitals;
@@ -291,6 +310,7 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         learner: *role == Role::Learner,
         committed: *committed,
         applied: *applied,
+        progressed: now,
         live: *live,
         version: version.as_deref().and_then(Version::parse),
         cluster_version: cluster_version.as_deref().and_then(Minor::parse),
@@ -454,6 +474,7 @@ mod tests {
             learner: false,
             committed,
             applied: committed,
+            progressed: Millis(0),
             live: true,
             version: Some(Version::new(6, 16)),
             cluster_version: Some(Minor(6)),
@@ -469,6 +490,7 @@ mod tests {
             version: None,
             member: Some(MemberId(u64::from(serial) + 100)),
             sent: BTreeMap::new(),
+            receives: false,
         };
         (Serial(serial), seen)
     }
@@ -489,6 +511,32 @@ mod tests {
         assert_eq!(heard(&earlier, look("u", Sight::Waiting, 9)), Millis(9), "it answers");
         assert_eq!(heard(&earlier, look("v", Sight::Unknown, 9)), Millis(9), "another pod");
         assert_eq!(heard(&BTreeMap::new(), look("u", Sight::Unknown, 9)), Millis(9), "the first look");
+    }
+
+    #[test]
+    fn who_applies_more_or_is_sent_a_snapshot_comes_further() {
+        let look = |applied: u64, receives: bool, at: u64| {
+            let (serial, mut seen) = seen(0, false, 9);
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                (alive.applied, alive.progressed) = (applied, Millis(at));
+            }
+            BTreeMap::from([(serial, Seen { receives, ..seen })])
+        };
+        let progressed = |earlier: &BTreeMap<Serial, Seen>, now: BTreeMap<Serial, Seen>| {
+            let mut said = Said { seen: now, list: None, overall: Overall::Unknown };
+            said.recall(earlier);
+            match &said.seen[&Serial(0)].sight {
+                Sight::Etcd(alive) => alive.progressed,
+                other => panic!("{other:?}"),
+            }
+        };
+        let earlier = look(3, false, 5);
+        assert_eq!(progressed(&earlier, look(3, false, 9)), Millis(5));
+        assert_eq!(progressed(&earlier, look(4, false, 9)), Millis(9), "it applied more");
+        assert_eq!(progressed(&earlier, look(3, true, 9)), Millis(9), "it is sent a snapshot");
+        // Started again it may apply once more what it had applied: that is not further.
+        assert_eq!(progressed(&earlier, look(0, false, 9)), Millis(5));
+        assert_eq!(progressed(&BTreeMap::new(), look(3, false, 9)), Millis(9), "the first look");
     }
 
     #[test]

@@ -44,6 +44,7 @@ fn alive(serial: Serial) -> Alive {
         learner: false,
         committed: 9,
         applied: 9,
+        progressed: NOW,
         live: true,
         version: Some(release().version),
         cluster_version: Some(release().version.minor),
@@ -115,6 +116,7 @@ fn seen(serial: Serial, pod: &Pod) -> Seen {
         version: Some("3.6.16".into()),
         member: Some(id(serial)),
         sent: BTreeMap::new(),
+        receives: false,
     }
 }
 

@@ -210,8 +210,8 @@ fn alive() -> impl Strategy<Value = Alive> {
     let index = || select(vec![0, 9_900, 10_000_u64]);
     let flags = (prop::bool::weighted(0.8), any::<bool>(), any::<bool>(), prop::bool::weighted(0.8));
     let versions = (option::of(version()), option::of(minor()), option::of(minor()), links());
-    (instant(), instant(), flags, index(), index(), versions).prop_map(
-        |(seen, process, (has_leader, leads, learner, live), committed, applied, versions)| Alive {
+    (instant(), instant(), instant(), flags, index(), index(), versions).prop_map(
+        |(seen, process, progressed, (has_leader, leads, learner, live), committed, applied, versions)| Alive {
             seen,
             process,
             has_leader,
@@ -219,6 +219,7 @@ fn alive() -> impl Strategy<Value = Alive> {
             learner,
             committed,
             applied,
+            progressed,
             live,
             version: versions.0,
             cluster_version: versions.1,

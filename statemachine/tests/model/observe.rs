@@ -181,6 +181,7 @@ fn sight(state: &State, serial: u8, process: Process) -> Sight {
             learner: false,
             committed: COMMITTED,
             applied: if seat.acked() { COMMITTED } else { BEHIND },
+            progressed: Millis(0),
             live: true,
             version: seat.pod.map(|pod| release(pod.runs).version),
             cluster_version: Some(Minor(u16::from(state.versions.cluster))),

@@ -129,6 +129,7 @@ fn etcd(serial: u32, learner: bool) -> Sight {
         learner,
         committed: COMMITTED,
         applied: COMMITTED,
+        progressed: Millis(NOW.0 - LONG_AGO),
         live: true,
         version: Some(USUAL),
         cluster_version: Some(USUAL.minor),
