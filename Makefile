@@ -41,7 +41,8 @@ unit: setup ## Unit, property and model tests, against etcd's own programs where
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
 
-e2e: setup ## Every scene, every loop to its end; FILTER=... for some
+e2e: setup ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes
+	$(if $(FILTER),,QUORATE_MODEL=thorough $(CARGO) test --package quorate-statemachine --test model -- --show-output)
 	$(E2E) test --all --jobs $(JOBS) $(FILTER); result=$$?; $(E2E) down; exit $$result
 
 bench: setup ## Measure how fast it is, as ratios to the same by hand; ROWS=... for some

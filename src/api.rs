@@ -21,6 +21,13 @@ use crate::writes::{self, Writes};
 /// outlives its holder's right to write: see [`crate::lease`].
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long Kubernetes may say nothing on a connection on which it was asked something. That is the deadline of lists and of
+/// watches, which kube makes for itself; a call of ours has ended long before.
+const SILENCE: Duration = Duration::from_mins(1);
+
+/// How long a watch lasts until it is asked for anew, in seconds: nothing need happen meanwhile, so less than [`SILENCE`].
+pub const WATCH_SECONDS: u32 = 50;
+
 /// A call that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {verb} {kind} {name}")]
@@ -116,9 +123,15 @@ pub struct Kube {
 /// A client from the environment: the kubeconfig outside, the ServiceAccount inside a cluster. kube's own retries (up
 /// to 15, minutes long) are off: a round fails and the next one observes again.
 pub async fn client() -> Result<Client, ClientError> {
-    let mut config = Config::infer().await?;
+    Ok(client_of(Config::infer().await?, SILENCE)?)
+}
+
+fn client_of(mut config: Config, silence: Duration) -> Result<Client, kube::Error> {
     config.default_retry = false;
-    Ok(Client::try_from(config)?)
+    config.read_timeout = Some(silence);
+    // A connection that was idle is not silent.
+    config.reset_reader_on_write = true;
+    Client::try_from(config)
 }
 
 /// Why there is no client.
@@ -306,4 +319,50 @@ impl Kube {
 /// A patch says whose it is.
 fn as_ourselves() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use futures::StreamExt;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::runtime::watcher;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_watch_at_which_nothing_happens_ends_before_it_counts_as_silent() {
+        assert!(Duration::from_secs(WATCH_SECONDS.into()) < SILENCE);
+        assert!(DEADLINE < SILENCE);
+    }
+
+    /// It takes connections and never says a word, as an API server whose machine stands still.
+    #[tokio::test]
+    async fn a_list_that_nobody_answers_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let accepted = tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((connection, _)) = listener.accept().await {
+                held.push(connection);
+            }
+        });
+        let client = client_of(Config::new(url), Duration::from_millis(200)).unwrap();
+        let begun = Instant::now();
+        let api = Api::<ConfigMap>::all(client);
+        let mut events = Box::pin(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)));
+        let ended = timeout(DEADLINE, async {
+            while let Some(event) = events.next().await {
+                if event.is_err() {
+                    return true;
+                }
+            }
+            false
+        });
+        assert_eq!(ended.await, Ok(true));
+        assert!(begun.elapsed() >= Duration::from_millis(200));
+        accepted.abort();
+    }
 }

@@ -22,7 +22,7 @@ use super::decide::{Decision, Seen, Step, decide, ends_at};
 use super::job::{self, Order};
 use super::status::{Now, Told, going_away};
 use super::{delete, progress};
-use crate::api::{self, Kube};
+use crate::api::{self, Kube, WATCH_SECONDS};
 use crate::lease::Claim;
 use crate::ownership::is_owned;
 use crate::stop::turned;
@@ -69,7 +69,7 @@ pub async fn run(driver: Driver, claim: Claim, namespace: Option<String>, stop: 
         }
         None => (Api::all(client.clone()), Api::<Job>::all(client)),
     };
-    let config = watcher::Config::default().page_size(PAGE);
+    let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
     let stopped = tokio::spawn(turned(stop));
     Controller::new(backups, config.clone())
         .owns(jobs, config.labels(names::LABEL_BACKUP))

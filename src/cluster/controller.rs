@@ -35,7 +35,7 @@ use super::observe::snapshots::SnapshotFacts;
 use super::observe::{Observer, Watched, key};
 use super::render::Agent;
 use super::{Driver, Error};
-use crate::api::Kube;
+use crate::api::{Kube, WATCH_SECONDS};
 use crate::lease::Claim;
 use crate::lists::Lists;
 use crate::metrics::Metrics;
@@ -197,7 +197,7 @@ impl Sources {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let config = watcher::Config::default().page_size(PAGE);
+        let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
         let config = labels.map_or_else(|| config.clone(), |labels| config.clone().labels(labels));
         let pauses = ExponentialBuilder::default()
             .with_min_delay(WATCH_PAUSE_FIRST)

@@ -23,6 +23,9 @@ const START_PATIENCE_MS: u64 = 60_000;
 /// [`START_PATIENCE_MS`].
 const CATCH_UP_PATIENCE_MS: u64 = 600_000;
 
+/// How long it may take altogether: 8 GiB at 5 MB/s. As long as it isn't there, others that are may not vote.
+const CATCH_UP_LIMIT_MS: u64 = 1_800_000;
+
 /// What was heard from etcd.
 pub enum Heard<'w> {
     /// No linearizable answer.
@@ -142,7 +145,10 @@ impl<'w> Census<'w> {
         let Some(pod) = member.pod else { return member.ground_for_new_pod() != Ground::Sound };
         let told = pod.created.max(pod.ticket_since);
         let overdue = match &pod.sight {
-            Sight::Etcd(alive) if member.started => world.now.since(told.max(alive.progressed)) > CATCH_UP_PATIENCE_MS,
+            Sight::Etcd(alive) if member.started => {
+                world.now.since(told.max(alive.progressed)) > CATCH_UP_PATIENCE_MS
+                    || world.now.since(told) > CATCH_UP_LIMIT_MS
+            }
             Sight::Waiting if pod.ticket.is_none() => false,
             Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {
                 world.now.since(told) > START_PATIENCE_MS

@@ -18,13 +18,16 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
     }
     let Some(told) = member.told().cloned() else { return false };
     if let Some(up) = way_up(draft, member, &told) {
-        draft.switch_release(member, &up);
+        go_up(draft, member, &up);
         return true;
     }
-    let former = former(draft, member, &told).filter(|former| leads_back(draft, member, former));
-    let at_fault = former.is_some() || member.never_started();
+    let ran = former(draft, member, &told);
+    let former = ran.clone().filter(|former| leads_back(draft, member, former));
     // What never ran has to be of the minor of those that it is to join.
     let fits = |other: &Release| {
+        // A patch runs on the data of the patch before it, whatever became of that one.
+        let is_patch = ran.is_some() && other.version.minor == told.version.minor;
+        let at_fault = former.is_some() || member.never_started() || is_patch;
         let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);
         at_fault && *other != told && (member.started || newcomers == Some(other.version.minor))
     };
@@ -58,13 +61,24 @@ fn way_up(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Rele
     draft.newcomers.clone().filter(|_| below && member.started)
 }
 
+/// Tells it to run what the leader runs. That this failed once was said too early, and there is no way back from here.
+fn go_up(draft: &mut Draft<'_>, member: &Member<'_>, up: &Release) {
+    draft.switch_release(member, up);
+    if let Some(entry) = draft.ledger.members.get_mut(&member.serial) {
+        entry.former = None;
+    }
+    if has_failed(draft, up) {
+        draft.ledger.failed = None;
+    }
+}
+
 /// Whether the release before can still run on the member's data. Once etcd has been started on another minor in the last
 /// voter, the leader moves the cluster's version, each member writes it into its database, and an etcd of the minor before
 /// refuses that ("is not supported", `server/storage/schema`): only a downgrade leads back then, which needs the member up.
 /// One that is alone has nobody who could know better.
 fn leads_back(draft: &Draft<'_>, member: &Member<'_>, former: &Release) -> bool {
     let minor = |release: Option<&Release>| release.map(|release| release.version.minor);
-    let has_moved = draft.cluster_version.is_some_and(|minor| former.version.minor < minor);
+    let has_moved = draft.highest_cluster_version().is_some_and(|minor| former.version.minor < minor);
     let mut others = draft.ledger.members.iter().filter_map(|(serial, entry)| match entry.standing {
         Standing::Voter(_) if *serial != member.serial => Some(minor(entry.release.as_ref())),
         Standing::Voter(_) | Standing::Learner(_) | Standing::Spare => None,

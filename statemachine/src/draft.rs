@@ -73,6 +73,12 @@ impl<'w> Draft<'w> {
         self.steps.push(step);
     }
 
+    /// The highest minor that any member that answers knows the cluster to run at, quorum or not.
+    pub fn highest_cluster_version(&self) -> Option<Minor> {
+        let members = self.world.seats.keys().map(|serial| Member::of(self.world, *serial));
+        members.filter_map(|member| member.alive()?.cluster_version).max()
+    }
+
     /// Whether nothing is to be done so far.
     pub fn is_idle(&self) -> bool {
         self.steps.is_empty()

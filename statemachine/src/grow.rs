@@ -1,7 +1,7 @@
 //! Grows a cluster by learners: adds them, starts them in turn, promotes them. Never adds a voter, never removes one.
 
 use crate::{
-    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Start, Step,
+    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Start, Step,
     census::{Census, Peer, quorum},
     course,
     draft::Draft,
@@ -50,11 +50,14 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// Makes the first learner a voter, and from an odd number the second right after it: the first makes it even, where one
 /// failure more costs the quorum, and the second, which needs no larger quorum, ends that.
 ///
-/// Before it votes it can only be resumed: a voter that comes back to an emptied volume and starts there with nothing has
-/// forgotten what it voted for and what it acknowledged.
+/// Before it votes it can only be resumed, and so can those that vote already, the seed among them: a voter that comes back
+/// to an emptied volume and starts there with nothing has forgotten what it voted for and what it acknowledged.
 pub fn let_vote(draft: &mut Draft<'_>, census: &Census<'_>) {
     let together = if census.voters.len() % 2 == 1 { 2 } else { 1 };
     let voters_to_be = || census.learners.iter().take(together);
+    for voter in census.staying_voters() {
+        keep::take_back_create(draft, &voter.member);
+    }
     for learner in voters_to_be() {
         keep::let_only_resume(draft, &learner.member);
     }
@@ -143,6 +146,9 @@ fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) 
     let changes = member.wants_new_pod() || draft.switches_release(member.serial);
     let may_have_it = on_sound_node && !pod.terminating && !changes;
     let ticket = member.ticket(Start::Join(census.ids()), volume);
+    // That it was told to resume means that it ran. Only its launcher can say that it left nothing.
+    let has_run = pod.ticket.as_ref().is_some_and(|ticket| ticket.start == Start::Resume);
+    let may_have_it = may_have_it && (!has_run || member.refusal() == Some(Refusal::VolumeLost));
     match member.volume() {
         Volume::Blank(_) | Volume::Intact(_) if may_have_it && pod.ticket.as_ref() != Some(&ticket) => {
             draft.issue_ticket(member, ticket.start, volume);

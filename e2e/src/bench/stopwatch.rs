@@ -58,6 +58,20 @@ pub async fn are_up(scene: &Scene, label: &str, count: usize, old: &BTreeSet<Str
         pods.iter().filter(|pod| pod.metadata.uid.as_ref().is_some_and(|uid| !old.contains(uid))).collect();
     new.sort_by_key(|pod| std::cmp::Reverse(pod.metadata.creation_timestamp.as_ref().map(|time| time.0)));
     ensure!(new.len() == count, "{} pods, not {count}", new.len());
+    all_vote(&new, 0.0, up).await?;
+    // By their own word only. Now that they say so, it is held against how far anybody has come.
+    let mut furthest = 0.0_f64;
+    for pod in &pods {
+        furthest = furthest.max(metrics::committed(address(pod)?).await?);
+    }
+    all_vote(&new, furthest, Up::Voting).await
+}
+
+fn address(pod: &Pod) -> Result<&str> {
+    pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()).context("a pod without an address")
+}
+
+async fn all_vote(new: &[&Pod], least: f64, up: Up) -> Result<()> {
     for pod in new {
         let status = pod.status.as_ref().context("a pod without a status")?;
         if up == Up::Ready {
@@ -65,7 +79,7 @@ pub async fn are_up(scene: &Scene, label: &str, count: usize, old: &BTreeSet<Str
             let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
             ensure!(ready, "a pod is not Ready");
         }
-        metrics::is_healthy_voter(status.pod_ip.as_deref().context("a pod without an address")?).await?;
+        metrics::is_healthy_voter(address(pod)?, least).await?;
     }
     Ok(())
 }

@@ -71,7 +71,6 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
     let own = own.to_str().context("the path of this program is not text")?;
     let command = provider
         .exec(own)?
-        .env("QUORATE_LAB", context.lab.as_str())
         .env("QUORATE_PROVIDER", provider.kind().to_string())
         .args(["chaos", "--inside"])
         .args(arguments(&options)?);

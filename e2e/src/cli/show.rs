@@ -31,11 +31,12 @@ pub async fn bench(context: &Context, only: &[Row], runs: u32, no_deploy: bool) 
     }
     let own = std::env::current_exe().context("failed to find this program")?;
     let own = own.to_str().context("the path of this program is not text")?;
-    let mut command = provider
-        .exec(own)?
-        .env("QUORATE_LAB", context.lab.as_str())
-        .env("QUORATE_PROVIDER", provider.kind().to_string())
-        .args(["bench", "--inside", "--runs", &runs.to_string()]);
+    let mut command = provider.exec(own)?.env("QUORATE_PROVIDER", provider.kind().to_string()).args([
+        "bench",
+        "--inside",
+        "--runs",
+        &runs.to_string(),
+    ]);
     for row in only {
         let name = row.to_possible_value().context("a row without a name")?;
         command = command.args(["--only", name.get_name()]);

@@ -11,6 +11,7 @@ use crate::command::Command;
 use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
+use crate::tools::{self, Tool};
 use crate::workspace;
 
 /// The test program.
@@ -34,13 +35,14 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
     let progress = Progress::new();
     let program = build(&progress).await?;
     let provider = context.provider().await?;
+    // The scenes' store, which can't be fetched any more from where the scenes run.
+    tools::build(Tool::VersityGw, &progress).await?;
     provider.up(NODES_MAX, &progress).await?;
     if !choice.no_deploy {
         deploy::deploy(&provider, &progress).await?;
     }
     let command = provider
         .exec(&program.display().to_string())?
-        .env("QUORATE_LAB", context.lab.as_str())
         .env("QUORATE_PROVIDER", provider.kind().to_string())
         .env("RUST_LIB_BACKTRACE", "0")
         .env("QUORATE_TESTS", if choice.all { "all" } else { "choice" })

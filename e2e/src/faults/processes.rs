@@ -59,21 +59,24 @@ pub fn moment(number: u32) -> Duration {
 }
 
 /// Waits for the birth of an etcd in this namespace whose member is none of `known`, and does `what` to it `after` that
-/// moment. Returns it.
+/// moment. One that has ended by itself by then, as an etcd does whose name its peers can't look up yet, is none; the next
+/// birth is waited for. Returns it.
 pub async fn at_birth(scene: &Scene, known: &BTreeSet<String>, after: Duration, what: Signal) -> Result<EtcdProcess> {
     let (namespace, known) = (scene.namespace().to_owned(), known.clone());
     let waited = tokio::task::spawn_blocking(move || {
         // What is something else already stays that; only launchers and processes to come have to be looked at.
-        let old: BTreeSet<i32> = pids().into_iter().filter(|pid| !is_launcher(*pid)).collect();
+        let mut old: BTreeSet<i32> = pids().into_iter().filter(|pid| !is_launcher(*pid)).collect();
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
             let young = pids().into_iter().filter(|pid| !old.contains(pid)).filter_map(EtcdProcess::read);
             let mut ours = young.filter(|process| process.namespace() == namespace);
             if let Some(born) = ours.find(|process| !known.contains(process.member())) {
                 std::thread::sleep(after);
-                // It may be gone already: then something else ended it, and this try shows nothing.
-                signal(born.pid, what)?;
-                return Ok(born);
+                match signal(born.pid, what) {
+                    Ok(()) => return Ok(born),
+                    Err(error) if EtcdProcess::read(born.pid).as_ref() == Some(&born) => return Err(error),
+                    Err(_) => drop(old.insert(born.pid)),
+                }
             }
             std::thread::sleep(BIRTH_INTERVAL);
         }

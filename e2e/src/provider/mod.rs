@@ -14,6 +14,7 @@ use crate::debian::find_program;
 use crate::images::{self, Archive, ImageError};
 use crate::lab::{Lab, LabError, LabName};
 use crate::progress::Progress;
+use crate::scene::LAB_VARIABLE;
 use crate::tools;
 pub use current::Current;
 pub use kind::Kind;
@@ -174,7 +175,10 @@ impl Provider {
     /// A call of a program where the cluster can be reached.
     pub fn exec(&self, program: &str) -> Result<Command, ProviderError> {
         let command = match self {
-            Self::Local(name) => Command::in_namespace(&name.control_plane().path(), program),
+            // Who is started so asks this lab for its addresses and its kubectl; elsewhere KUBECONFIG says all.
+            Self::Local(name) => {
+                Command::in_namespace(&name.control_plane().path(), program).env(LAB_VARIABLE, name.as_str())
+            }
             Self::Kind(_) | Self::Current(_) => Command::new(program),
         };
         let kubeconfig = self.kubeconfig()?;

@@ -14,6 +14,8 @@ use tokio::net::TcpStream;
 const PORT: u16 = 2381;
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// The gauge of the raft index that is known as committed.
+const COMMITTED: &str = "etcd_server_proposals_committed_total";
 /// How many raft entries a member may be behind what it knows as committed and still count as caught up.
 const LAG: f64 = 100.0;
 
@@ -62,16 +64,25 @@ pub fn sum(text: &str, name: &str, wanted: impl Fn(&str) -> bool) -> f64 {
     values.sum()
 }
 
-/// Demands that this member votes, sees a leader, and has applied what it knows as committed.
-pub async fn is_healthy_voter(address: &str) -> Result<()> {
+/// The raft index that this member knows as committed.
+pub async fn committed(address: &str) -> Result<f64> {
+    let (_, text) = ask(address, "/metrics").await?;
+    gauge(&text, COMMITTED).context("no raft index in its metrics")
+}
+
+/// Demands that this member votes, sees a leader, and has applied what it knows as committed, and no less than `least`. One
+/// that has not applied the entry that added it says of itself that it is no learner.
+pub async fn is_healthy_voter(address: &str, least: f64) -> Result<()> {
     let (status, _) = ask(address, "/livez").await?;
     ensure!(status == 200, "/livez answers {status}");
     let (_, text) = ask(address, "/metrics").await?;
     let value = |name| gauge(&text, name).with_context(|| format!("no {name} in its metrics"));
     ensure!(value("etcd_server_has_leader")? > 0.5, "it sees no leader");
     ensure!(value("etcd_server_is_learner")? < 0.5, "it is a learner");
-    let behind = value("etcd_server_proposals_committed_total")? - value("etcd_server_proposals_applied_total")?;
+    let applied = value("etcd_server_proposals_applied_total")?;
+    let behind = value(COMMITTED)? - applied;
     ensure!(behind <= LAG, "it is {behind} entries behind");
+    ensure!(applied >= least, "it has applied {applied} entries, not {least}");
     Ok(())
 }
 

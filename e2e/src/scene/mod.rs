@@ -229,6 +229,21 @@ impl Scene {
         kubectl(&["--namespace", &self.namespace, "apply", "-f", "-"], Some(input)).await
     }
 
+    /// What `kubectl apply` would say to this object; nothing is stored.
+    pub async fn apply_dry(&self, object: &serde_json::Value) -> Result<Said> {
+        self.dry("apply", object).await
+    }
+
+    /// What `kubectl replace` would say to this object; nothing is stored.
+    pub async fn replace_dry(&self, object: &serde_json::Value) -> Result<Said> {
+        self.dry("replace", object).await
+    }
+
+    async fn dry(&self, verb: &str, object: &serde_json::Value) -> Result<Said> {
+        let input = serde_json::to_vec(object)?;
+        kubectl(&["--namespace", &self.namespace, verb, "--dry-run=server", "-f", "-"], Some(input)).await
+    }
+
     /// Applies an EtcdCluster as the user would, and demands that it is accepted.
     pub async fn create(&self, wish: &Wish) -> Result<Cluster> {
         self.apply(&wish.object()).await?.well()?;

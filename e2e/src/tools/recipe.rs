@@ -48,8 +48,9 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// What a local cluster is made of, that first which the rest of the work waits for.
-    pub const ALL: [Self; 7] = [
+    /// What a local cluster is made of, that first which the rest of the work waits for; and the store of the scenes, which
+    /// run where nothing can be fetched any more.
+    pub const ALL: [Self; 8] = [
         Self::Kubernetes,
         Self::Etcd(Etcd::V3_6),
         Self::Containerd,
@@ -57,6 +58,7 @@ impl Tool {
         Self::CoreDns,
         Self::Etcd(Etcd::V3_5),
         Self::Etcd(Etcd::V3_7),
+        Self::VersityGw,
     ];
 
     /// The folder of its go.mod, which is also its name.
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_line_of_its_module() {
-        for tool in Tool::ALL.into_iter().chain([Tool::VersityGw]) {
+        for tool in Tool::ALL {
             let pinned = go_mod(tool);
             for package in tool.recipe().packages {
                 let line = pinned.lines().any(|line| line.trim().trim_start_matches("tool ") == *package);

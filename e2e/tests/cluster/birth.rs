@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::MemberRole;
-use quorate_e2e::faults::processes;
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::{nodes, processes};
 use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, thorough, wait_for};
 use rustix::process::Signal;
 use serde_json::json;
@@ -102,6 +103,67 @@ async fn pods_that_no_node_takes_do_not_hold_up_the_others() -> Result<()> {
         let odd = if nodes % 2 == 1 { nodes } else { nodes - 1 };
         db.scale(u8::try_from(odd)?).await?;
         db.settles(odd).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn one_of_three_that_no_node_takes_does_not_hold_up_the_second() -> Result<()> {
+    play("birth_one_of_three", Stage::Alone, async |scene| {
+        let nodes = scene.kubectl(&["get", "nodes", "-o", "name"]).await?.well()?;
+        let (node, others) = nodes.trim().split_once('\n').context("there is one node only")?;
+        ensure!(others.lines().count() == 2, "there are other than three nodes");
+        let node = node.trim_start_matches("node/").to_owned();
+        let wish = Wish::new("db", 3).with("/scheduling/antiAffinity", json!("Required"));
+        let cordoned = nodes::cordoned_during(scene, &node, async || {
+            scene.kubectl(&["cordon", &node]).await?.well()?;
+            let db = scene.create(&wish).await?;
+            let view = db
+                .until("the two that have a node to be voters", PATIENCE, |view| {
+                    let voters =
+                        view.status().members.into_iter().filter(|member| member.role == Some(MemberRole::Voter));
+                    ensure!(voters.count() == 2, "{}", view.summary());
+                    Ok(())
+                })
+                .await?;
+            let told = view.status().members.iter().any(|member| member.reason.as_deref() == Some("Unschedulable"));
+            ensure!(told, "no member says that no node takes it");
+            db.put("hello", "world").await?;
+            Ok(db)
+        });
+        let db = cordoned.await?;
+        db.settles(3).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_learner_whose_node_stands_still_while_it_joins_does_not_stop_the_cluster() -> Result<()> {
+    play("birth_frozen_node", Stage::Alone, async |scene| {
+        let wish = Wish::new("db", 1).with("/scheduling/antiAffinity", json!("Required"));
+        let db = scene.create(&wish).await?;
+        db.settles(1).await?;
+        let leads = Operator::new(scene.client()).leader().await?.spec.and_then(|spec| spec.node_name);
+        db.scale(3).await?;
+        // The first learner that is beside neither the seed nor the operator that leads, as soon as it has a node.
+        let node = wait_for("a newcomer on a node of its own", PATIENCE, async || {
+            let view = db.view().await?;
+            let seed = view.node("db-0").map(str::to_owned);
+            let mut nodes = view.pods.keys().filter_map(|name| view.node(name));
+            let free = nodes.find(|node| Some(*node) != seed.as_deref() && Some(*node) != leads.as_deref());
+            free.map(str::to_owned).context("none yet")
+        })
+        .await?;
+        let frozen = nodes::frozen_during(scene, &node, async || {
+            stays("the cluster's service", std::time::Duration::from_secs(10), async || db.put("hello", "world").await)
+                .await
+        });
+        frozen.await?;
+        db.settles(3).await?;
         db.reads("hello", "world").await
     })
     .await

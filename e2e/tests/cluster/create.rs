@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, dial, play};
+use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, dial, play, wait_for};
 use serde_json::json;
 
 /// Creates a cluster and demands that object, pods and etcd agree. `settles` compares members, ids, leader and versions.
@@ -11,15 +11,15 @@ async fn comes_up(scene: &Scene, replicas: u8, version: &str) -> Result<()> {
     let membership = db.settles(replicas.into()).await?;
     db.put("hello", "world").await?;
     db.reads("hello", "world").await?;
-    let leader = membership.leader()?.to_owned();
-    db.until("the status to name the leader", PATIENCE, |view| {
-        // An election in between is no fault: what counts is that the status follows.
-        let named = view.status().leader;
-        ensure!(named.is_some_and(|named| membership.members.contains_key(&named)), "etcd says {leader}");
+    ensure!(membership.members.len() == usize::from(replicas), "{membership:?}");
+    // An election in between is no fault: what counts is that the status follows.
+    wait_for("the status to name the leader", PATIENCE, async || {
+        let (view, membership) = tokio::try_join!(db.view(), db.membership())?;
+        let (named, leader) = (view.status().leader, membership.leader()?);
+        ensure!(named.as_deref() == Some(leader), "the status says {named:?}, etcd {leader}");
         Ok(())
     })
-    .await?;
-    Ok(())
+    .await
 }
 
 macro_rules! comes_up {

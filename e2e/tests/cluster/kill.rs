@@ -1,7 +1,8 @@
 //! Whatever is killed comes back as it was: the same identities on the same volumes, every acknowledged write, and no
 //! membership call.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use quorate_crds::Reason;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes};
 use quorate_e2e::scene::{Cluster, Membership, Stage, Wish, Writer, play};
@@ -16,17 +17,32 @@ async fn comes_back(
         let db = scene.create(&Wish::new("db", 3)).await?;
         let membership = db.settles(3).await?;
         let before = db.identities().await?;
+        let calls = membership_calls(&db).await?;
         let writer = Writer::start(&db, "w").await?;
         writer.writes(50).await?;
         damage(&db, &membership).await?;
         writer.writes(50).await?;
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
+        ensure!(membership_calls(&db).await? == calls, "a membership call was made, and made undone");
         let written = writer.stop().await?;
         eprintln!("{name}: longest gap {:.2} s", written.longest_gap.as_secs_f64());
         written.check(&db).await
     })
     .await
+}
+
+/// What is left of every membership call, also of one that another one made undone: the event that tells of it, with its
+/// count, and the serial that a newcomer would get.
+async fn membership_calls(db: &Cluster) -> Result<(Vec<String>, u32)> {
+    const CALLS: [Reason; 3] = [Reason::MemberAdded, Reason::MemberPromoted, Reason::MemberRemoved];
+    let columns = ["get", "events", "-o", "custom-columns=R:.reason,N:.count,M:.message", "--no-headers"];
+    let events = db.scene().kubectl(&columns).await?.well()?;
+    let tells = |line: &&str| CALLS.iter().any(|call| line.starts_with(call.as_str()));
+    let mut calls: Vec<_> = events.lines().filter(tells).map(str::to_owned).collect();
+    calls.sort();
+    let ledger = db.view().await?.status().ledger.context("there is no ledger")?;
+    Ok((calls, ledger.next_serial))
 }
 
 fn names(membership: &Membership) -> Vec<&str> {

@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use quorate_crds::Phase;
 use quorate_e2e::faults::nodes;
 use quorate_e2e::faults::operator::Operator;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, stays, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, etcd_processes, play, stays, wait_for};
+
+/// How soon a member is as before once its node is heard of again.
+const SECONDS: Duration = Duration::from_secs(15);
 
 /// A node that runs exactly one member, and that member: not the operator that leads, if there is such a one.
 async fn victim(scene: &Scene, db: &Cluster) -> Result<(String, String)> {
@@ -60,7 +64,8 @@ async fn a_node_cut_off_and_healed_keeps_its_member() -> Result<()> {
             db.is_the_same_as(&before).await
         });
         cut.await?;
-        db.settles(3).await?;
+        // The node is Ready again.
+        db.settles_within(3, SECONDS).await?;
         db.is_the_same_as(&before).await?;
         writer.stop().await?.check(&db).await
     })
@@ -123,16 +128,21 @@ async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<(
     play("node_drain", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 5)).await?;
         db.settles(5).await?;
-        let writer = Writer::start(&db, "w").await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
         let view = db.view().await?;
         let node = view.pods.keys().find_map(|name| view.node(name)).context("no pod has a node")?.to_owned();
         let drained = nodes::cordoned_during(scene, &node, async || {
+            db.scale(3).await?;
+            let in_the_middle = |view: &View| {
+                ensure!(view.phase() == Some(Phase::Scaling), "the phase is {:?}", view.phase());
+                Ok(())
+            };
+            db.until("the cluster to shrink", PATIENCE, in_the_middle).await?;
             let drain = ["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=15s"];
-            let (scaled, drained) = tokio::join!(db.scale(3), scene.kubectl(&drain));
-            scaled?;
             // What the budget holds back makes the drain give up in time; that is not a fault.
-            let said = drained?;
+            let said = scene.kubectl(&drain).await?;
             eprintln!("kubectl drain: {}", said.err.lines().last().unwrap_or_default());
+            ensure!(said.out.contains("evicting pod") || said.err.contains("evicting pod"), "nothing was evicted");
             writer.writes(50).await
         });
         drained.await?;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, etcd_processes, play, stays, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Stage, View, Wish, etcd_processes, play, stays, wait_for};
 use serde_json::json;
 
 /// How long to look on to see that nothing is done: many times the operator's longest pause in a transition.
@@ -167,9 +167,15 @@ async fn a_cluster_restored_without_its_status_over_living_volumes_is_not_seeded
             .await?;
         let stalled = view.condition(ConditionType::Stalled).cloned();
         let (reason, message) = stalled.map(|condition| (condition.reason, condition.message)).unwrap_or_default();
-        ensure!(reason == "LedgerMissing" && !message.is_empty(), "{reason}: {message}");
+        let names_remedy = message.contains("status.ledger") || message.contains("backup");
+        ensure!(reason == "LedgerMissing" && names_remedy, "{reason}: {message}");
+        let objects = |view: &View| (view.pods.keys().cloned().collect(), view.claims.keys().cloned().collect());
+        let there: (Vec<_>, Vec<_>) = objects(&view);
         stays("the members that run", A_WHILE, async || {
+            let view = db.view().await?;
             ensure!(view.status().ledger.is_none(), "a new ledger was begun");
+            ensure!(view.is(ConditionType::Stalled), "it is not Stalled any more");
+            ensure!(objects(&view) == there, "pods or claims came or went");
             db.is_the_same_as(&before).await
         })
         .await?;

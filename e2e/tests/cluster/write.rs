@@ -9,7 +9,7 @@ async fn no_acknowledged_write_is_lost_from_one_to_five_and_back() -> Result<()>
     play("write_one_to_five_and_back", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
-        let writer = Writer::start(&db, "w").await?;
+        let writer = Writer::start_hasty(&db, "w").await?;
         for replicas in [3, 5, 3, 1] {
             db.scale(replicas).await?;
             db.settles(replicas.into()).await?;

@@ -77,6 +77,17 @@ pub struct Seen {
     pub sent: BTreeMap<MemberId, Sent>,
     /// It is being sent a snapshot.
     pub receives: bool,
+    /// How far its log was ever seen to have come in this pod.
+    pub furthest: Furthest,
+}
+
+/// How far a member's log was ever seen to have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Furthest {
+    /// The raft index it had applied.
+    pub applied: u64,
+    /// When it got there; or was last seen to be sent a snapshot, which it applies once it is whole.
+    pub at: Millis,
 }
 
 /// What is wrong at a pod before etcd is started, in its own words.
@@ -119,15 +130,18 @@ impl Said {
     pub fn recall(&mut self, earlier: &BTreeMap<Serial, Seen>) {
         for (serial, seen) in &mut self.seen {
             let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) else { continue };
+            if seen.furthest.applied <= before.furthest.applied {
+                let at = if seen.receives { seen.furthest.at } else { before.furthest.at };
+                seen.furthest = Furthest { at, ..before.furthest };
+            }
             match (&mut seen.sight, &before.sight) {
                 (Sight::Unknown, _) => seen.heard = before.heard,
                 (Sight::Etcd(now), Sight::Etcd(then)) => {
-                    if now.applied <= then.applied && !seen.receives {
-                        now.progressed = then.progressed;
-                    }
+                    now.progressed = seen.furthest.at;
                     links::compare((now, &mut seen.sent), (then, &before.sent));
                 }
-                (Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_), _) => {}
+                (Sight::Etcd(now), _) => now.progressed = seen.furthest.at,
+                (Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_), _) => {}
             }
         }
     }
@@ -139,16 +153,29 @@ impl Said {
             let Some(seen) = serial_of(member).and_then(|serial| self.seen.get_mut(&serial)) else { continue };
             if seen.member.is_some_and(|id| id != MemberId(member.id.0)) {
                 tracing::debug!(ip = %seen.ip, "another member answers at this pod's address");
-                let Seen { pod, ip, sight: _, heard, refusal: _, version: _, member: _, sent: _, receives: _ } = seen;
+                let Seen {
+                    pod,
+                    ip,
+                    sight: _,
+                    heard,
+                    refusal: _,
+                    version: _,
+                    member: _,
+                    sent: _,
+                    receives: _,
+                    furthest: _,
+                } = seen;
                 *seen = nothing_seen(pod.clone(), *ip, *heard);
             }
         }
     }
 
-    /// Who leads, as that member itself says. Of two, the one that has come further: the other has not heard yet.
+    /// Who leads, as that member itself says: one that is in the list, if there is one. Of two, the one that has come
+    /// further: the other has not heard yet.
     pub fn leader(&self) -> Option<(Serial, MemberId)> {
+        let is_listed = |id: &MemberId| self.list.as_ref().is_none_or(|list| ids(list).contains(id));
         let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
-            Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member?)),
+            Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member.filter(is_listed)?)),
             Sight::Etcd(_) | Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
         });
         leading.max().map(|(_, serial, member)| (serial, member))
@@ -181,7 +208,25 @@ pub async fn ask(
         None if seen.values().any(sees_leader) => timeout(LIST_PATIENCE, list).await.ok().flatten(),
         None => None,
     };
+    let list = match (list, access) {
+        (None, Some(access)) => list_of_the_unticketed(pool, access, addresses, &seen).await,
+        (list, _) => list,
+    };
     Said { seen, list, overall: Overall::Unknown }
+}
+
+/// Asks those who run an etcd and carry no ticket, because somebody took it away.
+async fn list_of_the_unticketed(
+    pool: &Pool,
+    access: &Access,
+    addresses: &BTreeMap<Serial, Address>,
+    seen: &BTreeMap<Serial, Seen>,
+) -> Option<quorate_etcd::MemberList> {
+    let runs = |serial: &Serial| seen.get(serial).is_some_and(sees_leader);
+    let unticketed = addresses.iter().filter(|(serial, address)| !address.ticketed && runs(serial));
+    let unticketed: BTreeMap<_, _> =
+        unticketed.map(|(serial, address)| (*serial, Address { ticketed: true, ..address.clone() })).collect();
+    list_in_time(pool, access, &unticketed, None).await
 }
 
 fn sees_leader(seen: &Seen) -> bool {
@@ -207,6 +252,7 @@ fn nothing_seen(pod: Uid, ip: IpAddr, heard: Millis) -> Seen {
         member: None,
         sent: BTreeMap::new(),
         receives: false,
+        furthest: Furthest { applied: 0, at: heard },
     }
 }
 
@@ -239,6 +285,7 @@ pub async fn look(address: &Address) -> Seen {
             sent: vitals.links.iter().map(|(peer, link)| (MemberId(peer.0), Sent::of(link))).collect(),
             version: vitals.version,
             receives: vitals.receives_snapshot,
+            furthest: Furthest { applied: vitals.applied, at: now },
             ..silent
         },
     }
@@ -331,7 +378,7 @@ pub async fn list_in_time(
 }
 
 /// The first linearizable member list that anybody gives: the leader is asked first, the others a little later. Only those
-/// that carry a ticket run an etcd, unless somebody took all tickets away.
+/// that carry a ticket are asked.
 pub async fn list(
     pool: &Pool,
     access: &Access,
@@ -339,8 +386,7 @@ pub async fn list(
     leader: Option<Serial>,
 ) -> Option<quorate_etcd::MemberList> {
     let known = leader.is_some_and(|leader| addresses.get(&leader).is_some_and(|address| address.ticketed));
-    let some_are_ticketed = addresses.values().any(|address| address.ticketed);
-    let asked = addresses.iter().filter(|(_, address)| address.ticketed || !some_are_ticketed);
+    let asked = addresses.iter().filter(|(_, address)| address.ticketed);
     let mut answers: FuturesUnordered<_> = asked
         .map(async |(serial, address)| {
             if known && leader != Some(*serial) {
@@ -462,7 +508,20 @@ mod tests {
         let itself = (Some((Serial(0), MemberId(100))), true);
         assert_eq!(said(Some(vec![listed(100)])), itself);
         assert_eq!(said(Some(vec![listed(200)])), (None, false));
-        assert_eq!((said(Some(vec![])), said(None)), (itself, itself), "nobody says who it should be");
+        assert_eq!(said(None), itself, "nobody says who it should be");
+        assert_eq!(said(Some(vec![])), (None, true), "who is not listed leads nobody");
+        // As long as somebody else answers, nothing was heard of this one.
+        let mut now = seen(0, true, 9);
+        now.1.heard = Millis(9);
+        let list = quorate_etcd::MemberList {
+            cluster: quorate_etcd::ClusterId(7),
+            answered_by: quorate_etcd::MemberId(100),
+            members: vec![listed(200)],
+        };
+        let mut later = Said { seen: [now].into(), list: Some(list), overall: Overall::Unknown };
+        later.disown_strangers(|_| Some(Serial(0)));
+        later.recall(&[seen(0, true, 9)].into());
+        assert_eq!(later.seen[&Serial(0)].heard, Millis(0));
     }
 
     fn seen(serial: u32, leads: bool, committed: u64) -> (Serial, Seen) {
@@ -491,6 +550,7 @@ mod tests {
             member: Some(MemberId(u64::from(serial) + 100)),
             sent: BTreeMap::new(),
             receives: false,
+            furthest: Furthest { applied: committed, at: Millis(0) },
         };
         (Serial(serial), seen)
     }
@@ -515,28 +575,34 @@ mod tests {
 
     #[test]
     fn who_applies_more_or_is_sent_a_snapshot_comes_further() {
-        let look = |applied: u64, receives: bool, at: u64| {
-            let (serial, mut seen) = seen(0, false, 9);
+        fn look(applied: u64, at: u64) -> Seen {
+            let (_, mut seen) = seen(0, false, applied);
             if let Sight::Etcd(alive) = &mut seen.sight {
-                (alive.applied, alive.progressed) = (applied, Millis(at));
+                alive.progressed = Millis(at);
             }
-            BTreeMap::from([(serial, Seen { receives, ..seen })])
-        };
-        let progressed = |earlier: &BTreeMap<Serial, Seen>, now: BTreeMap<Serial, Seen>| {
-            let mut said = Said { seen: now, list: None, overall: Overall::Unknown };
-            said.recall(earlier);
-            match &said.seen[&Serial(0)].sight {
-                Sight::Etcd(alive) => alive.progressed,
+            Seen { furthest: Furthest { applied, at: Millis(at) }, ..seen }
+        }
+        // What the last of these looks says, each of which knows the one before.
+        let progressed = |looks: Vec<Seen>| {
+            let mut earlier = BTreeMap::new();
+            for seen in looks {
+                let mut said = Said { seen: [(Serial(0), seen)].into(), list: None, overall: Overall::Unknown };
+                said.recall(&earlier);
+                earlier = said.seen;
+            }
+            match &earlier[&Serial(0)].sight {
+                Sight::Etcd(alive) => alive.progressed.0,
                 other => panic!("{other:?}"),
             }
         };
-        let earlier = look(3, false, 5);
-        assert_eq!(progressed(&earlier, look(3, false, 9)), Millis(5));
-        assert_eq!(progressed(&earlier, look(4, false, 9)), Millis(9), "it applied more");
-        assert_eq!(progressed(&earlier, look(3, true, 9)), Millis(9), "it is sent a snapshot");
-        // Started again it may apply once more what it had applied: that is not further.
-        assert_eq!(progressed(&earlier, look(0, false, 9)), Millis(5));
-        assert_eq!(progressed(&BTreeMap::new(), look(3, false, 9)), Millis(9), "the first look");
+        let silent = |at: u64| nothing_seen(Uid::new("u"), IpAddr::from([127, 0, 0, 1]), Millis(at));
+        assert_eq!(progressed(vec![look(3, 5)]), 5, "the first look");
+        assert_eq!(progressed(vec![look(3, 5), look(3, 9)]), 5);
+        assert_eq!(progressed(vec![look(3, 5), look(4, 9)]), 9, "it applied more");
+        assert_eq!(progressed(vec![look(3, 5), Seen { receives: true, ..look(3, 9) }]), 9, "it is sent a snapshot");
+        assert_eq!(progressed(vec![look(3, 5), silent(7), look(3, 9)]), 5, "a look that found nothing is none");
+        assert_eq!(progressed(vec![look(3, 5), look(0, 7), look(2, 9)]), 5, "started anew it applies the same again");
+        assert_eq!(progressed(vec![silent(3), look(3, 5), look(3, 9)]), 5);
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl Observer {
             archive::ask(&cluster, &pods, archives),
             verify::look(&self.kube, &cluster, cron_job.as_ref(), proofs),
         );
+        said.disown_strangers(|member| serial_of(&cluster, member));
         said.recall(earlier);
         if let Some(access) = tls.access.as_ref().filter(|_| overall::is_due(&cluster, &pods, &said)) {
             overall::ask(&self.pool, access, &addresses_of_pods, &mut said).await;

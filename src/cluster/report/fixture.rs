@@ -14,7 +14,7 @@ use quorate_statemachine::{
 
 use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::certificates::Tls;
-use crate::cluster::observe::members::{Said, Seen};
+use crate::cluster::observe::members::{Furthest, Said, Seen};
 use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::verify::Proofs;
 use crate::cluster::observe::{Furniture, Observed};
@@ -117,6 +117,7 @@ fn seen(serial: Serial, pod: &Pod) -> Seen {
         member: Some(id(serial)),
         sent: BTreeMap::new(),
         receives: false,
+        furthest: Furthest { applied: 9, at: NOW },
     }
 }
 

@@ -98,6 +98,8 @@ impl Kind {
     /// The ways in which a newcomer fails, for pairs of them where pairs of all kinds take too long for every day.
     pub const GROWING: &[Self] =
         &[Self::Kill, Self::Birth, Self::DeleteClaim, Self::Gone, Self::AllPods, Self::Dying, Self::Crash];
+    /// Of these what strikes one that joins, for pairs of them in the largest clusters.
+    pub const JOINING: &[Self] = &[Self::Kill, Self::Birth, Self::DeleteClaim, Self::Dying];
     /// Everything, a crash of the operator among it.
     pub const ALL_AND_CRASH: &[Self] = &[
         Self::Kill,
@@ -284,14 +286,14 @@ fn dies_at_birth(config: &Config, state: &mut State, serial: u8) -> bool {
 }
 
 /// Whether it is written down that this member is only to be resumed: on its ticket, or in ledger and member list. Of one
-/// that was promoted it has to be.
+/// that votes with others it has to be.
 fn is_known_to_run(state: &State, serial: u8) -> bool {
     let Seat { pod, member, .. } = state.seat(serial);
-    let voted = |start| matches!(start, Start::Join(_)) && member.is_some_and(|member| member.role == Role::Voter);
+    let votes = state.voters() > 1 && member.is_some_and(|member| member.role == Role::Voter);
     let founded =
         matches!(&*state.memory, Memory::Ledger(Ledger { seeding: Seeding::Done(_), .. }) | Memory::Unreadable);
     match pod.and_then(|pod| pod.ticket) {
-        Some(ticket) => ticket.start == Start::Resume || voted(ticket.start),
+        Some(ticket) => ticket.start == Start::Resume || votes,
         None => founded && member.is_some_and(|member| member.started),
     }
 }

@@ -96,6 +96,9 @@ fn three_are_founded() {
 fn five_are_founded() {
     let five = |name| Config::new(name, Origin::Nothing, [voters(5)]);
     exhaust(five("0 -> 5 in a prompt world").prompt().faults(1, Kind::ALL_AND_CRASH));
+    if thorough() {
+        exhaust(five("0 -> 5 in a prompt world, two faults").prompt().faults(2, Kind::JOINING));
+    }
 }
 
 #[test]
@@ -120,7 +123,10 @@ fn one_grows_to_three() {
 fn three_grow_to_five() {
     let grow = |name| Config::new(name, Origin::Standing(3), [voters(5)]);
     exhaust(grow("3 -> 5").faults(0, Kind::ALL));
-    exhaust(grow("3 -> 5 in a prompt world").prompt().faults(at_least(1), Kind::ALL_AND_CRASH));
+    exhaust(grow("3 -> 5 in a prompt world").prompt().faults(1, Kind::ALL_AND_CRASH));
+    if thorough() {
+        exhaust(grow("3 -> 5 in a prompt world, two faults").prompt().faults(2, Kind::GROWING));
+    }
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn hibernates_and_wakes() {
     let script = [voters(3), voters(0), voters(3)];
     exhaust(Config::new("3 -> 0 -> 3", Origin::Standing(3), script).faults(1, Kind::STANDING));
     let script = [voters(1), voters(0), voters(3)];
-    exhaust(Config::new("1 -> 0 -> 3", Origin::Standing(1), script).prompt().faults(1, Kind::ALL_AND_CRASH));
+    exhaust(Config::new("1 -> 0 -> 3", Origin::Standing(1), script).prompt().faults(at_least(1), Kind::ALL_AND_CRASH));
 }
 
 #[test]
@@ -212,7 +218,9 @@ fn sleeps_between_versions() {
 #[test]
 fn pauses() {
     let script = [voters(3), wish(1, |wish| wish.life = Life::Paused), voters(1)];
-    exhaust(Config::new("3 -> 1, paused on the way", Origin::Standing(3), script).faults(1, Kind::STANDING));
+    let paused = |name| Config::new(name, Origin::Standing(3), script.clone());
+    exhaust(paused("3 -> 1, paused on the way").faults(1, Kind::STANDING));
+    exhaust(paused("3 -> 1, paused, in a prompt world").prompt().faults(at_least(1), Kind::ALL_AND_CRASH));
 }
 
 #[test]
@@ -226,7 +234,9 @@ fn goes() {
                 wish.life = Life::Deleting;
             }),
         ];
-        exhaust(Config::new(name, Origin::Standing(3), script).faults(1, Kind::STANDING));
+        let goes = |name| Config::new(name, Origin::Standing(3), script.clone());
+        exhaust(goes(name).faults(1, Kind::STANDING));
+        exhaust(goes(name).prompt().faults(2, Kind::ALL_AND_CRASH));
     }
 }
 

@@ -151,13 +151,15 @@ fn a_learner_that_joined_and_fell_silent_is_given_up_in_time() {
 #[test]
 fn a_learner_that_comes_further_has_time() {
     let behind = |still: u64| {
-        cluster(1).wish(3).learner(1).ticket_age(1, 60 * MINUTE).etcd(1, |alive| {
+        cluster(1).wish(3).learner(1).ticket_age(1, 30 * MINUTE).etcd(1, |alive| {
             alive.applied = 12;
             alive.progressed.0 = NOW.0 - still;
         })
     };
     behind(10 * MINUTE).plan().never("remove");
     behind(10 * MINUTE + 1).plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
+    // But not for ever: nobody else is promoted meanwhile.
+    behind(0).ticket_age(1, 30 * MINUTE + 1).plan().also_does("remove 1");
     // One that has caught up has nowhere further to come.
     cluster(1).wish(3).learner(1).ticket_age(1, 60 * MINUTE).plan().never("remove");
 }

@@ -29,6 +29,9 @@ fn before_it_votes_a_learner_can_only_be_resumed() {
     two_learners().plan().does(both);
     // Also where its start is not in the member list yet: it answers, and has applied what the leader has.
     one_learner().line(2, |line| line.started = false).plan().does(["ticket 2: resume on claim-2", "promote 2"]);
+    // So can those that vote already: here the seed.
+    let seed = two_learners().ticket(0, Start::Seed);
+    seed.plan().also_does("ticket 0: resume on claim-0").also_does("promote 1");
     // And without a volume to resume on, it never votes.
     one_learner().claim_terminating(2).plan().never("promote").also_does("remove 2");
     one_learner().not_in_ledger(2).line(2, |line| line.started = false).plan().never("promote");

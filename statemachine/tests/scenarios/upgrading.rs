@@ -266,8 +266,14 @@ fn the_last_member_is_not_taken_back_once_it_may_have_started() {
     last().crashing(2).plan().never("switch").tells(2, Finding::ContainerFailing);
     last().refused(2, Refusal::Binary).ticket_age(2, 20_000).plan().also_does("switch 2 to 3.6.16");
     begun().runs(0, V7).told(2, V7).crashing(2).plan().also_does("switch 2 to 3.6.16");
-    // Once the cluster runs at the new one it was up, whatever its launcher says now.
-    last().refused(2, Refusal::Binary).ticket_age(2, 20_000).runs_at(Minor(7)).plan().never("switch");
+    // Once the cluster runs at the new one it was up, whatever its launcher says now, and whoever says so.
+    let refused = || last().refused(2, Refusal::Binary).ticket_age(2, 20_000).runs_at(Minor(7));
+    refused().plan().never("switch");
+    refused().list(|list| list.leader = None).plan().never("switch");
+    refused().unheard(0).unknown().plan().never("switch");
+    // A later patch of it may be what helps.
+    let patch = Version::new(7, 4);
+    last().crashing(2).runs_at(Minor(7)).wish_version(patch).all_tried(patch).plan().also_does("switch 2 to 3.7.4");
 }
 
 /// It was up on the new version for a moment that nobody saw, and was taken back.
@@ -276,7 +282,10 @@ fn a_member_below_what_the_cluster_runs_at_can_only_go_up() {
     let below = || begun().runs(0, V7).runs(1, V7).runs_at(Minor(7)).told(2, USUAL);
     below().crashing(2).plan().also_does("switch 2 to 3.7.3");
     let failed = Failed { release: release(V7), wished: release(V7), serial: Serial(2) };
-    below().crashing(2).ledger(|ledger| ledger.failed = Some(failed)).plan().also_does("switch 2 to 3.7.3");
+    let told = below().crashing(2).ledger(|ledger| ledger.failed = Some(failed)).plan();
+    let told = told.also_does("switch 2 to 3.7.3");
+    assert_eq!(told.ledger().failed, None);
+    assert_eq!(told.entry(2).and_then(|entry| entry.former.clone()), None);
     below().unheard(2).plan().never("switch");
     // Who leads says what that is.
     below().crashing(2).list(|list| list.leader = None).plan().never("switch");
