@@ -167,7 +167,7 @@ async fn a_cluster_restored_without_its_status_over_living_volumes_is_not_seeded
             .await?;
         let stalled = view.condition(ConditionType::Stalled).cloned();
         let (reason, message) = stalled.map(|condition| (condition.reason, condition.message)).unwrap_or_default();
-        let names_remedy = message.contains("status.ledger") || message.contains("backup");
+        let names_remedy = message.contains("Restore the status");
         ensure!(reason == "LedgerMissing" && names_remedy, "{reason}: {message}");
         let objects = |view: &View| (view.pods.keys().cloned().collect(), view.claims.keys().cloned().collect());
         let there: (Vec<_>, Vec<_>) = objects(&view);
