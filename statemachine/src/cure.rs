@@ -84,9 +84,9 @@ fn leads_back(draft: &Draft<'_>, member: &Member<'_>, former: &Release) -> bool 
         Standing::Voter(_) | Standing::Learner(_) | Standing::Spare => None,
     });
     let before = Some(former.version.minor);
+    let is_alone = others.clone().next().is_none();
     minor(member.told()) == before
-        || others.clone().next().is_none()
-        || (!has_moved && (member.never_started() || others.any(|other| other == before)))
+        || (!has_moved && (is_alone || member.never_started() || others.any(|other| other == before)))
 }
 
 /// Forgets a failure once something else is wished; tells of it till then. It is the user's to say that the release may

@@ -324,6 +324,8 @@ fn wrong_switches_are_caught() {
     let all_on_7 = (0..3).fold(cluster(3), |scene, serial| scene.runs(serial, V7)).asked().all_tried(USUAL);
     caught("going down is left to etcd", all_on_7.clone(), &[(2, USUAL)]);
     caught("going down is left to etcd", all_on_7.runs_at(Minor(7)), &[(2, USUAL)]);
+    let moved = upgrade().runs(0, V7).runs(1, V7).runs_at(Minor(7)).told(2, V7).crashing(2);
+    caught("nobody is taken back below", moved, &[(2, USUAL)]);
     let cut_off = cluster(3).wish_version(V7).asked();
     caught("a release is tried first", cut_off, &[(2, V7)]);
     caught("a snapshot is taken before another minor", upgrade().snapshot_first(), &[(2, V7)]);

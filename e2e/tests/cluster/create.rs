@@ -43,6 +43,7 @@ comes_up! {
     three_members_on_3_6: 3 on "3.6.16";
     #[ignore = "make e2e"]
     five_members_on_3_6: 5 on "3.6.16";
+    #[ignore = "make e2e"]
     one_member_on_3_7: 1 on "3.7.3";
     three_members_on_3_7: 3 on "3.7.3";
     #[ignore = "make e2e"]

@@ -13,7 +13,7 @@ use quorate_statemachine::{
 /// A rule: why a plan for this world must not be, if it must not.
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
-pub const RULES: [(&str, Rule); 27] = [
+pub const RULES: [(&str, Rule); 28] = [
     ("one change of members, or two promotions, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
@@ -35,6 +35,7 @@ pub const RULES: [(&str, Rule); 27] = [
     ("the next only when the last is back", versions::next_when_last_is_back),
     ("versions go one minor a step", versions::one_minor_a_step),
     ("going down is left to etcd", versions::down_by_etcd),
+    ("nobody is taken back below the cluster", versions::not_taken_below),
     ("a release is tried first", versions::tried_first),
     ("a snapshot is taken before another minor", versions::saved_first),
     ("logs are cut before a minor that cannot read them", versions::logs_are_cut),

@@ -124,6 +124,22 @@ pub fn down_by_etcd(world: &World, plan: &Plan) -> Verdict {
     Ok(())
 }
 
+/// Who is down and has data is taken back to a lower minor only as long as nobody knows the cluster to run above that.
+pub fn not_taken_below(world: &World, plan: &Plan) -> Verdict {
+    let live = world.seats.keys().filter_map(|serial| alive(world, *serial)?.cluster_version).max();
+    let ledger = ledger(world);
+    for step in &plan.steps {
+        let Step::SwitchRelease { serial, release, .. } = step else { continue };
+        let to = release.version.minor;
+        let has_data = ledger.members.get(serial).is_some_and(|entry| entry.create.is_some());
+        let is_down = alive(world, *serial).is_none() && told(world, *serial).is_some_and(|told| told.minor > to);
+        need(!(has_data && is_down) || live.is_none_or(|live| live <= to), || {
+            format!("{serial}: to {to}, and somebody says {live:?}")
+        })?;
+    }
+    Ok(())
+}
+
 pub fn tried_first(world: &World, plan: &Plan) -> Verdict {
     for (serial, release) in switched(world, plan) {
         let node = pod(world, serial).and_then(|pod| pod.node.clone());
