@@ -192,6 +192,8 @@ async fn live(etcd: PathBuf) {
     assert_eq!(voters(&list), BTreeSet::from([list.answered_by, learner]));
     assert_eq!(refusal(calls.promote(learner).await), Refusal::NotALearner);
 
+    // Told to stand for election before it knows that it votes, it would not, and the leader waits for it in vain.
+    b.until("a voter by its own account", |vitals| vitals.role == Role::Follower && vitals.has_leader).await;
     calls.move_leader(learner).await.unwrap();
     b.until("leading", |vitals| vitals.role == Role::Leader).await;
     a.until("following", |vitals| vitals.role == Role::Follower && vitals.has_leader).await;
