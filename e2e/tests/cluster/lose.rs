@@ -79,6 +79,14 @@ async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Re
         let [first, second, kept] = names.as_slice() else { anyhow::bail!("not three members: {names:?}") };
         let volume = db.view().await?.volume(kept).map(str::to_owned);
         pods::lose_volumes(&db, &[first, second]).await?;
+        let others = || {
+            let others = etcd_processes(scene.namespace()).into_iter().filter(|process| process.member() != *kept);
+            let others: Vec<_> = others.collect();
+            ensure!(others.is_empty(), "{others:?} run");
+            Ok(())
+        };
+        // Until both have ended, one of them may still elect the third, which serves for a moment.
+        wait_for("the deleted members to end", PATIENCE, async || others()).await?;
         let view = db
             .until("the cluster to stop in QuorumLost", PATIENCE, |view| {
                 ensure!(view.phase() == Some(Phase::QuorumLost), "another phase");
@@ -94,13 +102,6 @@ async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Re
             "the message does not say what to do: {message}"
         );
         // Never a new cluster, and never a second life for what is lost: only the third runs, on its volume.
-        let others = || {
-            let others = etcd_processes(scene.namespace()).into_iter().filter(|process| process.member() != *kept);
-            let others: Vec<_> = others.collect();
-            ensure!(others.is_empty(), "{others:?} run");
-            Ok(())
-        };
-        wait_for("the deleted members to end", PATIENCE, async || others()).await?;
         stays("what is left of the cluster", Duration::from_secs(8), async || {
             let view = db.view().await?;
             ensure!(view.volume(kept).map(str::to_owned) == volume, "the claim of {kept} is another one");
