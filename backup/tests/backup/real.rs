@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,20 @@ pub fn bbolt_check(database: &Path) {
     }
 }
 
+/// An address that nobody listens on, and that stays free while an etcd is down: below the ports that connections to
+/// elsewhere are given (`ip_local_port_range`), of which the system may hand out any a moment later.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(20_000 + number % 10_000).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
 /// A member.
 pub struct Etcd {
     pub binaries: Binaries,
@@ -121,8 +136,7 @@ impl Etcd {
 
     /// On this folder, whose `data` may have been restored.
     pub fn on(binaries: &Binaries, data: TempDir) -> Self {
-        let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer] = sockets.map(|socket| socket.local_addr().unwrap());
+        let [client, peer] = [(); 2].map(|()| free_address());
         let mut etcd = Self { binaries: binaries.clone(), client, peer, data, process: None };
         etcd.resume();
         etcd
