@@ -1,34 +1,19 @@
 //! The rules against specs that must be refused, and against specs that must not. The same tables are applied to a real
 //! API server by the end-to-end tests, which also see the cases that the schema itself refuses.
 
+mod cases;
+
 use std::collections::BTreeSet;
 
+use cases::{Case, right, wrong};
 use kube_cel::{CompiledSchema, ValidationError, Validator, compile_schema};
 use quorate_crds::names::CLUSTER_NAME_MAX;
 use quorate_crds::{manifest, rules};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    #[serde(rename = "case")]
-    id: String,
-    name: Option<String>,
-    from: Option<Value>,
-    spec: Option<Value>,
-    refused: Option<String>,
-    #[serde(default)]
-    schema: bool,
-}
-
 impl Case {
-    fn table(yaml: &str) -> Vec<Self> {
-        serde_saphyr::from_str(yaml).expect("the table of cases is well-formed")
-    }
-
     fn object(&self, spec: Option<&Value>) -> Value {
-        json!({ "metadata": { "name": self.name.as_ref().unwrap_or(&self.id) }, "spec": spec })
+        json!({ "metadata": { "name": self.name() }, "spec": spec })
     }
 
     fn errors(&self, rules: &Rules) -> Vec<ValidationError> {
@@ -72,14 +57,6 @@ fn asked(schema: &Value, is_update: &str) -> Value {
 }
 
 const IS_UPDATE: &str = "oldSelf.hasValue()";
-
-fn wrong() -> Vec<Case> {
-    Case::table(include_str!("../testdata/wrong-specs.yaml"))
-}
-
-fn right() -> Vec<Case> {
-    Case::table(include_str!("../testdata/right-specs.yaml"))
-}
 
 fn schema() -> Value {
     let definition = serde_json::to_value(manifest::cluster()).expect("the definition has a form in JSON");

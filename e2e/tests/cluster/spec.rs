@@ -1,12 +1,15 @@
 //! Wrong specs are refused at once, with a message that names the field and the remedy; specs that can't be met say so
 //! soon and recover when they are mended.
 
+#[path = "../../../crds/tests/cases/mod.rs"]
+mod cases;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use cases::{Case, right as right_cases, wrong as wrong_cases};
 use quorate_crds::ConditionType;
 use quorate_e2e::scene::{Cluster, PATIENCE, Said, Scene, Stage, View, Wish, kubectl, play, thorough, wait_for};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// One wrong spec and the words that the refusal must contain.
@@ -110,26 +113,10 @@ async fn changes_that_can_not_be_made_are_refused() -> Result<()> {
     .await
 }
 
-/// One line of the tables that the rules' own tests read (`crds/tests/rules.rs`).
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    #[serde(rename = "case")]
-    id: String,
-    name: Option<String>,
-    from: Option<Value>,
-    spec: Option<Value>,
-    refused: Option<String>,
-    /// Refused by the schema itself, which only an API server asks.
-    #[serde(default)]
-    schema: bool,
-}
-
 impl Case {
     fn object(&self, spec: Option<&Value>) -> Value {
-        let name = self.name.as_ref().unwrap_or(&self.id);
-        let mut object =
-            json!({ "apiVersion": "quorate.dev/v1alpha1", "kind": "EtcdCluster", "metadata": { "name": name } });
+        let metadata = json!({ "name": self.name() });
+        let mut object = json!({ "apiVersion": "quorate.dev/v1alpha1", "kind": "EtcdCluster", "metadata": metadata });
         if let Some(spec) = spec {
             object["spec"] = spec.clone();
         }
@@ -147,15 +134,11 @@ impl Case {
             let mut spec = self.spec.clone().unwrap_or_default();
             spec["paused"] = json!(true);
             let said = scene.replace_dry(&self.object(Some(&spec))).await?;
-            scene.cluster(self.name.as_ref().unwrap_or(&self.id)).delete().await?;
+            scene.cluster(self.name()).delete().await?;
             return Ok(said);
         }
         scene.apply_dry(&self.object(self.spec.as_ref())).await
     }
-}
-
-fn table(yaml: &str) -> Result<Vec<Case>> {
-    serde_saphyr::from_str(yaml).context("the table of cases is not well-formed")
 }
 
 #[tokio::test]
@@ -163,11 +146,7 @@ fn table(yaml: &str) -> Result<Vec<Case>> {
 async fn every_line_of_the_tables_is_judged_so_by_a_real_api_server() -> Result<()> {
     play("spec_tables", Stage::Shared, async |scene| {
         let mut unexpected = Vec::new();
-        let (wrong, right) = (
-            include_str!("../../../crds/testdata/wrong-specs.yaml"),
-            include_str!("../../../crds/testdata/right-specs.yaml"),
-        );
-        for case in table(wrong)?.into_iter().chain(table(right)?) {
+        for case in wrong_cases().into_iter().chain(right_cases()) {
             let said = case.said(scene).await?;
             match &case.refused {
                 Some(refused) if said.fine || !said.err.contains(refused) => {
