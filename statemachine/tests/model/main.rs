@@ -123,10 +123,7 @@ fn one_grows_to_three() {
 fn three_grow_to_five() {
     let grow = |name| Config::new(name, Origin::Standing(3), [voters(5)]);
     exhaust(grow("3 -> 5").faults(0, Kind::ALL));
-    exhaust(grow("3 -> 5 in a prompt world").prompt().faults(1, Kind::ALL_AND_CRASH));
-    if thorough() {
-        exhaust(grow("3 -> 5 in a prompt world, two faults").prompt().faults(2, Kind::GROWING));
-    }
+    exhaust(grow("3 -> 5 in a prompt world").prompt().faults(at_least(1), Kind::ALL_AND_CRASH));
 }
 
 #[test]
