@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod ports;
+
 use std::{
     collections::BTreeSet,
     net::SocketAddr,
@@ -19,6 +21,8 @@ use tokio::{
     process::{Child, Command},
     time::{Instant, sleep},
 };
+
+use self::ports::free_address;
 
 /// How long a condition may take to come about. The slowest is etcd's own: five seconds of being connected.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,9 +44,7 @@ struct Member {
 
 impl Member {
     fn new(name: &'static str, etcd: &Path) -> Self {
-        // Held together, so that the three differ.
-        let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer, metrics] = sockets.map(|socket| socket.local_addr().unwrap());
+        let [client, peer, metrics] = [(); 3].map(|()| free_address());
         let data = tempfile::tempdir().unwrap();
         let usage = std::process::Command::new(etcd).arg("--help").output().unwrap();
         let known =

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod pki;
+mod ports;
 
 use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -15,7 +16,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use self::pki::{Authority, HOST, Leaf, credentials, pem};
+use self::{
+    pki::{Authority, HOST, Leaf, credentials, pem},
+    ports::free_address,
+};
 
 /// How long etcd may take to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,9 +36,7 @@ struct Member {
 
 impl Member {
     fn start(etcd: &Path, leaf: &Leaf, authority: &Authority) -> Self {
-        // Held together, so that the three differ.
-        let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer, metrics] = sockets.map(|socket| socket.local_addr().unwrap());
+        let [client, peer, metrics] = [(); 3].map(|()| free_address());
         let mut member = Self { folder: tempfile::tempdir().unwrap(), client, metrics, process: None };
         fs::write(member.path("ca.crt"), &authority.certificate).unwrap();
         member.shows(leaf);

@@ -4,6 +4,8 @@
 
 mod launch;
 mod logs;
+#[path = "../../../etcd/tests/ports/mod.rs"]
+mod ports;
 mod process;
 mod push;
 mod real_etcd;

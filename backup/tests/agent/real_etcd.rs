@@ -2,12 +2,13 @@
 //! the same binaries made, stand in otherwise. `QUORATE_REAL_ETCD=required` turns missing binaries into a failure.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use crate::ports::free_address;
 use crate::process::{FIRST_SEGMENT, Pod, get, try_ask, until};
 use quorate_backup::ticket::{Start, Ticket};
 use quorate_backup::wal::{Wal, inspect};
@@ -55,7 +56,7 @@ impl Seed {
     fn new((version, binary): &(String, PathBuf)) -> Self {
         let mut pod = Pod::new();
         pod.etcd.clone_from(binary);
-        let [client, peer, metrics] = free_ports();
+        let [client, peer, metrics] = [(); 3].map(|()| free_address());
         pod.listen = metrics.to_string();
         let mut ticket = pod.ticket(Start::Create);
         ticket.version = version.as_str().into();
@@ -81,11 +82,6 @@ impl Seed {
     fn log(&self) -> Wal {
         inspect(&self.pod.volume().join("data")).unwrap()
     }
-}
-
-fn free_ports() -> [SocketAddr; 3] {
-    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
 }
 
 #[test]

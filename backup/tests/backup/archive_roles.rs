@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use quorate_backup::archive::status::{Reason, Report, Role};
 use quorate_backup::format::generations;
 
 use crate::agent::command;
+use crate::ports::free_address;
 use crate::real::{Etcd, each_version};
 use crate::recorded::{address, open};
 
@@ -26,8 +27,7 @@ struct Archive {
 
 impl Archive {
     fn start(etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
-        // Free a moment ago.
-        let answers = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let answers = free_address();
         let (endpoint, store, listen) = (etcd.url(), address(store), format!("--listen={answers}"));
         let arguments = ["archive", "--beside-leader", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue"];
         let arguments = [&arguments[..], &["--flush-every", "200ms", &listen], more].concat();

@@ -13,6 +13,8 @@ mod bolt_real;
 mod care;
 mod database;
 mod fake;
+#[path = "../../../etcd/tests/ports/mod.rs"]
+mod ports;
 mod real;
 mod recorded;
 mod restore;

@@ -1,15 +1,16 @@
 //! Real etcd of one member on free local ports, and its own tools.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+use crate::ports::free_address;
 
 /// How long a condition may take to come about.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -101,20 +102,6 @@ pub fn bbolt_check(database: &Path) {
         let output = Command::new(bbolt).arg("check").arg(database).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("OK"), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
-/// An address that nobody listens on, and that stays free while an etcd is down: below the ports that connections to
-/// elsewhere are given (`ip_local_port_range`), of which the system may hand out any a moment later.
-fn free_address() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(20_000 + number % 10_000).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
     }
 }
 

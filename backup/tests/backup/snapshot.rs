@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -12,6 +12,7 @@ use quorate_backup::snapshot::{self, Progress};
 
 use crate::agent::{Ended, command, run};
 use crate::fake::{Mood, Pieces, Served};
+use crate::ports::free_address;
 
 /// The size of a piece of the stream, as etcd sends it.
 const PIECE: usize = 32 << 10;
@@ -118,8 +119,7 @@ fn it_says_how_far_it_is_while_it_is_being_taken() {
             pieces(number)
         }),
     );
-    // Free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free_address();
     let (listen, store) = (port.to_string(), format!("file://{}", store.path().display()));
     let arguments =
         ["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "--listen", &listen];
@@ -151,7 +151,7 @@ fn what_can_not_work_says_why() {
     let member = Served::start(Mood::Sound, small());
     let nowhere = take(&member, &store.path().join("not-mounted"));
     assert!(nowhere.error().contains("not-mounted"), "{}", nowhere.stderr);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free_address();
     let nobody = run(&[
         "snapshot",
         "--endpoint",
