@@ -4,6 +4,9 @@ CARGO      ?= cargo
 E2E         = $(CARGO) run --quiet --package quorate-e2e --
 TOOLS      := $(CURDIR)/.cache/cargo-tools
 DENY        = $(TOOLS)/bin/cargo-deny
+FUZZ        = $(TOOLS)/bin/cargo-fuzz
+FUZZED      = $(basename $(notdir $(wildcard backup/fuzz/fuzz_targets/*.rs)))
+FUZZ_SECONDS ?= 60
 # Scenes at a time: each waits most of its time, and beside them two cores have to run three nodes.
 JOBS       ?= 4
 # Tests at a time: many wait for an etcd or a store of theirs, and leave the processor to others.
@@ -15,7 +18,7 @@ NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config \
               /usr/include/google/protobuf/descriptor.proto:libprotobuf-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e bench lint images crds deploy up down status clean
+.PHONY: help setup demo test unit e2e bench fuzz lint images crds deploy up down status clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,10 +52,19 @@ bench: setup ## Measure how fast it is, as ratios to the same by hand; ROWS=... 
 	$(E2E) bench $(if $(ROWS),--only $(ROWS)); result=$$?; $(E2E) down; exit $$result
 	$(if $(ROWS),,$(E2E) bench-backup)
 
+fuzz: setup $(FUZZ) ## Fuzz each of the agent's parsers, FUZZ_SECONDS=60 each; what breaks one stays in .cache/fuzz
+	@command -v c++ > /dev/null || { echo "missing, install first: apt-get install g++" >&2; exit 1; }
+	cd backup && for target in $(FUZZED); do \
+	  found=$(CURDIR)/.cache/fuzz/$$target; mkdir -p $$found/corpus; \
+	  $(FUZZ) fuzz run --sanitizer none $$target $$found/corpus tests/fixtures tests/fixtures/databases -- \
+	    -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$$found/ -verbosity=0 -print_final_stats=1 || exit 1; \
+	done
+
 lint: setup $(DENY) ## Formatting, clippy, generated files, dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --test cluster -- -D warnings
+	$(CARGO) clippy --manifest-path backup/fuzz/Cargo.toml --no-default-features --locked --target-dir target -- -D warnings
 	$(CARGO) test --quiet --workspace --test generated
 	@if $(DENY) fetch db > /dev/null 2>&1; then $(DENY) check; else \
 	  echo "the advisory database can't be fetched: checking bans, licences and sources only"; \
@@ -60,6 +72,9 @@ lint: setup $(DENY) ## Formatting, clippy, generated files, dependencies
 
 $(DENY):
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny
+
+$(FUZZ):
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-fuzz
 
 images: setup ## Build the images and load them into the running cluster
 	$(E2E) images
