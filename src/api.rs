@@ -316,6 +316,7 @@ impl Kube {
         answer.map_err(|cause| Error { verb, kind: kind.into_owned().into(), name: name.to_owned(), cause })
     }
 }
+
 /// A patch says whose it is.
 fn as_ourselves() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
@@ -329,13 +330,56 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::runtime::watcher;
     use tokio::net::TcpListener;
+    use tokio::sync::watch;
 
     use super::*;
+    use crate::fake_api::{FakeApi, Fault};
+    use crate::lease::Claim;
 
     #[test]
     fn a_watch_at_which_nothing_happens_ends_before_it_counts_as_silent() {
         assert!(Duration::from_secs(WATCH_SECONDS.into()) < SILENCE);
         assert!(DEADLINE < SILENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_call_is_counted_by_verb_kind_and_outcome() {
+        let (api, metrics, (stop, stopping)) = (FakeApi::default(), Arc::new(Metrics::new()), watch::channel(false));
+        let kube = Kube::new(api.client(), metrics.clone(), Writes::new(Claim::forever(), stopping, None));
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some("m".into());
+        kube.create("ns", &map).await.unwrap();
+        assert!(kube.create("ns", &map).await.unwrap_err().is_surprise());
+        assert!(kube.get::<ConfigMap>("ns", "m").await.unwrap().is_some());
+        assert!(kube.get::<ConfigMap>("ns", "none").await.unwrap().is_none());
+        assert_eq!(kube.list::<ConfigMap>("ns", "").await.unwrap().len(), 1);
+        kube.delete::<ConfigMap>("ns", "none", Preconditions::default()).await.unwrap_err();
+        api.disturb("GET", Fault::Refuse(http::StatusCode::INTERNAL_SERVER_ERROR));
+        kube.get::<ConfigMap>("ns", "m").await.unwrap_err();
+        api.mend();
+        api.disturb("PATCH", Fault::Lose);
+        let begun = tokio::time::Instant::now();
+        let lost = kube.merge::<ConfigMap>("ns", "m", &serde_json::json!({})).await.unwrap_err();
+        assert!(matches!(lost.cause, Cause::Deadline(_)) && begun.elapsed().as_secs() == DEADLINE.as_secs());
+        stop.send_replace(true);
+        assert!(kube.apply("ns", &map).await.unwrap_err().is_shut());
+        let text = metrics.render().unwrap();
+        let counted: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("quorate_api_calls_total")).collect();
+        let of = |verb: &str, outcome: &str, count: u8| {
+            format!(r#"{{service="kubernetes",verb="{verb}",kind="ConfigMap",outcome="{outcome}"}} {count}"#)
+        };
+        let expected = [
+            of("create", "ok", 1),
+            of("create", "conflict", 1),
+            of("get", "ok", 2),
+            of("list", "ok", 1),
+            of("delete", "not-found", 1),
+            of("get", "error", 1),
+            of("patch", "deadline", 1),
+            of("apply", "shut", 1),
+        ];
+        assert!(expected.iter().all(|line| counted.contains(&line.as_str())), "{text}");
+        assert_eq!(counted.len(), expected.len(), "{text}");
     }
 
     /// It takes connections and never says a word, as an API server whose machine stands still.

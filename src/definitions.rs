@@ -132,6 +132,8 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 #[cfg(test)]
+mod ensure_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
 

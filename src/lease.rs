@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::metrics::Metrics;
 
@@ -22,7 +22,7 @@ const DURATION: Duration = Duration::from_secs(15);
 /// [`DURATION`] is as long as a write may take ([`crate::api::DEADLINE`]), so the last write of an old leader has ended
 /// before a new one starts.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// How often the holder renews: 12 writes a minute, and one renewal may fail without a loss.
+/// How often the holder begins to renew: 12 writes a minute, and one renewal may fail without a loss.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// How often a candidate looks, and how soon a failed renewal is tried again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -107,19 +107,22 @@ struct Sighting {
 /// What to do about the Lease now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// There is none: create it.
+    /// There is none, and nobody can lead: create it.
     Create,
     /// It is free or has run out: take it, as this transition.
     Take { transitions: i32 },
     /// It is ours.
     Renew,
-    /// It is another's.
+    /// It is another's, or may have been until just now.
     Wait,
 }
 
 /// Judges a Lease as `me`, who sees the record unchanged since `since`.
 fn evaluate(lease: Option<&Lease>, me: &str, since: Instant, now: Instant) -> Verdict {
-    let Some(lease) = lease else { return Verdict::Create };
+    let Some(lease) = lease else {
+        // Its holder may not know yet that it was deleted.
+        return if now.duration_since(since) >= DURATION { Verdict::Create } else { Verdict::Wait };
+    };
     let spec = lease.spec.clone().unwrap_or_default();
     let transitions = spec.lease_transitions.unwrap_or_default().saturating_add(1);
     let lasts = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map_or(DURATION, Duration::from_secs);
@@ -164,24 +167,26 @@ impl Election {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         loop {
+            let started = Instant::now();
             let pause = self.round().await;
             tokio::select! {
-                () = sleep(pause) => (),
+                biased;
                 () = &mut stop => break,
+                () = sleep_until(started + pause) => (),
             }
         }
-        if self.leads()
-            && let Err(error) = self.release().await
-        {
+        let led = self.leads();
+        // Another may have the Lease before we hear that it is released.
+        self.lead_until(None);
+        if led && let Err(error) = self.release().await {
             tracing::warn!(%error, "failed to release the Lease; another operator has to wait until it runs out");
         }
-        self.lead_until(None);
     }
 
-    /// Looks at the Lease once and does what is due. Says when to look again.
+    /// Looks at the Lease once and does what is due. Says how long after its start to look again.
     async fn round(&mut self) -> Duration {
         let started = Instant::now();
-        match self.compete(started).await {
+        match self.compete().await {
             Ok(true) => {
                 self.lead_until(Some(started + RENEW_DEADLINE));
                 RENEW_EVERY
@@ -200,15 +205,23 @@ impl Election {
     }
 
     /// One look, and one compare-and-swap if it is due. Says whether we lead.
-    async fn compete(&mut self, now: Instant) -> Result<bool, RoundError> {
+    async fn compete(&mut self) -> Result<bool, RoundError> {
         let lease = within(self.api.get_opt(&self.name)).await?;
+        // What was read may have been written while we asked.
+        let now = Instant::now();
         let version = lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
         let since = match &self.seen {
             Some(seen) if seen.version == version => seen.since,
             _ => now,
         };
-        self.seen = Some(Sighting { version, since });
-        let swapped = match evaluate(lease.as_ref(), &self.me, since, now) {
+        // Where there never was one, nobody leads; and as long as we do, nobody else does.
+        let verdict = if lease.is_none() && (self.seen.is_none() || self.claim.borrow().is_some_and(Term::lasts)) {
+            Verdict::Create
+        } else {
+            self.seen = Some(Sighting { version, since });
+            evaluate(lease.as_ref(), &self.me, since, now)
+        };
+        let swapped = match verdict {
             Verdict::Create => within(self.api.create(&PostParams::default(), &self.first_record())).await,
             Verdict::Take { transitions } => self.swap(lease.unwrap_or_default(), Some(transitions)).await,
             Verdict::Renew => self.swap(lease.unwrap_or_default(), None).await,
@@ -300,6 +313,8 @@ fn seconds(duration: Duration) -> i32 {
 }
 
 #[cfg(test)]
+mod election_tests;
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
@@ -318,7 +333,6 @@ mod tests {
     #[test]
     fn a_free_lease_is_taken_and_our_own_renewed() {
         let now = Instant::now();
-        assert_eq!(evaluate(None, "me", now, now), Verdict::Create);
         assert_eq!(evaluate(Some(&held_by(None, None)), "me", now, now), Verdict::Take { transitions: 5 });
         assert_eq!(evaluate(Some(&held_by(Some(""), Some(1))), "me", now, now), Verdict::Take { transitions: 5 });
         assert_eq!(evaluate(Some(&held_by(Some("me"), Some(15))), "me", now, now), Verdict::Renew);
@@ -333,6 +347,13 @@ mod tests {
         assert_eq!(evaluate(Some(&lease), "me", since, just_before), Verdict::Wait);
         let just_after = since + Duration::from_secs(15);
         assert_eq!(evaluate(Some(&lease), "me", since, just_after), Verdict::Take { transitions: 5 });
+    }
+
+    #[test]
+    fn a_lease_that_is_gone_is_made_anew_only_once_its_holder_must_have_noticed() {
+        let since = Instant::now();
+        assert_eq!(evaluate(None, "me", since, since + DURATION - Duration::from_millis(1)), Verdict::Wait);
+        assert_eq!(evaluate(None, "me", since, since + DURATION), Verdict::Create);
     }
 
     #[test]

@@ -6,6 +6,8 @@ pub mod cli;
 mod cluster;
 mod definitions;
 mod events;
+#[cfg(test)]
+mod fake_api;
 mod jobs;
 pub mod lease;
 pub mod lists;

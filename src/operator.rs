@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::{join_all, select_all};
+use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
 use quorate_crds::names::FIELD_MANAGER;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,8 +36,24 @@ pub enum Error {
     Signal(#[source] std::io::Error),
 }
 
-/// Runs the operator until it is told to stop.
+/// Runs the operator until a signal tells it to stop.
 pub async fn run(settings: Settings) -> Result<(), Error> {
+    let (mut terminate, mut interrupt) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
+    let told = async move {
+        tokio::select! {
+            _ = terminate.recv() => (),
+            _ = interrupt.recv() => (),
+        }
+    };
+    operate(settings, api::client(), told).await
+}
+
+/// Runs the operator until `told` resolves, on the Kubernetes that `client` brings.
+async fn operate(
+    settings: Settings,
+    client: impl Future<Output = Result<Client, api::ClientError>>,
+    told: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let metrics = Arc::new(Metrics::new());
     let (stop, stopping) = watch::channel(false);
     let namespaces: Vec<Option<String>> = match settings.namespaces.as_slice() {
@@ -44,11 +61,10 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
         some => some.iter().cloned().map(Some).collect(),
     };
     let lists: Arc<[_]> = namespaces.iter().cloned().map(controller::lists).map(Arc::new).collect();
-    let (mut terminate, mut interrupt) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
     let listener = serve::listen(settings.listen).await?;
     let server = tokio::spawn(serve::serve(listener, metrics.clone(), lists.clone(), turned(stopping.clone())));
 
-    let client = api::client().await?;
+    let client = client.await?;
     definitions::ensure(&client).await?;
     let Settings { lease_namespace, lease_name, identity, .. } = &settings;
     let (election, claim) = Election::new(client.clone(), lease_namespace, lease_name, identity, metrics.clone());
@@ -90,8 +106,7 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
     let mut work = std::pin::pin!(async { tokio::join!(controllers, of_backups) });
     tokio::select! {
         _ = &mut work => (),
-        _ = terminate.recv() => (),
-        _ = interrupt.recv() => (),
+        () = told => (),
     }
     tracing::info!("stops");
     stop.send_replace(true);
@@ -105,3 +120,6 @@ pub async fn run(settings: Settings) -> Result<(), Error> {
 fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
     signal(kind).map_err(Error::Signal)
 }
+
+#[cfg(test)]
+mod stop_tests;

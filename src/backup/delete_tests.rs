@@ -14,7 +14,7 @@ use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, hindered
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
 use super::tests::{BACKUP, JOB, driver, look, order, put_pod, served};
 use super::{job, status};
-use crate::cluster::fake_api::FakeApi;
+use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 
 const MANIFEST: &str = "cluster-uid/00000000000000ab/g/full";

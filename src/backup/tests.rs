@@ -18,7 +18,7 @@ use super::decide::{Decision, Seen, Step, decide};
 use super::fixture::{CREATED, backup, cluster, complete, failed, pod, spec, volume_spec};
 use super::job::{self, Order};
 use crate::api::Kube;
-use crate::cluster::fake_api::FakeApi;
+use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 use crate::metrics::Metrics;
 use crate::writes::Writes;

@@ -3,17 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
+use tokio::time::Instant;
 
 use super::act::{Furnished, Urged};
 use super::observe::Observed;
 use super::observe::archive::Archives;
-use super::observe::members::Seen;
+use super::observe::said::Seen;
 use super::observe::verify::Proofs;
 use super::pki::Wallet;
 use super::report;

@@ -216,12 +216,12 @@ fn refused(stop: &Stop) -> Option<(Reason, String)> {
 }
 
 #[cfg(test)]
-pub mod fake_api;
-#[cfg(test)]
 mod release_tests;
 #[cfg(test)]
 mod restore_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod times_tests;
 #[cfg(test)]
 mod tls_tests;

@@ -7,10 +7,10 @@ use quorate_statemachine::{Image, Minor, NodeName, Phase, Release, Serial, Start
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
-use super::fake_api::FakeApi;
 use super::observe::Observed;
 use super::report::fixture;
 use super::tests::{CLUSTER, act};
+use crate::fake_api::FakeApi;
 
 const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
 const SERIAL: Serial = Serial(1);

@@ -10,12 +10,12 @@ use quorate_statemachine::{
 use serde_json::{Value, json};
 
 use super::act::Acted;
-use super::fake_api::FakeApi;
 use super::observe::Observed;
 use super::observe::backup::{Backup, Source};
-use super::observe::members::Complaint;
+use super::observe::said::Complaint;
 use super::report::{events, fixture, status};
 use super::tests::{CLUSTER, act};
+use crate::fake_api::FakeApi;
 
 const SEED: Serial = Serial(0);
 const POD: &str = "/api/v1/namespaces/ns/pods/db-0";

@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::act::{Acted, Actor, Furnished};
-use super::fake_api::FakeApi;
 use super::memo::Memo;
 use super::observe::{Observed, Observer, Watched, facts};
 use super::pki::Wallet;
 use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::Kube;
+use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 use crate::metrics::Metrics;
 use crate::writes::Writes;

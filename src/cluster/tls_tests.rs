@@ -4,8 +4,8 @@
 use quorate_crds::EtcdClusterStatus;
 use serde_json::{Value, json};
 
-use super::fake_api::FakeApi;
 use super::tests::{CLUSTER, driver, object, rounds, watched};
+use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";

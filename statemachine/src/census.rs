@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Link, MemberId, MemberList, Membership, Minor, Release, Role, Seeding, Serial, Sight, Standing, Step, Storage,
-    World,
+    Link, MemberId, MemberList, Membership, Minor, Release, Role, Roster, Seeding, Serial, Sight, Standing, Step,
+    Storage, World,
     member::{Ground, Member, Volume},
     version,
 };
@@ -167,13 +167,18 @@ impl<'w> Census<'w> {
         self.list.leader == Some(peer.id)
     }
 
-    /// The ids of all members: what a change of the list, or a ticket to join it, is bound to.
+    /// The ids of all members: what a ticket to join is bound to.
     pub fn ids(&self) -> BTreeSet<MemberId> {
         self.list.members.keys().copied().collect()
     }
 
+    /// All members with their roles: what a change of the list is bound to.
+    pub fn roster(&self) -> Roster {
+        self.list.members.iter().map(|(id, line)| (*id, line.role)).collect()
+    }
+
     pub fn removal_of(&self, peer: &Peer<'_>) -> Step {
-        Step::Remove { serial: Some(peer.member.serial), id: peer.id, expect: self.ids() }
+        Step::Remove { serial: Some(peer.member.serial), id: peer.id, expect: self.roster() }
     }
 
     pub fn peers(&self) -> impl Iterator<Item = &Peer<'w>> {

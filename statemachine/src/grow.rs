@@ -1,7 +1,7 @@
 //! Grows a cluster by learners: adds them, starts them in turn, promotes them. Never adds a voter, never removes one.
 
 use crate::{
-    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Start, Step,
+    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Role, Roster, Start, Step,
     census::{Census, Peer, quorum},
     course,
     draft::Draft,
@@ -44,7 +44,7 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
         draft.tell(Finding::QuorumTooThin);
         return None;
     }
-    Some(promotion_of(census, first))
+    Some(promotion_of(first, census.roster()))
 }
 
 /// Makes the first learner a voter, and from an odd number the second right after it: the first makes it even, where one
@@ -61,13 +61,15 @@ pub fn let_vote(draft: &mut Draft<'_>, census: &Census<'_>) {
     for learner in voters_to_be() {
         keep::let_only_resume(draft, &learner.member);
     }
+    let mut roster = census.roster();
     for learner in voters_to_be() {
-        draft.step(promotion_of(census, learner));
+        draft.step(promotion_of(learner, roster.clone()));
+        roster.insert(learner.id, Role::Voter);
     }
 }
 
-fn promotion_of(census: &Census<'_>, learner: &Peer<'_>) -> Step {
-    Step::Promote { serial: learner.member.serial, id: learner.id, expect: census.ids() }
+fn promotion_of(learner: &Peer<'_>, expect: Roster) -> Step {
+    Step::Promote { serial: learner.member.serial, id: learner.id, expect }
 }
 
 /// What it counts itself as is not asked: 3.5 knows that it is a learner only from the entry that added it, which one that
@@ -93,7 +95,7 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
         draft.tell(Finding::QuorumTooThin);
         return None;
     }
-    Some(Step::AddLearner { serial: spare.serial, expect: census.ids() })
+    Some(Step::AddLearner { serial: spare.serial, expect: census.roster() })
 }
 
 /// Before a newcomer joins a cluster that wrote its log in the old form: moves the leadership to a member of a minor that

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Ledger, MemberId, Minor, NodeName, Release, Serial, Ticket, Uid};
+use crate::{Ledger, MemberId, Minor, NodeName, Release, Roster, Serial, Ticket, Uid};
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -155,8 +155,8 @@ pub enum Step {
     AddLearner {
         /// For this serial.
         serial: Serial,
-        /// The member list planned from.
-        expect: BTreeSet<MemberId>,
+        /// The members planned from.
+        expect: Roster,
     },
     /// Make a learner a voter. Guard: the linearizable member list equals `expect`, and the learner, asked again, is
     /// alive in the process that was observed and caught up.
@@ -165,8 +165,8 @@ pub enum Step {
         serial: Serial,
         /// With this id.
         id: MemberId,
-        /// The member list planned from.
-        expect: BTreeSet<MemberId>,
+        /// The members planned from.
+        expect: Roster,
     },
     /// Remove a member. Guard: the linearizable member list equals `expect`.
     Remove {
@@ -174,8 +174,8 @@ pub enum Step {
         serial: Option<Serial>,
         /// With this id.
         id: MemberId,
-        /// The member list planned from.
-        expect: BTreeSet<MemberId>,
+        /// The members planned from.
+        expect: Roster,
     },
     /// Move the leadership. Guard: `from` still leads.
     MoveLeader {

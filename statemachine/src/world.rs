@@ -514,6 +514,10 @@ pub struct Listed {
     pub started: bool,
 }
 
+/// Who is a member, and as what: what each change of the members is bound to. The ids alone are not enough: a learner that
+/// was to be removed at no cost may have become a voter meanwhile.
+pub type Roster = BTreeMap<MemberId, Role>;
+
 /// What a member counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {

@@ -1,13 +1,13 @@
 //! Steps on etcd's membership. Before each call the linearizable member list is read from the very member that is called,
-//! and must hold exactly the members that were planned from.
+//! and must hold exactly the members that were planned from, in the same roles.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CallError, MemberClient};
-use quorate_statemachine::{Alive, MemberId, Minor, PROMOTION_LAG, Serial, Sight};
+use quorate_statemachine::{Alive, MemberId, Minor, PROMOTION_LAG, Roster, Serial, Sight};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
@@ -16,21 +16,21 @@ use crate::cluster::observe::members::{self, Address};
 use crate::writes;
 
 impl Acting<'_> {
-    pub(super) async fn add_learner(&self, serial: Serial, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+    pub(super) async fn add_learner(&self, serial: Serial, expect: &Roster) -> Result<(), Stop> {
         self.object_is_untouched().await?;
         let member = self.member_that_agrees(expect).await?;
         self.change("add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
         Ok(())
     }
 
-    pub(super) async fn promote(&self, serial: Serial, id: MemberId, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+    pub(super) async fn promote(&self, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
         let member = self.member_that_agrees(expect).await?;
         self.still_promotable(serial).await?;
         self.change("promote", member.promote(quorate_etcd::MemberId(id.0))).await?;
         Ok(())
     }
 
-    pub(super) async fn remove(&self, id: MemberId, expect: &BTreeSet<MemberId>) -> Result<(), Stop> {
+    pub(super) async fn remove(&self, id: MemberId, expect: &Roster) -> Result<(), Stop> {
         let member = self.member_that_agrees(expect).await?;
         self.change("remove", member.remove(quorate_etcd::MemberId(id.0))).await?;
         Ok(())
@@ -76,7 +76,7 @@ impl Acting<'_> {
     }
 
     /// A member whose linearizable list is the one that was planned from: the leader if it is known.
-    async fn member_that_agrees(&self, expect: &BTreeSet<MemberId>) -> Result<MemberClient, Stop> {
+    async fn member_that_agrees(&self, expect: &Roster) -> Result<MemberClient, Stop> {
         let serves = |serial: &Serial| match self.alive(*serial) {
             Some(alive) => alive.has_leader && !alive.learner,
             None => false,
@@ -87,7 +87,7 @@ impl Acting<'_> {
             return Err(Stop::Surprise("no member serves".into()));
         };
         let member = self.client(serial)?;
-        let found = members::ids(&member.member_list().await?);
+        let found = members::roster(&member.member_list().await?);
         if found == *expect {
             Ok(member)
         } else {

@@ -132,7 +132,7 @@ impl Acting<'_> {
 
     async fn surely_no_member(&self, serial: Serial) -> Result<(), Stop> {
         let leader = self.observed.said.leader().map(|(serial, _)| serial);
-        let list = members::list(&self.actor.pool, self.access()?, &self.addresses(), leader).await;
+        let list = members::list(&self.actor.pool, self.access()?, &members::ticketed(&self.addresses()), leader).await;
         let list = list.ok_or_else(|| Stop::Surprise("nobody gave a member list before a claim is deleted".into()))?;
         let listed =
             list.members.iter().any(|member| observe::serial_of(&self.observed.cluster, member) == Some(serial));

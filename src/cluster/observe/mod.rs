@@ -6,10 +6,12 @@ pub mod backup;
 pub mod cache;
 pub mod certificates;
 pub mod facts;
+mod launcher;
 pub mod links;
 pub mod members;
 mod overall;
 pub mod pods;
+pub mod said;
 mod seats;
 pub mod snapshots;
 pub mod trials;
@@ -37,8 +39,9 @@ use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
-use self::members::{Address, Said, Seen};
+use self::members::Address;
 use self::pods::{AnyPod, PodFacts};
+use self::said::{Said, Seen};
 use self::snapshots::SnapshotFacts;
 use self::trials::TrialFacts;
 use self::verify::Proofs;
@@ -196,7 +199,8 @@ impl Observer {
         let claims = claims?.iter().filter_map(|claim| Some((claim.name_any(), ClaimFacts::of(claim)?))).collect();
         let claims = by_serial(&cluster, claims);
         let said = Said { list, ..glanced.said.clone() };
-        let said = self.complete(said, &addresses(&cluster, &pods)).await;
+        let mut said = self.complete(said, &addresses(&cluster, &pods)).await;
+        said.disown_strangers(|member| serial_of(&cluster, member));
         let tls = glanced.tls.clone();
         let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
         let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls, archives, proofs };
@@ -208,12 +212,13 @@ impl Observer {
         glanced.said.list.as_ref()?;
         let leader = glanced.said.leader().map(|(serial, _)| serial);
         let access = glanced.tls.access.as_ref()?;
-        members::list_in_time(&self.pool, access, &addresses(&glanced.cluster, &glanced.pods), leader).await
+        let addresses = addresses(&glanced.cluster, &glanced.pods);
+        members::list_in_time(&self.pool, access, &members::ticketed(&addresses), leader).await
     }
 
     /// What was said, without pods that are gone, and with those that are new.
     async fn complete(&self, mut said: Said, addresses: &BTreeMap<Serial, Address>) -> Said {
-        let still = |serial: &Serial, seen: &members::Seen| {
+        let still = |serial: &Serial, seen: &Seen| {
             addresses.get(serial).is_some_and(|address| address.pod == seen.pod && address.ip == seen.ip)
         };
         said.seen.retain(|serial, seen| still(serial, seen));
@@ -223,8 +228,7 @@ impl Observer {
         said
     }
 
-    async fn assemble(&self, objects: Objects, mut said: Said) -> Result<Observed, Error> {
-        said.disown_strangers(|member| serial_of(&objects.cluster, member));
+    async fn assemble(&self, objects: Objects, said: Said) -> Result<Observed, Error> {
         let places = self.places(&objects.claims).await?;
         let watched_nodes = self.watched.nodes();
         let homes = objects.claims.iter().map(|(serial, claim)| {

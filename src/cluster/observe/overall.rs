@@ -10,8 +10,9 @@ use quorate_etcd::{Access, Pool, Status};
 use quorate_statemachine::{Minor, Overall, Serial, Sight};
 use tokio::time::timeout;
 
-use super::members::{Address, Said};
+use super::members::Address;
 use super::pods::PodFacts;
+use super::said::Said;
 use super::wish;
 
 /// How long a member's status is waited for: it is told from memory, without the quorum.

@@ -10,8 +10,8 @@ use quorate_statemachine::{
 };
 
 use super::facts::ClaimFacts;
-use super::members::{self, Said};
 use super::pods::{PodFacts, TicketFacts};
+use super::said::{Said, Seen};
 use super::serial_of;
 use crate::cluster::render::{self, Begin};
 
@@ -42,12 +42,7 @@ pub(super) fn seats(
     seats
 }
 
-fn pod(
-    facts: &PodFacts,
-    seen: Option<&members::Seen>,
-    said: &Said,
-    cluster: &EtcdCluster,
-) -> quorate_statemachine::Pod {
+fn pod(facts: &PodFacts, seen: Option<&Seen>, said: &Said, cluster: &EtcdCluster) -> quorate_statemachine::Pod {
     let PodFacts {
         uid,
         resource_version: _,

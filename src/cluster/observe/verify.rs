@@ -126,8 +126,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
     use crate::cluster::tests::{driver, object};
+    use crate::fake_api::FakeApi;
     use crate::lease::Claim;
 
     fn job(end: &str) -> Job {

@@ -14,8 +14,8 @@ use quorate_statemachine::{
 
 use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::certificates::Tls;
-use crate::cluster::observe::members::{Furthest, Said, Seen};
 use crate::cluster::observe::pods::PodFacts;
+use crate::cluster::observe::said::{Furthest, Said, Seen};
 use crate::cluster::observe::verify::Proofs;
 use crate::cluster::observe::{Furniture, Observed};
 use crate::cluster::pki::Certificates;

@@ -6,7 +6,7 @@ use quorate_crds::Reason;
 use super::sentences::Told;
 use crate::cluster::observe::Observed;
 use crate::cluster::observe::backup::Backup;
-use crate::cluster::observe::members::Complaint;
+use crate::cluster::observe::said::Complaint;
 
 /// What keeps a restore from being tried.
 pub fn of_backup(observed: &Observed) -> Told {

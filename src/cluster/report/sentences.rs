@@ -6,7 +6,7 @@ use quorate_statemachine::{Finding, Memory, Phase, Plan, Serial};
 
 use super::{changes, restores};
 use crate::cluster::observe::Observed;
-use crate::cluster::observe::members::Complaint;
+use crate::cluster::observe::said::Complaint;
 use crate::cluster::pki::Certificates;
 
 /// A reason and its sentence.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_statemachine::{
     Alive, Bind, Birth, Entry, Home, Ledger, Life, MemberId, MemberList, Membership, Memory, NodeSight, Origin, Phase,
-    Plan, Pod, PodStage, Readiness, Role, Seeding, Serial, Sight, Start, Step, Storage, Ticket, World,
+    Plan, Pod, PodStage, Readiness, Role, Roster, Seeding, Serial, Sight, Start, Step, Storage, Ticket, World,
 };
 
 /// A rule: why a plan for this world must not be, if it must not.
@@ -107,15 +107,18 @@ fn one_change_of_members(world: &World, plan: &Plan) -> Result<(), String> {
     let from_odd = list(world).is_some_and(|list| voters(list).len() % 2 == 1);
     let two_promotions = changes.len() == 2 && promotions.len() == 2 && from_odd;
     need(changes.len() <= 1 || two_promotions, || format!("{changes:?}"))?;
-    let ids: BTreeSet<MemberId> = list(world).map(|list| list.members.keys().copied().collect()).unwrap_or_default();
+    let members = list(world).map(|list| list.members.iter().map(|(id, line)| (*id, line.role)));
+    let mut roster: Roster = members.into_iter().flatten().collect();
     for step in changes {
         if let Step::AddLearner { expect, .. } | Step::Promote { expect, .. } | Step::Remove { expect, .. } = step {
-            need(*expect == ids, || format!("{step:?} does not expect {ids:?}"))?;
+            need(*expect == roster, || format!("{step:?} does not expect {roster:?}"))?;
         }
         match step {
             Step::AddLearner { serial, .. } => need(!is_member(world, *serial), || format!("{serial} is a member"))?,
             Step::Promote { id, .. } | Step::Remove { id, .. } => {
-                need(ids.contains(id), || format!("{id} is no member"))?;
+                need(roster.contains_key(id), || format!("{id} is no member"))?;
+                // The second of two promotions comes after the first.
+                roster.insert(*id, Role::Voter);
             }
             _ => {}
         }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use quorate_statemachine::{Bind, Birth, Freshness, Life, Memory, Plan, Release, Retention, Role, Step, Storage};
+use quorate_statemachine::{
+    Bind, Birth, Freshness, Life, Memory, Plan, Release, Retention, Role, Roster, Step, Storage,
+};
 
 use crate::{
     blame::{blame, blame_plan},
@@ -397,12 +399,11 @@ fn promote(config: &Config, state: &mut State, serial: u8, same_life: bool, dyin
 }
 
 /// The guard of every membership call.
-fn expected(
-    config: &Config,
-    state: &mut State,
-    expect: &std::collections::BTreeSet<quorate_statemachine::MemberId>,
-) -> Result<(), Denied> {
-    let same = state.has_quorum() && ids(state.members()).eq(expect.iter().copied());
+fn expected(config: &Config, state: &mut State, expect: &Roster) -> Result<(), Denied> {
+    let role = |serial: u8| state.seat(serial).member.map(|member| member.role);
+    let same = state.has_quorum()
+        && ids(state.members()).eq(expect.keys().copied())
+        && expect.iter().all(|(id, expected)| serial_of(*id).and_then(role) == Some(*expected));
     if same {
         return Ok(());
     }

@@ -1,10 +1,8 @@
 //! Known mistakes, planted one at a time between the production `plan` and the operator that acts on it, or into a guard
 //! (`operator.rs` asks for those). Each has to be caught: this shows that the checks can fail.
 
-use std::collections::BTreeSet;
-
 use quorate_statemachine::{
-    Bind, Birth, FIRST_WITH_NEW_LOG, MemberId, MemberList, Membership, Memory, NodeSight, Plan, Role, Seat, Seeding,
+    Bind, Birth, FIRST_WITH_NEW_LOG, MemberList, Membership, Memory, NodeSight, Plan, Role, Roster, Seat, Seeding,
     Serial, Sight, Start, Step, Ticket, World, plan,
 };
 
@@ -139,15 +137,16 @@ fn leave_logs(world: &World, right: &Plan) -> Option<Vec<Step>> {
     cuts.then(|| plan(&forgetful).steps)
 }
 
-fn list(world: &World) -> Option<(&MemberList, BTreeSet<MemberId>)> {
+fn list(world: &World) -> Option<(&MemberList, Roster)> {
     match &world.membership {
         Membership::Unknown => None,
-        Membership::Known(list) => Some((list, list.members.keys().copied().collect())),
+        Membership::Known(list) => Some((list, list.members.iter().map(|(id, listed)| (*id, listed.role)).collect())),
     }
 }
 
 fn create_again(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
-    let (list, known) = list(world)?;
+    let (list, roster) = list(world)?;
+    let known = roster.into_keys().collect();
     let Memory::Ledger(ledger) = &world.memory else { return None };
     let learners = list.members.values().filter(|listed| listed.role == Role::Learner);
     for serial in learners.filter_map(|listed| listed.serial) {

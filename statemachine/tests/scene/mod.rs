@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorate_statemachine::{
     Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
     Membership, Memory, Millis, NodeName, NodeSight, Origin, Overall, Pod, PodStage, Readiness, Refusal, Release,
-    Resize, Restore, Retention, Role, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage, TemplateHash,
-    Ticket, Trouble, Uid, Version, Wish, World,
+    Resize, Restore, Retention, Role, Roster, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage,
+    TemplateHash, Ticket, Trouble, Uid, Version, Wish, World,
 };
 
 pub const NOW: Millis = Millis(1_000_000_000);
@@ -40,6 +40,11 @@ pub fn node(serial: u32) -> NodeName {
 
 pub fn ids(serials: impl IntoIterator<Item = u32>) -> BTreeSet<MemberId> {
     serials.into_iter().map(id).collect()
+}
+
+/// These as voters.
+pub fn voting(serials: impl IntoIterator<Item = u32>) -> Roster {
+    serials.into_iter().map(|serial| (id(serial), Role::Voter)).collect()
 }
 
 /// What the members of a scene run.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use quorate_statemachine::{
-    Bind, Birth, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Serial, Start, Step, Version, plan,
+    Bind, Birth, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Roster, Serial, Start, Step,
+    Version, plan,
 };
 
 use super::{Scene, USUAL};
@@ -114,12 +115,9 @@ impl Told {
     }
 
     fn in_words(&self, step: &Step) -> String {
-        let expect = |expect: &BTreeSet<MemberId>| {
-            assert_eq!(
-                *expect,
-                self.scene.listed_ids(),
-                "a change of members is bound to the list it was planned from"
-            );
+        let expect = |expect: &Roster| {
+            let ids: BTreeSet<MemberId> = expect.keys().copied().collect();
+            assert_eq!(ids, self.scene.listed_ids(), "a change of members is bound to the list it was planned from");
         };
         match step {
             Step::CreateClaim(serial) => format!("claim {serial}"),

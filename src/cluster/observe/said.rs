@@ -1,0 +1,297 @@
+//! What the members said, and what is kept of it from one look to the next: since when one is silent, how far it has come,
+//! whether it is who should answer there. Nobody is asked here.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use quorate_backup::launch::Reason;
+use quorate_statemachine::{MemberId, Millis, Overall, Serial, Sight, Uid};
+
+use super::links::{self, Sent};
+use super::members::ids;
+
+/// What was seen at one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// At which pod.
+    pub pod: Uid,
+    /// At which address.
+    pub ip: IpAddr,
+    /// What answered.
+    pub sight: Sight,
+    /// When something last answered there, or when we first looked, if nothing ever did.
+    pub heard: Millis,
+    /// What the launcher says, where it refuses its ticket, or a restore, where it fails.
+    pub refusal: Option<Complaint>,
+    /// The version that runs.
+    pub version: Option<String>,
+    /// The id of the member that answered.
+    pub member: Option<MemberId>,
+    /// What it has sent to others.
+    pub sent: BTreeMap<MemberId, Sent>,
+    /// It is being sent a snapshot.
+    pub receives: bool,
+    /// How far its log was ever seen to have come in this pod.
+    pub furthest: Furthest,
+}
+
+/// How far a member's log was ever seen to have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Furthest {
+    /// The raft index it had applied.
+    pub applied: u64,
+    /// When it got there; or was last seen to be sent a snapshot, which it applies once it is whole.
+    pub at: Millis,
+}
+
+/// What is wrong at a pod before etcd is started, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// In a word.
+    pub reason: Reason,
+    /// In a sentence, on one line.
+    pub message: String,
+}
+
+impl std::fmt::Display for Complaint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { reason, message } = self;
+        write!(f, "{reason}: {message}")
+    }
+}
+
+impl Seen {
+    /// It is a voter that leads or knows who does.
+    pub fn sees_leader(&self) -> bool {
+        match &self.sight {
+            Sight::Etcd(alive) => alive.has_leader && !alive.learner,
+            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
+        }
+    }
+
+    /// A pod at which nothing answers.
+    pub fn nothing(pod: Uid, ip: IpAddr, heard: Millis) -> Self {
+        Self {
+            pod,
+            ip,
+            sight: Sight::Unknown,
+            heard,
+            refusal: None,
+            version: None,
+            member: None,
+            sent: BTreeMap::new(),
+            receives: false,
+            furthest: Furthest { applied: 0, at: heard },
+        }
+    }
+}
+
+/// What all members said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// What was seen at each pod that has an address.
+    pub seen: BTreeMap<Serial, Seen>,
+    /// The linearizable member list, if anybody gave one in time.
+    pub list: Option<quorate_etcd::MemberList>,
+    /// What the leader said of the whole, if it was asked.
+    pub overall: Overall,
+}
+
+impl Said {
+    /// Takes over from earlier looks since when those are silent that are silent now, since when those come no further that
+    /// answer, and which connections carry something that etcd does not count.
+    pub fn recall(&mut self, earlier: &BTreeMap<Serial, Seen>) {
+        for (serial, seen) in &mut self.seen {
+            let Some(before) = earlier.get(serial).filter(|before| before.pod == seen.pod) else { continue };
+            if seen.furthest.applied <= before.furthest.applied {
+                let at = if seen.receives { seen.furthest.at } else { before.furthest.at };
+                seen.furthest = Furthest { at, ..before.furthest };
+            }
+            match &mut seen.sight {
+                Sight::Unknown => seen.heard = before.heard,
+                Sight::Etcd(now) => {
+                    now.progressed = seen.furthest.at;
+                    if let Sight::Etcd(then) = &before.sight {
+                        links::compare((now, &mut seen.sent), (then, &before.sent));
+                    }
+                }
+                Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {}
+            }
+        }
+    }
+
+    /// Takes for silent at whose address somebody else answers: an etcd with another id than the list has for that serial.
+    /// An address is given to another pod as soon as its last one is gone, which a cache learns later.
+    pub fn disown_strangers(&mut self, serial_of: impl Fn(&quorate_etcd::Member) -> Option<Serial>) {
+        for member in self.list.iter().flat_map(|list| &list.members) {
+            let Some(seen) = serial_of(member).and_then(|serial| self.seen.get_mut(&serial)) else { continue };
+            if seen.member.is_some_and(|id| id != MemberId(member.id.0)) {
+                tracing::debug!(ip = %seen.ip, "another member answers at this pod's address");
+                let Seen {
+                    pod,
+                    ip,
+                    sight: _,
+                    heard,
+                    refusal: _,
+                    version: _,
+                    member: _,
+                    sent: _,
+                    receives: _,
+                    furthest: _,
+                } = seen;
+                *seen = Seen::nothing(pod.clone(), *ip, *heard);
+            }
+        }
+    }
+
+    /// Who leads, as that member itself says: one that is in the list, if there is one. Of two, the one that has come
+    /// further: the other has not heard yet.
+    pub fn leader(&self) -> Option<(Serial, MemberId)> {
+        let is_listed = |id: &MemberId| self.list.as_ref().is_none_or(|list| ids(list).contains(id));
+        let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
+            Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member.filter(is_listed)?)),
+            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
+        });
+        leading.max().map(|(_, serial, member)| (serial, member))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_statemachine::{Alive, Minor, Version};
+
+    use super::*;
+
+    #[test]
+    fn an_etcd_with_another_id_than_the_list_has_is_silence() {
+        let listed = |id: u64| quorate_etcd::Member {
+            id: quorate_etcd::MemberId(id),
+            name: "db-0".into(),
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+            learner: false,
+        };
+        let said = |list: Option<Vec<quorate_etcd::Member>>| {
+            let list = list.map(|members| quorate_etcd::MemberList {
+                cluster: quorate_etcd::ClusterId(7),
+                answered_by: quorate_etcd::MemberId(100),
+                members,
+            });
+            let mut said = Said { seen: [seen(0, true, 9)].into(), list, overall: Overall::Unknown };
+            said.disown_strangers(|_| Some(Serial(0)));
+            (said.leader(), said.seen[&Serial(0)].sight != Sight::Unknown)
+        };
+        let itself = (Some((Serial(0), MemberId(100))), true);
+        assert_eq!(said(Some(vec![listed(100)])), itself);
+        assert_eq!(said(Some(vec![listed(200)])), (None, false));
+        assert_eq!(said(None), itself, "nobody says who it should be");
+        assert_eq!(said(Some(vec![])), (None, true), "who is not listed leads nobody");
+        // As long as somebody else answers, nothing was heard of this one.
+        let mut now = seen(0, true, 9);
+        now.1.heard = Millis(9);
+        let list = quorate_etcd::MemberList {
+            cluster: quorate_etcd::ClusterId(7),
+            answered_by: quorate_etcd::MemberId(100),
+            members: vec![listed(200)],
+        };
+        let mut later = Said { seen: [now].into(), list: Some(list), overall: Overall::Unknown };
+        later.disown_strangers(|_| Some(Serial(0)));
+        later.recall(&[seen(0, true, 9)].into());
+        assert_eq!(later.seen[&Serial(0)].heard, Millis(0));
+    }
+
+    fn seen(serial: u32, leads: bool, committed: u64) -> (Serial, Seen) {
+        let alive = Alive {
+            seen: Millis(0),
+            process: Millis(1),
+            has_leader: true,
+            leads,
+            learner: false,
+            committed,
+            applied: committed,
+            progressed: Millis(0),
+            live: true,
+            version: Some(Version::new(6, 16)),
+            cluster_version: Some(Minor(6)),
+            storage: None,
+            links: BTreeMap::new(),
+        };
+        let seen = Seen {
+            pod: Uid::new("u"),
+            ip: IpAddr::from([127, 0, 0, 1]),
+            sight: Sight::Etcd(alive),
+            heard: Millis(0),
+            refusal: None,
+            version: None,
+            member: Some(MemberId(u64::from(serial) + 100)),
+            sent: BTreeMap::new(),
+            receives: false,
+            furthest: Furthest { applied: committed, at: Millis(0) },
+        };
+        (Serial(serial), seen)
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_last_answer_of_the_same_pod() {
+        let look = |pod: &str, sight: Sight, heard: u64| {
+            let (serial, seen) = seen(0, false, 9);
+            BTreeMap::from([(serial, Seen { pod: Uid::new(pod), sight, heard: Millis(heard), ..seen })])
+        };
+        let heard = |earlier: &BTreeMap<Serial, Seen>, now: BTreeMap<Serial, Seen>| {
+            let mut said = Said { seen: now, list: None, overall: Overall::Unknown };
+            said.recall(earlier);
+            said.seen[&Serial(0)].heard
+        };
+        let earlier = look("u", Sight::Waiting, 5);
+        assert_eq!(heard(&earlier, look("u", Sight::Unknown, 9)), Millis(5));
+        assert_eq!(heard(&earlier, look("u", Sight::Waiting, 9)), Millis(9), "it answers");
+        assert_eq!(heard(&earlier, look("v", Sight::Unknown, 9)), Millis(9), "another pod");
+        assert_eq!(heard(&BTreeMap::new(), look("u", Sight::Unknown, 9)), Millis(9), "the first look");
+    }
+
+    #[test]
+    fn who_applies_more_or_is_sent_a_snapshot_comes_further() {
+        fn look(applied: u64, at: u64) -> Seen {
+            let (_, mut seen) = seen(0, false, applied);
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                alive.progressed = Millis(at);
+            }
+            Seen { furthest: Furthest { applied, at: Millis(at) }, ..seen }
+        }
+        // What the last of these looks says, each of which knows the one before.
+        let progressed = |looks: Vec<Seen>| {
+            let mut earlier = BTreeMap::new();
+            for seen in looks {
+                let mut said = Said { seen: [(Serial(0), seen)].into(), list: None, overall: Overall::Unknown };
+                said.recall(&earlier);
+                earlier = said.seen;
+            }
+            match &earlier[&Serial(0)].sight {
+                Sight::Etcd(alive) => alive.progressed.0,
+                other => panic!("{other:?}"),
+            }
+        };
+        let silent = |at: u64| Seen::nothing(Uid::new("u"), IpAddr::from([127, 0, 0, 1]), Millis(at));
+        assert_eq!(progressed(vec![look(3, 5)]), 5, "the first look");
+        assert_eq!(progressed(vec![look(3, 5), look(3, 9)]), 5);
+        assert_eq!(progressed(vec![look(3, 5), look(4, 9)]), 9, "it applied more");
+        assert_eq!(progressed(vec![look(3, 5), Seen { receives: true, ..look(3, 9) }]), 9, "it is sent a snapshot");
+        assert_eq!(progressed(vec![look(3, 5), silent(7), look(3, 9)]), 5, "a look that found nothing is none");
+        assert_eq!(progressed(vec![look(3, 5), look(0, 7), look(2, 9)]), 5, "started anew it applies the same again");
+        assert_eq!(progressed(vec![silent(3), look(3, 5), look(3, 9)]), 5);
+    }
+
+    #[test]
+    fn of_two_that_claim_to_lead_the_further_one_does() {
+        let said = |seen: Vec<(Serial, Seen)>| Said {
+            seen: seen.into_iter().collect(),
+            list: None,
+            overall: Overall::Unknown,
+        };
+        assert_eq!(said(vec![seen(0, false, 9)]).leader(), None);
+        assert_eq!(
+            said(vec![seen(0, true, 3), seen(1, true, 9), seen(2, false, 10)]).leader(),
+            Some((Serial(1), MemberId(101)))
+        );
+    }
+}
