@@ -15,6 +15,7 @@ pub mod lab;
 pub mod progress;
 pub mod provider;
 pub mod provisioner;
+pub mod rbac;
 pub mod scene;
 pub mod tools;
 pub mod workspace;

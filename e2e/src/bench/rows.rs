@@ -1,9 +1,11 @@
 //! What is done for each row, by hand for the floor and with Quorate for the value. Times come from the stopwatch.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -14,6 +16,7 @@ use super::stopwatch::{Up, are_up, in_turn, pods, uids, until};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
+use crate::rbac::ACCOUNT;
 use crate::scene::{Cluster, Scene, Wish, etcd_processes};
 
 /// How long a cluster rests before its size is changed. etcd refuses to change the members of one whose peers have not
@@ -270,13 +273,13 @@ pub async fn idle_writes(scene: &Scene, runs: u32) -> Result<Measured> {
     db.settles(3).await?;
     // The last events of its creation are still being written.
     tokio::time::sleep(MEMORY_INTERVAL).await;
-    let log = Lab::from_env().context("the audit log is the local cluster's")?.audit_log();
+    let lab = Lab::from_env().context("the audit log is the local cluster's")?;
     let mut measured = Measured::default();
     for _ in 0..runs {
-        let before = writes(&std::fs::read_to_string(&log).context("failed to read the audit log")?);
+        let since = Timestamp::now();
         tokio::time::sleep(Duration::from_mins(1)).await;
-        let after = writes(&std::fs::read_to_string(&log).context("failed to read the audit log")?);
-        measured.value.push(f64::from(after.saturating_sub(before)));
+        let written = writes(lab.audit_log()?.lines(), since).context("failed to read the audit log")?;
+        measured.value.push(f64::from(written));
     }
     Ok(measured)
 }
@@ -284,27 +287,43 @@ pub async fn idle_writes(scene: &Scene, runs: u32) -> Result<Measured> {
 /// How far apart samples of a thing at rest are.
 const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The operator's writes in an audit log, without its Lease.
-fn writes(log: &str) -> u32 {
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let ours = lines.filter(|line| {
-        line["user"]["username"] == "system:serviceaccount:quorate-system:quorate"
-            && line["objectRef"]["resource"] != "leases"
-    });
-    u32::try_from(ours.count()).unwrap_or(u32::MAX)
+/// The operator's writes in an audit log since then, without its Lease.
+fn writes(lines: impl Iterator<Item = io::Result<Vec<u8>>>, since: Timestamp) -> io::Result<u32> {
+    let mut writes = 0;
+    for line in lines {
+        // The last line may be half written.
+        let Ok(said) = serde_json::from_slice::<Value>(&line?) else { continue };
+        let time = said["requestReceivedTimestamp"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
+        let writes_it = said["verb"].as_str().is_some_and(|verb| !["get", "list", "watch"].contains(&verb));
+        let ours = said["user"]["username"] == ACCOUNT && said["objectRef"]["resource"] != "leases";
+        writes += u32::from(ours && writes_it && time.is_some_and(|time| time >= since));
+    }
+    Ok(writes)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn only_the_operators_writes_count_and_not_its_lease() {
-        let line = |user: &str, resource: &str| {
-            serde_json::json!({ "user": { "username": user }, "objectRef": { "resource": resource } }).to_string()
+        let line = |user: &str, verb: &str, resource: &str, time: &str| {
+            let line = json!({ "user": { "username": user }, "verb": verb, "objectRef": { "resource": resource },
+                               "requestReceivedTimestamp": time });
+            line.to_string()
         };
-        let operator = "system:serviceaccount:quorate-system:quorate";
-        let log = [line(operator, "pods"), line(operator, "leases"), line("other", "pods"), "half a li".into()];
-        assert_eq!(writes(&log.join("\n")), 1);
+        let (before, after) = ("2026-05-01T09:59:59.999999Z", "2026-05-01T10:00:00.000001Z");
+        let log = [
+            line(ACCOUNT, "patch", "pods", after),
+            line(ACCOUNT, "update", "leases", after),
+            line(ACCOUNT, "get", "pods", after),
+            line(ACCOUNT, "patch", "pods", before),
+            line("other", "patch", "pods", after),
+            "half a li".into(),
+        ];
+        let lines = log.map(|line| Ok(line.into_bytes())).into_iter();
+        assert_eq!(writes(lines, "2026-05-01T10:00:00Z".parse().unwrap()).unwrap(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! When an operator led: by the API server's audit log, which has every renewal of the Lease. What no operator was there
 //! to do is no mistake of its.
 
-use std::path::Path;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
@@ -15,10 +15,12 @@ use crate::faults::operator::{NAME, NAMESPACE};
 const LEADS_FOR: Duration = Duration::from_secs(10);
 
 /// When the Lease was taken or renewed since the run began, in order.
-pub fn renewals(audit_log: &Path, clock: &Clock) -> Result<Vec<Moment>> {
-    let text = std::fs::read(audit_log).with_context(|| format!("failed to read {}", audit_log.display()))?;
-    let text = String::from_utf8_lossy(&text);
-    let mut renewals: Vec<Moment> = text.lines().filter_map(|line| renewal(line, clock)).collect();
+pub fn renewals(lines: impl IntoIterator<Item = io::Result<Vec<u8>>>, clock: &Clock) -> Result<Vec<Moment>> {
+    let mut renewals = vec![];
+    for line in lines {
+        let line = line.context("failed to read the audit log")?;
+        renewals.extend(renewal(&String::from_utf8_lossy(&line), clock));
+    }
     renewals.sort_unstable();
     Ok(renewals)
 }
@@ -62,8 +64,6 @@ mod tests {
             )
         };
         let later = later.to_string();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
         let lines = [
             line("leases", "quorate", 200, &later),
             line("leases", "other", 200, &later),
@@ -72,9 +72,9 @@ mod tests {
             line("leases", "quorate", 200, "2001-01-01T00:00:00Z"),
             "leases, half a line".into(),
         ];
-        std::fs::write(&path, lines.join("\n")).unwrap();
-        assert_eq!(renewals(&path, &clock).unwrap().len(), 1);
-        assert!(renewals(&folder.path().join("none"), &clock).is_err());
+        let lines = lines.map(|line| Ok(line.into_bytes()));
+        assert_eq!(renewals(lines, &clock).unwrap().len(), 1);
+        assert!(renewals([Err(io::Error::other("gone"))], &clock).is_err());
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
     history.samples = looking.await.context("the eyes of the run were closed early")??;
     let Said { deeds: steps, lines: operator_log } = log.end().await?;
     history.deeds = steps;
-    let renewals = renewals(&lab.audit_log(), &clock)?;
+    let renewals = renewals(lab.audit_log()?.lines(), &clock)?;
     if let Err(error) = &converged {
         history.troubles.push(Trouble::NotConverged(format!("{error:#}")));
     }

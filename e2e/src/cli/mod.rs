@@ -2,6 +2,7 @@
 
 mod chaos;
 mod cluster;
+mod rbac;
 mod show;
 mod suite;
 
@@ -106,6 +107,8 @@ pub enum Command {
         /// Only tests whose name contains one of these.
         filter: Vec<String>,
     },
+    /// Show how often the operator of a local cluster has used each of its rights, and what it was denied.
+    Rbac,
     /// Bring up the cluster, install the operator and show the main job step by step.
     Demo {
         /// Don't install the operator: it is there.
@@ -184,6 +187,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Test { all, jobs, no_deploy, filter } => {
             suite::run(&cluster, suite::Choice { all, jobs, no_deploy, filter }).await
         }
+        Command::Rbac => rbac::show(&cluster.lab).await,
         Command::Demo { no_deploy } => show::demo(&cluster, no_deploy).await.map(|()| 0),
         Command::Bench { only, runs, no_deploy: _, inside: true } => {
             Box::pin(bench::run(&only, runs)).await.map(|()| 0)

@@ -1,16 +1,19 @@
 //! Runs the tests against a cluster: everything is built outside first, then the test program alone is started where the
-//! cluster can be reached. Judges nothing itself.
+//! cluster can be reached. Judges nothing itself; whether the operator's rights were right can be said in the end only.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::cluster::{Context, code};
+use super::rbac;
 use crate::command::Command;
 use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
+use crate::provider::Provider;
 use crate::tools::{self, Tool};
 use crate::workspace;
 
@@ -30,6 +33,13 @@ pub struct Choice {
     pub filter: Vec<String>,
 }
 
+impl Choice {
+    /// Whether it leaves no test out.
+    fn is_every(&self) -> bool {
+        self.all && self.filter.is_empty()
+    }
+}
+
 /// Runs them. Returns the exit code.
 pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
     let progress = Progress::new();
@@ -41,13 +51,20 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
     if !choice.no_deploy {
         deploy::deploy(&provider, &progress).await?;
     }
+    // What an operator of before was denied is no fault of this one.
+    let began = Timestamp::now();
     let command = provider
         .exec(&program.display().to_string())?
         .env("QUORATE_PROVIDER", provider.kind().to_string())
         .env("RUST_LIB_BACKTRACE", "0")
         .env("QUORATE_TESTS", if choice.all { "all" } else { "choice" })
         .args(arguments(&choice));
-    Ok(code(command.show().await?))
+    let tests = code(command.show().await?);
+    let rights_are_wrong = match &provider {
+        Provider::Local(lab) => rbac::judge(lab, began, choice.is_every()).await?,
+        Provider::Kind(_) | Provider::Current(_) => false,
+    };
+    Ok(if tests == 0 { u8::from(rights_are_wrong) } else { tests })
 }
 
 /// The arguments of the test program: long tests are marked `#[ignore]`.
@@ -96,7 +113,8 @@ mod tests {
     fn all_includes_the_ignored() {
         let choice = Choice { all: true, jobs: Some(2), no_deploy: false, filter: vec!["seed".into()] };
         assert_eq!(arguments(&choice), ["seed", "--include-ignored", "--test-threads=2"]);
+        assert!(!choice.is_every() && Choice { filter: vec![], ..choice }.is_every());
         let choice = Choice { all: false, jobs: None, no_deploy: false, filter: vec![] };
-        assert!(arguments(&choice).is_empty());
+        assert!(arguments(&choice).is_empty() && !choice.is_every());
     }
 }

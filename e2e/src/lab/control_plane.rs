@@ -8,7 +8,7 @@ use serde_json::json;
 use super::daemon::{Component, Daemon};
 use super::names::{CONTROL_PLANE, LabName, NodeNumber, POD_RANGE, SERVICE_RANGE};
 use super::pki::{Pki, write_kubeconfig};
-use super::{Folders, LabError, Programs};
+use super::{Folders, LabError, Programs, audit};
 
 /// How long a part of the control plane may take until it answers, on a busy machine.
 pub const START_TIMEOUT: Duration = Duration::from_secs(90);
@@ -37,7 +37,7 @@ impl ControlPlane<'_> {
             write_kubeconfig(self.pki, name, &self.config(&format!("{name}.kubeconfig")))?;
         }
         write_kubeconfig(self.pki, "admin", &self.folders.kubeconfig())?;
-        super::write(&self.config("audit.json"), &audit_policy())?;
+        super::write(&self.config("audit.json"), &audit::policy())?;
         super::write(&self.config("Corefile"), &self.corefile())?;
         // Next to the control plane there is no kubelet; as node1 kube-proxy finds an address to call its own.
         let node = NodeNumber::first(1).next().map(|node| node.to_string()).unwrap_or_default();
@@ -84,10 +84,9 @@ impl ControlPlane<'_> {
             format!("--kubelet-client-key={client_key}"),
             "--kubelet-preferred-address-types=InternalIP".into(),
             "--allow-privileged".into(),
-            format!("--audit-policy-file={}", policy.display()),
-            format!("--audit-log-path={}", self.folders.audit_log().display()),
         ];
-        self.daemon(Component::ApiServer, &self.programs.kubernetes("kube-apiserver"), args.into(), vec![policy])
+        let args = args.into_iter().chain(audit::flags(&policy, &self.folders.audit_log())).collect();
+        self.daemon(Component::ApiServer, &self.programs.kubernetes("kube-apiserver"), args, vec![policy])
     }
 
     /// kube-controller-manager.
@@ -201,19 +200,4 @@ pub fn proxy_config(kubeconfig: &str, node: &str) -> String {
         "nftables": { "minSyncPeriod": "50ms" },
     });
     format!("{config:#}\n")
-}
-
-/// The audit log holds what service accounts write, so that a test can count an operator's writes.
-fn audit_policy() -> String {
-    let policy = json!({
-        "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
-        "omitStages": ["RequestReceived", "ResponseStarted"],
-        "rules": [
-            { "level": "None", "userGroups": ["system:nodes", "system:masters", "system:serviceaccounts:kube-system"] },
-            { "level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"],
-              "userGroups": ["system:serviceaccounts"] },
-            { "level": "None" },
-        ],
-    });
-    format!("{policy:#}\n")
 }

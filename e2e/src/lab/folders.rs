@@ -49,7 +49,7 @@ impl Folders {
         self.run.join("logs").join(format!("{component}.log"))
     }
 
-    /// The API server's audit log.
+    /// The file to which the API server writes its audit log; full ones lie beside it.
     pub fn audit_log(&self) -> PathBuf {
         self.run.join("logs/audit.log")
     }

@@ -4,6 +4,7 @@
 //! faults a test can cause are methods of [`Lab`] and [`NodeHandle`]. Nothing here touches the host's own network.
 
 mod addons;
+mod audit;
 mod cgroup;
 mod control_plane;
 mod daemon;
@@ -31,6 +32,7 @@ use crate::command::{Command, CommandError};
 use crate::debian::DebianError;
 use crate::images::ImageError;
 use crate::tools::ToolError;
+pub use audit::AuditLog;
 use cgroup::Cgroup;
 pub use daemon::Component;
 use daemon::Daemons;
@@ -279,9 +281,9 @@ impl Lab {
         self.folders.node(node).join("pods")
     }
 
-    /// The API server's audit log: one line of JSON for each write of a service account outside kube-system.
-    pub fn audit_log(&self) -> PathBuf {
-        self.folders.audit_log()
+    /// The API server's audit log: one line of JSON for each call of the operator, and two for each watch.
+    pub fn audit_log(&self) -> Result<AuditLog, LabError> {
+        AuditLog::open(&self.folders.audit_log())
     }
 
     /// The folder behind a PersistentVolume of the class `quorate-local`, so that a test can empty or swap it.
