@@ -133,11 +133,14 @@ impl<'w> Way<'_, 'w> {
             return leg;
         }
         let Some(release) = self.release_of(next) else { return Leg::Stuck(Finding::NoWayThrough) };
-        let all_before = self.told(|minor| minor == self.cluster);
-        if next >= FIRST_WITHOUT_OLD_LOG && all_before && self.has_old_log() {
+        if next < FIRST_WITHOUT_OLD_LOG || !self.has_old_log() {
+            return Leg::Switch(release);
+        }
+        if self.told(|minor| minor == self.cluster) {
             return Leg::CutLogs(self.cluster.previous(), release);
         }
-        Leg::Switch(release)
+        // A newcomer that joined on the way was sent old entries. All go back to where the logs can be cut once more.
+        self.release_of(self.cluster).map_or(Leg::Stuck(Finding::NoWayThrough), Leg::Switch)
     }
 
     fn down(&self) -> Leg<'w> {

@@ -205,11 +205,8 @@ impl<'w> Draft<'w> {
                 entry.create = Some(volume.clone());
                 entry.node.clone_from(&pod.node);
                 entry.release.clone_from(&pod.release);
-                match (&start, &pod.release) {
-                    (Start::Seed, Some(release)) => self.ledger.oldest_log = Some(release.version.minor),
-                    // It is sent what the leader has in memory, cut or not.
-                    (Start::Join(_), _) => self.ledger.logs_cut = false,
-                    (Start::Seed | Start::Resume, _) => {}
+                if let (Start::Seed, Some(release)) = (&start, &pod.release) {
+                    self.ledger.oldest_log = Some(release.version.minor);
                 }
             }
             Start::Resume => {}

@@ -102,9 +102,7 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// can't read that form, if one is well. Such a member has been started on a cut log, while one that was not started since
 /// holds the old entries in memory, and would send them to the newcomer.
 pub fn lead_from_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    let clean = |peer: &Peer<'_>| {
-        peer.member.told().is_some_and(|told| told.version.minor >= FIRST_WITHOUT_OLD_LOG) && peer.member.runs_as_told()
-    };
+    let clean = runs_without_old_log;
     let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
     let leader = census.leader().filter(|leader| !clean(leader))?;
     if !course::wrote_old_log(&draft.ledger) || !(unstarted || census.missing_learners() > 0) {
@@ -112,6 +110,11 @@ pub fn lead_from_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> Option<Ste
     }
     let heir = census.heirs(leader).find(|heir| clean(heir))?;
     Some(Step::MoveLeader { from: leader.id, to: heir.id })
+}
+
+/// Whether it runs a minor that can't read the old form: it was started on a log that has none of it.
+fn runs_without_old_log(peer: &Peer<'_>) -> bool {
+    peer.member.told().is_some_and(|told| told.version.minor >= FIRST_WITHOUT_OLD_LOG) && peer.member.runs_as_told()
 }
 
 fn may_add(census: &Census<'_>) -> bool {
@@ -153,6 +156,8 @@ fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) 
     let may_have_it = may_have_it && (!has_run || member.refusal() == Some(Refusal::VolumeLost));
     match member.volume() {
         Volume::Blank(_) | Volume::Intact(_) if may_have_it && pod.ticket.as_ref() != Some(&ticket) => {
+            // It is sent what the leader holds in memory, cut or not.
+            draft.ledger.logs_cut &= census.leader().is_some_and(runs_without_old_log);
             draft.issue_ticket(member, ticket.start, volume);
         }
         Volume::Blank(_) | Volume::Intact(_) | Volume::Absent | Volume::Unfit | Volume::Going(_) | Volume::Lost(_) => {}

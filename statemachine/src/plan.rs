@@ -84,7 +84,7 @@ pub enum Step {
         ticket: Ticket,
     },
     /// Tell a pod to run another release: its image, and its ticket if it has one, in one write. The pod and its volumes
-    /// stay. Guard: the pod's UID, and that the pod was not changed since it was observed.
+    /// stay. Guard: the pod's UID, and that neither the pod nor the object was changed since they were observed.
     SwitchRelease {
         /// Of this serial.
         serial: Serial,
@@ -126,7 +126,7 @@ pub enum Step {
     EnableDowngrade(Minor),
     /// Take that back. Guard: etcd's own.
     CancelDowngrade,
-    /// Delete a pod, with grace. Guard: its UID, and that it was not changed since it was observed.
+    /// Delete a pod, with grace. Guard: its UID, and that neither it nor the object was changed since they were observed.
     DeletePod {
         /// Of this serial.
         serial: Serial,

@@ -1,5 +1,5 @@
-//! Brings what the members run, and their pods, up to date: one member at a time, the leader last. Never while anything
-//! else is going on.
+//! Brings what the members run, and their pods, up to date: one member at a time, from the highest serial down. Never while
+//! anything else is going on.
 
 use crate::{
     Finding, Leg, LookAgain, Overall, Release, Step, Storage,
@@ -24,9 +24,9 @@ enum Turn<'w> {
     Wait,
 }
 
-/// Takes the next step of a roll, once all is well: the followers from the highest serial down, then the leader, which
-/// hands over first. A pod that is out of date is replaced, and its next one runs the new release at once; any other is
-/// only told to run it.
+/// Takes the next step of a roll, once all is well: from the highest serial down, whoever leads, so that two operators who
+/// both think that they may act are at the same member. One that leads hands over first. A pod that is out of date is
+/// replaced, and its next one runs the new release at once; any other is only told to run it.
 pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) {
     for outdated in census.peers().filter(|peer| peer.member.outdated()) {
         draft.tell_of(outdated.member.serial, Finding::PodOutdated);
@@ -116,7 +116,7 @@ fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>
     let wants_release = |voter: &Peer<'_>| release.is_some_and(|release| voter.member.told() != Some(release));
     let wants_pod = |voter: &Peer<'_>| survives_its_pod && voter.member.outdated();
     let due = census.voters.iter().filter(|voter| wants_release(voter) || wants_pod(voter));
-    let Some(next) = due.max_by_key(|voter| (!census.leads(voter), voter.member.serial)) else { return };
+    let Some(next) = due.max_by_key(|voter| voter.member.serial) else { return };
     if !calm || !draft.is_idle() {
         draft.tell(Finding::RollWaits);
         draft.look(LookAgain::Soon);

@@ -1,4 +1,5 @@
-//! Changes of settings and of compute resources: one member after the other, the leader last, and the clients hardly notice.
+//! Changes of settings and of compute resources: one member after the other, a leader only once it has handed over, and
+//! the clients hardly notice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

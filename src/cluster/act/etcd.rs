@@ -63,9 +63,10 @@ impl Acting<'_> {
         self.client(leader.ok_or_else(|| Stop::Surprise("nobody leads".into()))?)
     }
 
-    /// Demands that nobody wrote the object since it was read: another operator may have added a learner and removed it
-    /// again, after which the member list is what it was when this plan was made, and the plan is not.
-    async fn object_is_untouched(&self) -> Result<(), Stop> {
+    /// Demands that nobody wrote the object since it was read. Another operator may have added a learner and removed it
+    /// again, after which the member list is what it was when this plan was made, and the plan is not; or it may be about
+    /// to stop another member.
+    pub(super) async fn object_is_untouched(&self) -> Result<(), Stop> {
         let now = self.actor.kube.get::<EtcdCluster>(self.cluster.namespace, self.cluster.name).await?;
         let version = now.and_then(|cluster| cluster.resource_version());
         if version.is_some() && version == self.version {

@@ -112,6 +112,7 @@ impl Acting<'_> {
     }
 
     pub(super) async fn delete_pod(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
+        self.object_is_untouched().await?;
         let still = Preconditions {
             uid: Some(uid.as_str().into()),
             resource_version: Some(self.pod(serial, uid)?.resource_version.clone()),

@@ -9,9 +9,7 @@ use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_etcd::{Access, Endpoint, Pool, Silence, Vitals};
-use quorate_statemachine::{
-    Alive, Link, MemberId, Millis, Minor, Overall, Role, Roster, Serial, Sight, Uid, Version,
-};
+use quorate_statemachine::{Alive, Link, MemberId, Millis, Minor, Overall, Role, Roster, Serial, Sight, Uid, Version};
 use tokio::time::{sleep, timeout};
 
 use super::facts::millis;

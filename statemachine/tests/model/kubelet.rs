@@ -85,7 +85,9 @@ impl State {
     /// The next thing that happens by itself at this seat; false if there is none.
     pub fn progress(&mut self, config: &Config, serial: u8) -> bool {
         let seat = self.seat(serial);
-        if seat.claim.is_some_and(|claim| claim.terminating) && seat.pod.is_none() {
+        // A pod that no node has taken keeps no claim (pvc_protection_controller.go, podUsesPVCForDeletion).
+        let keeps_claim = seat.pod.is_some_and(|pod| pod.stage != Stage::Unplaced);
+        if seat.claim.is_some_and(|claim| claim.terminating) && !keeps_claim {
             self.seat_mut(serial).claim = None;
             return true;
         }

@@ -7,6 +7,7 @@ mod check;
 mod config;
 mod etcd;
 mod faults;
+mod found;
 mod kubelet;
 mod observe;
 mod operator;
@@ -15,6 +16,8 @@ mod rest;
 mod state;
 mod story;
 mod versions;
+mod walk;
+mod walks;
 
 use std::time::Instant;
 

@@ -59,8 +59,7 @@ pub fn observe_on(config: &Config, state: &mut State, operator: usize, eyes: Eye
 impl Intent {
     /// Whether anything that is still to be done asks for the object to be as it was observed.
     fn is_bound_to_the_object(&self) -> bool {
-        let adds = |held: &Held| matches!(held.step, Step::AddLearner { .. });
-        self.ledger.is_some() || self.steps.iter().any(adds)
+        self.ledger.is_some() || self.steps.iter().any(|held| asks_for_the_object(&held.step))
     }
 }
 
@@ -91,6 +90,11 @@ fn conclude(config: &Config, state: &mut State, operator: usize, eyes: Eyes, gli
     intent.outrun &= intent.is_bound_to_the_object();
     state.operators[operator] = Operator::Acting(Arc::new(intent));
     true
+}
+
+/// Whether the step's guard asks for the object to be as it was observed.
+fn asks_for_the_object(step: &Step) -> bool {
+    matches!(step, Step::AddLearner { .. } | Step::DeletePod { .. } | Step::SwitchRelease { .. })
 }
 
 /// The serial whose pod the step's guard speaks of.
@@ -159,7 +163,11 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
         state.budget = intent.budget.take().unwrap_or(state.budget);
     } else if !intent.steps.is_empty() {
         let held = intent.steps.remove(0);
+        // Of two operators one may move the leadership to a member that the other is about to stop. It then hands over by
+        // itself, as etcd does when it is told to end.
+        let is_ours = |broken: &Broken| config.operators == 1 || *broken != Broken::LeaderStopped;
         let culprit = if intent.excused { None } else { blame(config, state, intent.wish, &held.step) };
+        let culprit = culprit.filter(is_ours);
         if perform(config, state, &mut intent, held, dying).is_err() {
             return;
         }
@@ -185,6 +193,9 @@ pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
 
 fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, dying: bool) -> Result<(), Denied> {
     let Held { step, stale } = held;
+    if intent.outrun && asks_for_the_object(&step) && config.mistake != Some(Mistake::LedgerUnread) {
+        return Err(Denied);
+    }
     match step {
         Step::CreateClaim(serial) => create_claim(state, intent, small(serial)),
         Step::CreatePod { serial, bind, birth, release } => {
@@ -214,9 +225,6 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
             state.version_step(&step)
         }
         Step::AddLearner { serial, expect } => {
-            if intent.outrun && config.mistake != Some(Mistake::LedgerUnread) {
-                return Err(Denied);
-            }
             expected(config, state, &expect)?;
             state.add_learner(small(serial))
         }

@@ -3,7 +3,7 @@
 //! ignores cycles, so it can't be used for this.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -24,13 +24,21 @@ use crate::{
 /// More rounds than any way to rest takes; one that takes more goes in circles.
 const ROUNDS: usize = 200;
 
-/// States from which rest was reached, by hash.
+/// What a run that came to rest has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    AsWished,
+    /// Only a human can help, and the plan knows it.
+    Waits,
+}
+
+/// States from which rest was reached, by hash, and which.
 #[derive(Debug, Default)]
-pub struct Calm(Mutex<HashSet<u64>>);
+pub struct Calm(Mutex<HashMap<u64, Rest>>);
 
 impl Calm {
-    /// Whether the cluster comes to rest from here. On failure says why, and how it went if there is an ear for it.
-    pub fn comes(&self, config: &Config, state: &State, told: Option<&mut Vec<String>>) -> Result<(), String> {
+    /// Which rest the cluster comes to from here. On failure says why, and how it went if there is an ear for it.
+    pub fn comes(&self, config: &Config, state: &State, told: Option<&mut Vec<String>>) -> Result<Rest, String> {
         let mut state = quiet(state);
         let mut trail = Vec::new();
         let known = told.is_none();
@@ -38,8 +46,8 @@ impl Calm {
         let told = told.unwrap_or(&mut sink);
         for _ in 0..ROUNDS {
             let mark = mark(&state);
-            if known && self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&mark) {
-                break;
+            if known && let Some(rest) = self.known(mark) {
+                return Ok(self.keep(trail, rest));
             }
             trail.push(mark);
             if round(config, &mut state, told)? {
@@ -49,15 +57,18 @@ impl Calm {
                 told.push("time goes by".to_owned());
                 continue;
             }
-            rests_well(config, &state)?;
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(&trail);
-            return Ok(());
+            return Ok(self.keep(trail, rests_well(config, &state)?));
         }
-        if trail.len() == ROUNDS {
-            return Err("it never comes to rest".to_owned());
-        }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(trail);
-        Ok(())
+        Err("it never comes to rest".to_owned())
+    }
+
+    fn known(&self, mark: u64) -> Option<Rest> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&mark).copied()
+    }
+
+    fn keep(&self, trail: Vec<u64>, rest: Rest) -> Rest {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(trail.into_iter().map(|mark| (mark, rest)));
+        rest
     }
 }
 
@@ -75,7 +86,8 @@ fn quiet(state: &State) -> State {
     state
 }
 
-fn mark(state: &State) -> u64 {
+/// Tells states apart, in little room.
+pub fn mark(state: &State) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
     hasher.finish()
@@ -113,9 +125,10 @@ fn round(config: &Config, state: &mut State, told: &mut Vec<String>) -> Result<b
 }
 
 /// Nothing moves any more: is this what was wished?
-fn rests_well(config: &Config, state: &State) -> Result<(), String> {
+pub fn rests_well(config: &Config, state: &State) -> Result<Rest, String> {
+    let as_wished = |()| Rest::AsWished;
     if state.over {
-        return over_well(config, state);
+        return over_well(config, state).map(as_wished);
     }
     let plan = consider(config, state, state, Eyes::Open);
     let wish = config.wish(state);
@@ -123,11 +136,11 @@ fn rests_well(config: &Config, state: &State) -> Result<(), String> {
         return Err(format!("it keeps trying in vain: {:?}", plan.steps));
     }
     match wish.life {
-        Life::Paused => Ok(()),
+        Life::Paused => Ok(Rest::AsWished),
         Life::Deleting => Err(format!("the deletion does not complete: {:?}", plan.findings)),
-        Life::Wanted if waits_rightly(config, state, &plan) => Ok(()),
-        Life::Wanted if wish.replicas == 0 => sleeps_well(state, &plan),
-        Life::Wanted => serves_well(config, state, &plan),
+        Life::Wanted if waits_rightly(config, state, &plan) => Ok(Rest::Waits),
+        Life::Wanted if wish.replicas == 0 => sleeps_well(state, &plan).map(as_wished),
+        Life::Wanted => serves_well(config, state, &plan).map(as_wished),
     }
 }
 

@@ -211,10 +211,10 @@ impl State {
         let live = seat.is(quorate_statemachine::Role::Voter) && seat.steady();
         if !live || self.voters() < 2 {
             None
-        } else if self.leader == Some(serial) {
-            Some(Broken::LeaderStopped)
         } else if self.steady_voters() < self.voters() || !self.all_replaced() {
             Some(Broken::StoppedBesideDown)
+        } else if self.leader == Some(serial) {
+            Some(Broken::LeaderStopped)
         } else {
             None
         }

@@ -9,10 +9,11 @@ fn outdated(voters: u8) -> Scene {
 }
 
 #[test]
-fn followers_from_the_highest_down_then_the_leader() {
+fn from_the_highest_down_whoever_leads() {
     let told = outdated(3).plan().does(["delete pod 2"]).phase(Phase::Restarting).tells(2, Finding::PodOutdated);
     told.looks(LookAgain::Soon);
-    outdated(3).led_by(2).plan().does(["delete pod 1"]);
+    outdated(3).led_by(2).plan().does(["move leader 2 to 0"]);
+    outdated(3).led_by(1).plan().does(["delete pod 2"]);
     cluster(3).outdated(0).outdated(1).plan().does(["delete pod 1"]);
     cluster(3).outdated(0).plan().does(["move leader 0 to 1"]);
     cluster(3).outdated(0).led_by(1).plan().does(["delete pod 0"]);
