@@ -195,7 +195,7 @@ fn names_and_ports(page: &mut String) {
     }
     let _ = write!(
         page,
-        "\nEach carries the labels `{}={}`, `{}=<name>`, `{}={}` and `{}=<name>`; the pod of a voter also `{}={}`.\n\n",
+        "\nEach carries the labels `{}={}`, `{}=<name>`, `{}={}` and `{}=<name>`; the pod of a voter also `{}={}` (`{}` until it serves).\n\n",
         names::LABEL_NAME,
         names::APP_NAME,
         names::LABEL_INSTANCE,
@@ -204,6 +204,7 @@ fn names_and_ports(page: &mut String) {
         names::LABEL_CLUSTER,
         names::LABEL_ROLE,
         names::ROLE_VOTER,
+        names::ROLE_RETURNING,
     );
 }
 

@@ -3,7 +3,9 @@
 
 use quorate_backup::ticket::Ticket as Written;
 use quorate_crds::{BackupStore, ContinuousBackup, Reason};
-use quorate_statemachine::{Image, Minor, NodeName, Phase, Release, Serial, Start, Step, Ticket, Uid, Version};
+use quorate_statemachine::{
+    Bind, Birth, Image, Minor, NodeName, Phase, Release, Role, Serial, Start, Step, Ticket, Uid, Version,
+};
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
@@ -13,6 +15,7 @@ use super::tests::{CLUSTER, act};
 use crate::fake_api::FakeApi;
 
 const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
+const CLAIM: &str = "/api/v1/namespaces/ns/persistentvolumeclaims/db-1";
 const SERIAL: Serial = Serial(1);
 
 fn release(version: Version, tag: &str) -> Release {
@@ -81,6 +84,36 @@ async fn a_pod_that_somebody_else_changed_is_not_switched() {
     let (acted, written) = does(&api, &observed, switch(&release(Version::new(7, 3), "v3.7.3"))).await;
     assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
     assert_eq!((written, &api.object(POD)["spec"]), (Vec::new(), &pod["spec"]));
+}
+
+/// Another operator may be about to stop another member: it writes that down first.
+#[tokio::test]
+async fn nobody_is_stopped_once_somebody_wrote_the_object() {
+    let delete = Step::DeletePod { serial: SERIAL, pod: Uid::new("pod-1") };
+    for step in [switch(&release(Version::new(7, 3), "v3.7.3")), delete] {
+        let (api, observed) = cluster();
+        assert!(does(&api, &observed, step.clone()).await.0.stop.is_none());
+        let (api, observed) = cluster();
+        let (object, pod) = (api.object(CLUSTER), api.object(POD));
+        api.put(CLUSTER, object);
+        let (acted, written) = does(&api, &observed, step).await;
+        assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
+        assert_eq!((written, api.object(POD)), (Vec::new(), pod));
+    }
+}
+
+#[tokio::test]
+async fn a_voters_new_pod_has_the_budgets_label_from_birth() {
+    for (role, label) in [(Role::Voter, json!("returning-voter")), (Role::Learner, Value::Null)] {
+        let (api, observed) = cluster();
+        api.remove(POD);
+        api.put(CLAIM, json!({ "metadata": { "name": "db-1", "uid": "claim-1" } }));
+        let (bind, release) = (Bind::Claim(Uid::new("claim-1")), release(Version::new(6, 16), "v3.6.16"));
+        let step = Step::CreatePod { serial: SERIAL, bind, birth: Birth::Resuming(role), release };
+        let (acted, written) = does(&api, &observed, step).await;
+        assert!(acted.stop.is_none() && written.len() == 1, "{:?} {written:?}", acted.stop);
+        assert_eq!(api.object(POD)["metadata"]["labels"]["quorate.dev/role"], label);
+    }
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use quorate_backup::launch;
 use quorate_crds::{EtcdClusterStatus, LocalBackup, Reason, Restore as Asked};
 use quorate_statemachine::{
-    Bind, Birth, Entry, Freshness, Ledger, Membership, Memory, Origin, Phase, Plan, Readiness, Restore, Seeding,
-    Serial, Sight, Step, Uid, plan,
+    Bind, Birth, Entry, Freshness, Ledger, Membership, Memory, Origin, Phase, Plan, Readiness, Restore, RoleLabel,
+    Seeding, Serial, Sight, Step, Uid, plan,
 };
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ fn restoring(backup: Backup, sight: Option<Sight>) -> Observed {
         (Some(sight), Some(pod)) => {
             pod.ticket = None;
             pod.restores = true;
-            pod.labelled_voter = false;
+            pod.label = RoleLabel::Absent;
             pod.sight = sight;
         }
         (Some(_) | None, _) => seat.pod = None,

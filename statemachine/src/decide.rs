@@ -1,7 +1,7 @@
 //! The driver: which job is due, in which order. Each job is told in a file of its own.
 
 use crate::{
-    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seat, Seeding, Serial, Step, World,
+    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, RoleLabel, Seat, Seeding, Serial, Step, World,
     census::{Census, Heard},
     course, cure, delete,
     draft::Draft,
@@ -169,15 +169,19 @@ fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
         }
         // The kubelet asks a pod's readiness anew when the pod changes (prober_manager.go, UpdatePodStatus): a label that
         // comes when the voter serves spares it the rest of a probe's second.
-        let labelled = votes && (pod.labelled_voter || peer.member.well());
-        if pod.labelled_voter != labelled {
-            draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: labelled });
+        let label = match (votes, pod.label) {
+            (false, _) => RoleLabel::Absent,
+            (true, _) if peer.member.well() => RoleLabel::Voter,
+            (true, as_it_is) => as_it_is,
+        };
+        if pod.label != label {
+            draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: votes });
         }
     }
     // One that is being promoted counts before it votes, one that left as long as its pod would be counted.
     let still_labelled = leave::strays(draft, census)
         .iter()
-        .filter(|stray| stray.pod.is_some_and(|pod| pod.labelled_voter && !pod.terminating))
+        .filter(|stray| stray.pod.is_some_and(|pod| pod.label != RoleLabel::Absent && !pod.terminating))
         .count();
     let counted = census.voters.len() + draft.promotions() + still_labelled;
     // Of two none can be spared: one of them is no quorum.

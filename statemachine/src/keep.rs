@@ -1,7 +1,7 @@
 //! Keeps the pod of a serial there and fit for what it has to do. Never touches the member list, never another volume.
 
 use crate::{
-    Bind, Birth, LookAgain, Start, cure,
+    Bind, Birth, LookAgain, Role, Standing, Start, cure,
     draft::Draft,
     member::{Ground, Member, Volume},
     report,
@@ -11,7 +11,10 @@ use crate::{
 pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
     report::troubles(draft, member);
     draft.remember(member);
-    let birth = if member.started { Birth::Resuming } else { Birth::Waiting };
+    let votes =
+        draft.ledger.members.get(&member.serial).is_some_and(|entry| matches!(entry.standing, Standing::Voter(_)));
+    let role = if votes { Role::Voter } else { Role::Learner };
+    let birth = if member.started { Birth::Resuming(role) } else { Birth::Waiting };
     let Some(pod) = member.pod else { return revive(draft, member, birth) };
     if !member.well() && member.is_settling() {
         draft.look(LookAgain::Soon);

@@ -48,6 +48,6 @@ pub use version::{
 };
 pub use world::{
     Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
-    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, Roster,
-    Saved, Seat, Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
+    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role,
+    RoleLabel, Roster, Saved, Seat, Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

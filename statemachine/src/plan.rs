@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Ledger, MemberId, Minor, NodeName, Release, Roster, Serial, Ticket, Uid};
+use crate::{Ledger, MemberId, Minor, NodeName, Release, Role, Roster, Serial, Ticket, Uid};
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -206,8 +206,8 @@ pub enum Birth {
     Waiting,
     /// It restores a backup onto its volume; then its launcher waits for a ticket. Never after a seed was chosen.
     Restoring,
-    /// It has a ticket to resume from the start.
-    Resuming,
+    /// It has a ticket to resume from the start, and that of a voter a label by which the budget counts it.
+    Resuming(Role),
 }
 
 /// What there is to tell. The operator has a reason and a sentence for each.

@@ -274,8 +274,8 @@ pub struct Pod {
     pub release: Option<Release>,
     /// It was told to run another image, and the container of the old one is not gone yet.
     pub switching: bool,
-    /// It carries the voter's label.
-    pub labelled_voter: bool,
+    /// What its label says of its member.
+    pub label: RoleLabel,
     /// The kubelet says it is ready.
     pub ready: bool,
     /// What answers on its metrics port.
@@ -306,6 +306,19 @@ pub enum PodStage {
     Running,
     /// All its containers ended and will not be started again (evicted, node shut down).
     Finished,
+}
+
+/// What a pod's label says of its member's role: whether the disruption budget counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RoleLabel {
+    /// Nothing: a learner, or nobody yet.
+    #[default]
+    Absent,
+    /// It was made for a voter, which has not been seen to serve in it. The budget counts it all the same, as it may serve
+    /// before anybody has looked.
+    Returning,
+    /// A voter.
+    Voter,
 }
 
 /// What keeps a pod from running.

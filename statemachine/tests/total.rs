@@ -90,7 +90,7 @@ fn create_pod(serial: u32, volume: u32) -> Step {
     Step::CreatePod {
         serial: Serial(serial),
         bind: Bind::Claim(claim_uid(volume)),
-        birth: Birth::Resuming,
+        birth: Birth::Resuming(Role::Voter),
         release: release(USUAL),
     }
 }

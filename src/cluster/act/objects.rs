@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
-use quorate_statemachine::{Birth, Life, Membership, Release, Serial, Sight, Start, Ticket, Uid, Version};
+use quorate_statemachine::{Birth, Life, Membership, Release, Role, Serial, Sight, Start, Ticket, Uid, Version};
 use serde_json::json;
 
 use super::{Acting, Stop};
@@ -42,13 +42,17 @@ impl Acting<'_> {
         release: &Release,
     ) -> Result<(), Stop> {
         let sealed = match (birth, claim) {
-            (Birth::Resuming, Some(claim)) => Some(self.seal(serial, claim, release.version, &Begin::Resume)?),
-            (Birth::Resuming, None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
+            (Birth::Resuming(_), Some(claim)) => Some(self.seal(serial, claim, release.version, &Begin::Resume)?),
+            (Birth::Resuming(_), None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
             (Birth::Waiting | Birth::Restoring, _) => None,
         };
         let volume = claim.map_or(Volume::Ephemeral, Volume::Claim);
         let agent = (&self.actor.agent, self.observed.delivery);
         let mut pod = render::pod(&self.cluster, serial, release, agent, volume, sealed.as_ref());
+        if birth == Birth::Resuming(Role::Voter) {
+            let label = (names::LABEL_ROLE.to_owned(), names::ROLE_RETURNING.to_owned());
+            pod.metadata.labels.get_or_insert_default().extend([label]);
+        }
         if birth == Birth::Restoring {
             let Some(Backup::Ready(source)) = &self.observed.backup else {
                 return Err(Stop::Surprise(format!("there is no backup to restore for {serial}")));

@@ -11,9 +11,9 @@ use quorate_crds::EtcdClusterSpec;
 use quorate_crds::names::{
     ANNOTATION_RESIZE_REFUSED, ANNOTATION_RESOURCES, ANNOTATION_SCHEDULING, ANNOTATION_SETTINGS,
     ANNOTATION_SWITCHED_FROM, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE, ANNOTATION_VERSION,
-    LABEL_ROLE, ROLE_VOTER,
+    LABEL_ROLE, ROLE_RETURNING, ROLE_VOTER,
 };
-use quorate_statemachine::{Image, Millis, NodeName, PodStage, Release, TemplateHash, Uid, Version};
+use quorate_statemachine::{Image, Millis, NodeName, PodStage, Release, RoleLabel, TemplateHash, Uid, Version};
 
 use super::cache::Key;
 use super::facts::millis;
@@ -110,10 +110,19 @@ pub struct PodFacts {
     pub resize_refused: Option<TemplateHash>,
     /// Its node has no room for the compute resources that it was given, in the kubelet's words.
     pub resize_pending: Option<String>,
-    /// It carries the voter's label.
-    pub labelled_voter: bool,
+    /// What its label says of its member.
+    pub label: RoleLabel,
     /// The kubelet says it is ready.
     pub ready: bool,
+}
+
+/// What the value of the role's label says.
+fn label_of(role: Option<&str>) -> RoleLabel {
+    match role {
+        Some(ROLE_VOTER) => RoleLabel::Voter,
+        Some(ROLE_RETURNING) => RoleLabel::Returning,
+        Some(_) | None => RoleLabel::Absent,
+    }
 }
 
 impl PodFacts {
@@ -150,7 +159,7 @@ impl PodFacts {
             resize_refused: hash(ANNOTATION_RESIZE_REFUSED),
             resize_pending: condition(RESIZE_PENDING).map(|told| told.message.clone().unwrap_or_default()),
             ticket,
-            labelled_voter: pod.labels().get(LABEL_ROLE).is_some_and(|role| role == ROLE_VOTER),
+            label: label_of(pod.labels().get(LABEL_ROLE).map(String::as_str)),
             ready: condition("Ready").is_some(),
             uid,
         })

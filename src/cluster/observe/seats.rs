@@ -65,7 +65,7 @@ fn pod(facts: &PodFacts, seen: Option<&Seen>, said: &Said, cluster: &EtcdCluster
         resources,
         resize_refused,
         resize_pending,
-        labelled_voter,
+        label,
         ready,
     } = facts;
     let resize = match (resize_refused, resize_pending) {
@@ -92,7 +92,7 @@ fn pod(facts: &PodFacts, seen: Option<&Seen>, said: &Said, cluster: &EtcdCluster
         resize,
         release: release.clone(),
         switching: *switching,
-        labelled_voter: *labelled_voter,
+        label: *label,
         ready: *ready,
         sight: seen.map_or(Sight::Unknown, |seen| seen.sight.clone()),
         heard: seen.map(|seen| seen.heard).unwrap_or_default(),

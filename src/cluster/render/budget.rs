@@ -1,10 +1,11 @@
 //! The PodDisruptionBudget: how many voters an eviction has to leave. Which number is right is the plan's business.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::{
     api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
+        util::intstr::IntOrString,
+    },
 };
 use quorate_crds::names;
 
@@ -13,14 +14,20 @@ use super::Cluster;
 /// The budget that leaves at least `min_available` voters. A number, not a share: `maxUnavailable` is counted from the
 /// wished replicas, and in the middle of a scale-down from five to three it let a drain evict three of five.
 pub fn budget(cluster: &Cluster<'_>, min_available: u8) -> PodDisruptionBudget {
-    let mut voters: BTreeMap<_, _> = cluster.selector();
-    voters.insert(names::LABEL_ROLE.to_owned(), names::ROLE_VOTER.to_owned());
+    let voters = LabelSelectorRequirement {
+        key: names::LABEL_ROLE.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![names::ROLE_RETURNING.to_owned(), names::ROLE_VOTER.to_owned()]),
+    };
     PodDisruptionBudget {
         metadata: cluster.owned(cluster.name.to_owned()),
         spec: Some(PodDisruptionBudgetSpec {
             min_available: Some(IntOrString::Int(i32::from(min_available))),
             max_unavailable: None,
-            selector: Some(LabelSelector { match_labels: Some(voters), match_expressions: None }),
+            selector: Some(LabelSelector {
+                match_labels: Some(cluster.selector()),
+                match_expressions: Some(vec![voters]),
+            }),
             // A voter that is not ready is evicted only while enough others are: it may hold what a quorum needs.
             unhealthy_pod_eviction_policy: Some("IfHealthyBudget".into()),
         }),
@@ -43,7 +50,10 @@ mod tests {
             budget["spec"],
             json!({
                 "minAvailable": 2,
-                "selector": {"matchLabels": {"app.kubernetes.io/name": "etcd", "quorate.dev/cluster": "db", "quorate.dev/role": "voter"}},
+                "selector": {
+                    "matchLabels": {"app.kubernetes.io/name": "etcd", "quorate.dev/cluster": "db"},
+                    "matchExpressions": [{"key": "quorate.dev/role", "operator": "In", "values": ["returning-voter", "voter"]}],
+                },
                 "unhealthyPodEvictionPolicy": "IfHealthyBudget",
             })
         );

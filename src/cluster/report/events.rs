@@ -37,7 +37,7 @@ fn of_step(cluster: &EtcdCluster, step: &Step) -> Option<News> {
             }
             Start::Join(_) | Start::Resume => None,
         },
-        Step::CreatePod { serial, birth: Birth::Resuming, .. } => news(
+        Step::CreatePod { serial, birth: Birth::Resuming(_), .. } => news(
             Reason::PodCreated,
             Some(*serial),
             format!("The pod of {} was created again on its volume.", name(*serial)),

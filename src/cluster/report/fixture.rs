@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec};
 use quorate_statemachine::{
     Alive, ClusterId, Entry, Freshness, Ledger, Life, Listed, MemberId, MemberList, Membership, Memory, Millis,
-    NodeName, NodeSight, Overall, Pod, PodStage, Release, Resize, Retention, Role, Seat, Seeding, Serial, Sight,
-    Standing, Storage, Ticket, Uid, Wish, World,
+    NodeName, NodeSight, Overall, Pod, PodStage, Release, Resize, Retention, Role, RoleLabel, Seat, Seeding, Serial,
+    Sight, Standing, Storage, Ticket, Uid, Wish, World,
 };
 
 use crate::cluster::observe::archive::Archives;
@@ -71,7 +71,7 @@ fn pod(serial: Serial, sight: Sight) -> Pod {
         resize: Resize::Settled,
         release: Some(release()),
         switching: false,
-        labelled_voter: true,
+        label: RoleLabel::Voter,
         ready: true,
         sight,
         heard: Millis(1),
@@ -101,7 +101,7 @@ fn facts(pod: &Pod) -> PodFacts {
         resources: pod.resources,
         resize_refused: None,
         resize_pending: None,
-        labelled_voter: pod.labelled_voter,
+        label: pod.label,
         ready: pod.ready,
     }
 }

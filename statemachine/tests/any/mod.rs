@@ -8,8 +8,8 @@ use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
     Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
     Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness,
-    Refusal, Release, Resize, Restore, Retention, Role, STOPS, Saved, Seat, Seeding, Serial, Sight, Standing, Start,
-    Storage, TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
+    Refusal, Release, Resize, Restore, Retention, Role, RoleLabel, STOPS, Saved, Seat, Seeding, Serial, Sight,
+    Standing, Start, Storage, TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
 };
 
 use crate::scene::{self, NOW, Scene, cluster, founding, node, seeding};
@@ -247,14 +247,15 @@ fn pod() -> impl Strategy<Value = Pod> {
         Trouble::ContainerFailing,
         Trouble::ContainerKilled,
     ]);
+    let label = select(vec![RoleLabel::Absent, RoleLabel::Returning, RoleLabel::Voter]);
     let what = (uid(), instant(), option::of(node_name()), stage, prop::bool::weighted(0.2));
-    let says = (option::weighted(0.2, trouble), sight(), instant(), any::<bool>(), any::<bool>());
+    let says = (option::weighted(0.2, trouble), sight(), instant(), label, any::<bool>());
     let made = (uid(), option::of(ticket()), instant(), 0..2_u64, prop::bool::weighted(0.3));
     let resize = select(vec![Resize::Settled, Resize::Settled, Resize::NoRoom, Resize::Refused]);
     let runs = (0..2_u64, resize, option::weighted(0.9, release()), prop::bool::weighted(0.2));
     (what, says, made, runs).prop_map(|(what, says, made, (resources, resize, release, switching))| {
         let (uid, created, node, stage, terminating) = what;
-        let (trouble, sight, heard, labelled_voter, ready) = says;
+        let (trouble, sight, heard, label, ready) = says;
         let (volume, ticket, ticket_since, template, restores) = made;
         let template = TemplateHash(template);
         Pod {
@@ -273,7 +274,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             resize,
             release,
             switching,
-            labelled_voter,
+            label,
             ready,
             sight,
             heard,
@@ -368,7 +369,8 @@ fn event() -> impl Strategy<Value = Event> {
         Scene::not_listed,
         Scene::not_in_ledger,
         Scene::led_by,
-        |scene, serial| scene.pod(serial, |pod| pod.labelled_voter = !pod.labelled_voter),
+        |scene, serial| scene.pod(serial, |pod| pod.label = RoleLabel::Absent),
+        |scene, serial| scene.pod(serial, |pod| pod.label = RoleLabel::Returning),
         |scene, _| scene.unknown(),
         |scene, serial| scene.refused(serial, Refusal::VolumeLost),
         |scene, serial| scene.refused(serial, Refusal::VolumeForeign),

@@ -239,7 +239,7 @@ fn resumed_on_its_own_volume(world: &World, plan: &Plan) -> Result<(), String> {
     let after = ledger_after(world, plan);
     for step in &plan.steps {
         let Step::CreatePod { serial, bind, birth, release: _ } = step else { continue };
-        let resume = *birth == Birth::Resuming;
+        let resume = matches!(birth, Birth::Resuming(_));
         let create = after.members.get(serial).and_then(|entry| entry.create.as_ref());
         let claim = world.seats.get(serial).and_then(|seat| seat.claim.as_ref());
         match bind {

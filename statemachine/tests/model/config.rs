@@ -214,7 +214,7 @@ impl Config {
             template: 0,
             release: self.runs,
             runs: self.runs,
-            labelled: true,
+            label: quorate_statemachine::RoleLabel::Voter,
             process: Process::Etcd,
             scratch,
         };

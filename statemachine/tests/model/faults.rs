@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quorate_statemachine::{Ledger, Memory, Role, Seeding};
+use quorate_statemachine::{Ledger, Memory, Role, RoleLabel, Seeding};
 
 use crate::{
     config::{Config, Volumes},
@@ -304,10 +304,10 @@ fn evict(state: &mut State, serial: u8) -> bool {
     let quorate = state.has_quorum();
     let counted = |serial: &u8| {
         let seat = state.seat(*serial);
-        quorate && seat.steady() && seat.pod.is_some_and(|pod| pod.labelled)
+        quorate && seat.steady() && seat.pod.is_some_and(|pod| pod.label != RoleLabel::Absent)
     };
     let ready = state.serials().filter(counted).count();
-    if pod.labelled && (!counted(&serial) || ready <= usize::from(state.budget)) {
+    if pod.label != RoleLabel::Absent && (!counted(&serial) || ready <= usize::from(state.budget)) {
         return false;
     }
     let (steady, voter) = (state.steady_voters(), state.seat(serial).is(Role::Voter));

@@ -85,8 +85,10 @@ impl State {
     /// The next thing that happens by itself at this seat; false if there is none.
     pub fn progress(&mut self, config: &Config, serial: u8) -> bool {
         let seat = self.seat(serial);
-        // A pod that no node has taken keeps no claim (pvc_protection_controller.go, podUsesPVCForDeletion).
-        let keeps_claim = seat.pod.is_some_and(|pod| pod.stage != Stage::Unplaced);
+        // A pod that no node has taken keeps no claim (pvc_protection_controller.go, podUsesPVCForDeletion). Here one that is
+        // to restore does: if the claim that a user deletes under it is made anew by a second operator, whose plan is older,
+        // it restores onto that one under the first one's name, and a human has to empty it.
+        let keeps_claim = seat.pod.is_some_and(|pod| pod.stage != Stage::Unplaced || pod.restores);
         if seat.claim.is_some_and(|claim| claim.terminating) && !keeps_claim {
             self.seat_mut(serial).claim = None;
             return true;

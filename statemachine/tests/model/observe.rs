@@ -151,7 +151,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
         resize: Resize::Settled,
         release: Some(release(pod.release)),
         switching: pod.runs != pod.release,
-        labelled_voter: pod.labelled,
+        label: pod.label,
         ready: seat.alive() && state.has_quorum() && seat.member.is_some(),
         sight,
         heard: since(pod.age),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use quorate_statemachine::{
-    Bind, Birth, Freshness, Life, Memory, Plan, Release, Retention, Role, Roster, Step, Storage,
+    Bind, Birth, Freshness, Life, Memory, Plan, Release, Retention, Role, RoleLabel, Roster, Step, Storage,
 };
 
 use crate::{
@@ -212,7 +212,7 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
         }
         Step::LabelPod { serial, voter, .. } if !stale => {
             let pod = state.seat_mut(small(serial)).pod.as_mut().ok_or(Denied)?;
-            pod.labelled = voter;
+            pod.label = if voter { RoleLabel::Voter } else { RoleLabel::Absent };
             Ok(())
         }
         Step::SwitchRelease { serial, release, .. } if !stale => state.switch(small(serial), &release),
@@ -298,7 +298,8 @@ fn create_pod(
     }
     seat.pods_made += u8::from(*bind == Bind::Ephemeral);
     let resume = Ticket { start: Start::Resume, volume: made.1, age: Age::New };
-    let ticket = (birth == Birth::Resuming).then_some(resume);
+    let ticket = matches!(birth, Birth::Resuming(_)).then_some(resume);
+    let returning = birth == Birth::Resuming(Role::Voter);
     let release = minor_of(release);
     seat.pod = Some(Pod {
         made: made.0,
@@ -311,7 +312,7 @@ fn create_pod(
         template: u8::try_from(template.0).unwrap_or(u8::MAX),
         release,
         runs: release,
-        labelled: false,
+        label: if returning { RoleLabel::Returning } else { RoleLabel::Absent },
         process: Process::Off,
         scratch: Data::Empty,
     });

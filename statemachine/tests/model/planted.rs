@@ -253,7 +253,12 @@ fn start_elsewhere(world: &World) -> Option<Vec<Step>> {
             (None, Some(claim)) if entry.node.as_ref().is_some_and(cut) => {
                 let bind = Bind::Claim(claim.uid.clone());
                 let release = world.wish.release.clone();
-                return Some(vec![Step::CreatePod { serial: *serial, bind, birth: Birth::Resuming, release }]);
+                return Some(vec![Step::CreatePod {
+                    serial: *serial,
+                    bind,
+                    birth: Birth::Resuming(Role::Voter),
+                    release,
+                }]);
             }
             (Some(_) | None, _) => {}
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use quorate_statemachine::{
-    Finding, Ledger, Life, Memory, Phase, Plan, Retention, Role, Seeding, Storage, TemplateHash,
+    Finding, Ledger, Life, Memory, Phase, Plan, Retention, Role, RoleLabel, Seeding, Storage, TemplateHash,
 };
 
 use crate::{
@@ -221,7 +221,7 @@ fn sleeps_well(state: &State, plan: &Plan) -> Result<(), String> {
 fn serves_well(config: &Config, state: &State, plan: &Plan) -> Result<(), String> {
     let wish = config.wish(state);
     let voters = state.voters();
-    let current = |pod: Pod| TemplateHash(u64::from(pod.template)) == wish.template && pod.labelled;
+    let current = |pod: Pod| TemplateHash(u64::from(pod.template)) == wish.template && pod.label == RoleLabel::Voter;
     let minor = minor_of(&wish.release);
     if !state.has_arrived(minor) {
         return Err(format!("3.{minor} is wished, and there is {:?}", state.versions));

@@ -139,7 +139,7 @@ pub struct Pod {
     pub release: u8,
     /// The minor that its container was made of.
     pub runs: u8,
-    pub labelled: bool,
+    pub label: quorate_statemachine::RoleLabel,
     pub process: Process,
     /// Its emptyDir, with ephemeral storage.
     pub scratch: Data,

@@ -1,7 +1,7 @@
 //! From nothing to a seed that serves.
 
 use quorate_statemachine::{
-    Finding, LookAgain, Millis, Phase, Refusal, Seeding, Serial, Sight, Standing, Start, Ticket, Version,
+    Finding, LookAgain, Millis, Phase, Refusal, RoleLabel, Seeding, Serial, Sight, Standing, Start, Ticket, Version,
 };
 
 use crate::scene::{CLUSTER, claim_uid, cluster, founding, id, node, release, seeding, wished};
@@ -110,7 +110,7 @@ fn a_seed_whose_claim_is_going_is_brought_to_serve_all_the_same() {
 fn the_seed_that_serves_is_the_cluster() {
     let served = cluster(1).ledger(|ledger| ledger.seeding = Seeding::Begun(Serial(0)));
     let served = served.entry(0, |entry| entry.standing = Standing::Spare).ticket(0, Start::Seed);
-    let served = served.pod(0, |pod| pod.labelled_voter = false);
+    let served = served.pod(0, |pod| pod.label = RoleLabel::Absent);
     // Its ticket to create was used: a container that restarts on an emptied volume must not start with nothing.
     let told = served.plan().does(["ticket 0: resume on claim-0", "label 0"]).phase(Phase::Running).budget(0);
     assert_eq!(told.ledger().seeding, Seeding::Done(CLUSTER));

@@ -1,7 +1,7 @@
 //! Learners: added, started in turn, given up.
 
 use quorate_statemachine::{
-    Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, STOPS, Serial, Standing, Start,
+    Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, RoleLabel, STOPS, Serial, Standing, Start,
 };
 
 use crate::scene::{NOW, Scene, USUAL, claim_uid, cluster, id, ids, release};
@@ -223,13 +223,13 @@ fn a_used_ticket_to_create_is_taken_back() {
 
 #[test]
 fn a_voter_is_labelled_only_once_it_serves() {
-    cluster(3).unheard(2).pod(2, |pod| pod.labelled_voter = false).plan().never("label 2");
+    cluster(3).unheard(2).pod(2, |pod| pod.label = RoleLabel::Absent).plan().never("label 2");
     cluster(3).unheard(2).plan().never("unlabel 2");
 }
 
 #[test]
 fn a_promoted_member_is_labelled() {
-    cluster(3).pod(2, |pod| pod.labelled_voter = false).plan().does(["label 2"]).budget(2);
+    cluster(3).pod(2, |pod| pod.label = RoleLabel::Absent).plan().does(["label 2"]).budget(2);
     let demoted = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
     demoted.pod(2, |pod| pod.created = Millis(NOW.0)).plan().also_does("unlabel 2");
 }

@@ -1,6 +1,6 @@
 //! Outdated pods, brought up to date one at a time.
 
-use quorate_statemachine::{Finding, LookAgain, NodeSight, Phase};
+use quorate_statemachine::{Finding, LookAgain, NodeSight, Phase, RoleLabel};
 
 use crate::scene::{NOW, Scene, cluster, node};
 
@@ -36,7 +36,7 @@ fn not_while_anything_else_goes_on() {
     outdated(3).wish(5).plan().never("delete");
     outdated(3).wish(1).plan().does(["remove 2"]);
     outdated(2).wish(3).learner(2).plan().never("delete");
-    outdated(3).pod(2, |pod| pod.labelled_voter = false).plan().does(["label 2"]);
+    outdated(3).pod(2, |pod| pod.label = RoleLabel::Absent).plan().does(["label 2"]);
     outdated(3).unheard(1).plan().never("delete").tells(1, Finding::PodOutdated);
 }
 

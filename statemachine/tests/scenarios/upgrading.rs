@@ -1,7 +1,7 @@
 //! Versions going up, one minor a step; and back, while the old one still runs somewhere.
 
 use quorate_statemachine::{
-    Bind, Birth, Failed, Finding, Image, LookAgain, Minor, Outcome, Phase, Refusal, Release, Saved, Serial, Step,
+    Bind, Birth, Failed, Finding, Image, LookAgain, Minor, Outcome, Phase, Refusal, Release, Role, Saved, Serial, Step,
     Trouble, Version,
 };
 
@@ -415,7 +415,7 @@ fn the_version_of_a_new_pod_is_what_its_member_ran() {
     let expected = Step::CreatePod {
         serial: Serial(2),
         bind: Bind::Claim(crate::scene::claim_uid(2)),
-        birth: Birth::Resuming,
+        birth: Birth::Resuming(Role::Voter),
         release: release(USUAL),
     };
     assert_eq!(step.first(), Some(&expected));

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorate_statemachine::{
     Alive, Claim, ClusterId, Entry, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
     Membership, Memory, Millis, NodeName, NodeSight, Origin, Overall, Pod, PodStage, Readiness, Refusal, Release,
-    Resize, Restore, Retention, Role, Roster, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage,
+    Resize, Restore, Retention, Role, RoleLabel, Roster, STOPS, Seat, Seeding, Serial, Sight, Standing, Start, Storage,
     TemplateHash, Ticket, Trouble, Uid, Version, Wish, World,
 };
 
@@ -188,7 +188,7 @@ impl Scene {
         scene.entry(serial, |entry| entry.standing = Standing::Voter(id(serial))).pod(serial, |pod| {
             pod.ticket = Some(Ticket { start: Start::Resume, volume, version: Some(USUAL) });
             pod.ticket_since = pod.created;
-            pod.labelled_voter = true;
+            pod.label = RoleLabel::Voter;
             pod.ready = true;
         })
     }
@@ -230,7 +230,7 @@ fn pod(serial: u32, volume: Uid) -> Pod {
         resize: Resize::Settled,
         release: Some(release(USUAL)),
         switching: false,
-        labelled_voter: false,
+        label: RoleLabel::Absent,
         ready: false,
         sight: Sight::Waiting,
         heard: Millis(NOW.0 - LONG_AGO),

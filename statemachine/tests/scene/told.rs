@@ -125,7 +125,7 @@ impl Told {
                 let verb = match birth {
                     Birth::Waiting => "pod",
                     Birth::Restoring => "restore",
-                    Birth::Resuming => "resume",
+                    Birth::Resuming(_) => "resume",
                 };
                 let what = if release.version == USUAL { String::new() } else { format!(" as {}", release.version) };
                 match bind {
