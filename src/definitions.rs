@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::wait::{await_condition, conditions};
+use kube::runtime::wait::{Condition as _, conditions};
 use kube::{Api, Client, ResourceExt};
 use quorate_crds::manifest;
 use quorate_crds::names::FIELD_MANAGER;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long one call may take; at the start there is nothing to hold up.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long a definition may take until it is served.
 const ESTABLISH_DEADLINE: Duration = Duration::from_secs(30);
+/// How often it is asked whether it is.
+const ESTABLISH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Why the operator can't start on this definition.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +46,8 @@ pub enum Error {
     #[error("failed to compare a definition")]
     Compare(#[from] serde_json::Error),
     /// It was not served in time.
-    #[error("failed to see a definition served")]
-    NotServed(#[source] Option<Box<kube::runtime::wait::Error>>),
+    #[error("failed to see the definition {0} served")]
+    NotServed(String),
 }
 
 /// Makes sure that EtcdClusters and EtcdBackups are served as this operator knows them.
@@ -76,11 +78,16 @@ async fn ensure_one(client: &Client, wished: CustomResourceDefinition) -> Result
         }
         Err(error) => return Err(error),
     }
-    match timeout(ESTABLISH_DEADLINE, await_condition(api, &name, conditions::is_crd_established())).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Error::NotServed(Some(Box::new(error)))),
-        Err(_) => Err(Error::NotServed(None)),
+    timeout(ESTABLISH_DEADLINE, until_served(&api, &name)).await.unwrap_or(Err(Error::NotServed(name)))
+}
+
+/// Asks again and again: a watch would need two rights more.
+async fn until_served(api: &Api<CustomResourceDefinition>, name: &str) -> Result<(), Error> {
+    let served = conditions::is_crd_established();
+    while !served.matches_object(within("read", api.get_opt(name)).await?.as_ref()) {
+        sleep(ESTABLISH_INTERVAL).await;
     }
+    Ok(())
 }
 
 async fn within<T>(verb: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
