@@ -214,7 +214,9 @@ impl Election {
             Some(seen) if seen.version == version => seen.since,
             _ => now,
         };
-        // Where there never was one, nobody leads; and as long as we do, nobody else does.
+        // As long as we lead, nobody else does. Who has never seen one takes it that there never was one: to wait here too
+        // would hold up each first start by 15 s. A Lease that is deleted and a process that starts before its holder has
+        // looked again make two leaders for some seconds; every write is guarded for that.
         let verdict = if lease.is_none() && (self.seen.is_none() || self.claim.borrow().is_some_and(Term::lasts)) {
             Verdict::Create
         } else {
@@ -231,6 +233,8 @@ impl Election {
             Ok(_) => Ok(true),
             // Somebody else was faster.
             Err(RoundError::Kube(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
+                // What was seen is not what is there: whatever is seen next, and be it nothing, counts from then.
+                self.seen = Some(Sighting { version: Some(String::new()), since: Instant::now() });
                 Ok(false)
             }
             Err(error) => Err(error),

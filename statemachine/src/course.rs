@@ -133,7 +133,7 @@ impl<'w> Way<'_, 'w> {
             return leg;
         }
         let Some(release) = self.release_of(next) else { return Leg::Stuck(Finding::NoWayThrough) };
-        if next < FIRST_WITHOUT_OLD_LOG || !self.has_old_log() {
+        if next != FIRST_WITHOUT_OLD_LOG || !self.has_old_log() {
             return Leg::Switch(release);
         }
         if self.told(|minor| minor == self.cluster) {

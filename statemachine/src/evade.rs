@@ -1,7 +1,12 @@
 //! Moves the leadership where it is in nobody's way: off a node that is about to be drained, and off a member that would
 //! refuse a change of the list. Touches no pod.
 
-use crate::{Step, census::Census, draft::Draft};
+use crate::{
+    Step,
+    census::{Census, Peer},
+    draft::Draft,
+    grow,
+};
 
 /// Moves it to a voter that is well on a node that stays, if there is one. At a drain etcd hands over by itself when it is
 /// told to end; done before, no write waits for it.
@@ -10,7 +15,11 @@ pub fn evade(draft: &mut Draft<'_>, census: &Census<'_>) {
         return;
     }
     let Some(leader) = census.leader().filter(|leader| census.is_cordoned(leader)) else { return };
-    let heir = census.heirs(leader).find(|heir| !census.is_cordoned(heir) && census.has_caught_up(heir));
+    // For a newcomer's sake it was moved off a log of the old form, and stays off it.
+    let fit = |heir: &Peer<'_>| {
+        !grow::wants_clean_log(draft, census) || !grow::runs_without_old_log(leader) || grow::runs_without_old_log(heir)
+    };
+    let heir = census.heirs(leader).find(|heir| !census.is_cordoned(heir) && census.has_caught_up(heir) && fit(heir));
     if let Some(heir) = heir {
         draft.step(Step::MoveLeader { from: leader.id, to: heir.id });
     }

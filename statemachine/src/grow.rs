@@ -102,18 +102,19 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// can't read that form, if one is well. Such a member has been started on a cut log, while one that was not started since
 /// holds the old entries in memory, and would send them to the newcomer.
 pub fn lead_from_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    let clean = runs_without_old_log;
-    let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
-    let leader = census.leader().filter(|leader| !clean(leader))?;
-    if !course::wrote_old_log(&draft.ledger) || !(unstarted || census.missing_learners() > 0) {
-        return None;
-    }
-    let heir = census.heirs(leader).find(|heir| clean(heir))?;
+    let leader = census.leader().filter(|leader| !runs_without_old_log(leader) && wants_clean_log(draft, census))?;
+    let heir = census.heirs(leader).find(|heir| runs_without_old_log(heir))?;
     Some(Step::MoveLeader { from: leader.id, to: heir.id })
 }
 
+/// Whether a newcomer is to join a cluster that wrote its log in the old form.
+pub fn wants_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> bool {
+    let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
+    course::wrote_old_log(&draft.ledger) && (unstarted || census.missing_learners() > 0)
+}
+
 /// Whether it runs a minor that can't read the old form: it was started on a log that has none of it.
-fn runs_without_old_log(peer: &Peer<'_>) -> bool {
+pub fn runs_without_old_log(peer: &Peer<'_>) -> bool {
     peer.member.told().is_some_and(|told| told.version.minor >= FIRST_WITHOUT_OLD_LOG) && peer.member.runs_as_told()
 }
 

@@ -108,6 +108,13 @@ fn shown(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release) -> Verdi
     tried.max(saved)
 }
 
+/// Whether all that could take the leadership over are on nodes that are about to be drained, and this one is not: it would
+/// be moved back at once, for ever. Such a leader hands over when it is told to end, as etcd does by itself.
+fn would_lead_again(census: &Census<'_>, leader: &Peer<'_>) -> bool {
+    let mut heirs = census.heirs(leader).peekable();
+    !census.is_cordoned(leader) && heirs.peek().is_some() && heirs.all(|heir| census.is_cordoned(heir))
+}
+
 fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) {
     let survives_its_pod = match draft.world.wish.storage {
         Storage::Claims { .. } => true,
@@ -122,7 +129,7 @@ fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>
         draft.look(LookAgain::Soon);
         return;
     }
-    if census.leads(next) && census.voters.len() > 1 {
+    if census.leads(next) && census.voters.len() > 1 && !would_lead_again(census, next) {
         if let Some(step) = shrink::hand_over(draft, census, next) {
             draft.step(step);
         }

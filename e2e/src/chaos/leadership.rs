@@ -32,7 +32,8 @@ fn renewal(line: &str, clock: &Clock) -> Option<Moment> {
     }
     let said: Value = serde_json::from_str(line).ok()?;
     let of = &said["objectRef"];
-    let ours = of["resource"] == "leases" && of["namespace"] == NAMESPACE && of["name"] == NAME;
+    let writes = said["verb"].as_str().is_some_and(|verb| ["create", "update"].contains(&verb));
+    let ours = writes && of["resource"] == "leases" && of["namespace"] == NAMESPACE && of["name"] == NAME;
     let done = said["responseStatus"]["code"].as_u64().is_some_and(|code| (200..300).contains(&code));
     let time: Timestamp = said["requestReceivedTimestamp"].as_str()?.parse().ok()?;
     (ours && done).then(|| clock.at(SystemTime::from(time)))?
@@ -70,6 +71,7 @@ mod tests {
             line("leases", "quorate", 409, &later),
             line("pods", "leases", 200, &later),
             line("leases", "quorate", 200, "2001-01-01T00:00:00Z"),
+            line("leases", "quorate", 200, &later).replace("update", "get"),
             "leases, half a line".into(),
         ];
         let lines = lines.map(|line| Ok(line.into_bytes()));

@@ -58,9 +58,21 @@ pub fn leader_hands_over(world: &World, plan: &Plan) -> Verdict {
     for step in &plan.steps {
         let (Step::DeletePod { serial, .. } | Step::SwitchRelease { serial, .. }) = step else { continue };
         let leads = leader(list) == Some(*serial) && well(world, Some(*serial));
-        need(!leads || voters(list).len() == 1, || format!("{serial} leads: {step:?}"))?;
+        let alone = voters(list).len() == 1 || only_one_on_a_node_that_stays(world, *serial);
+        need(!leads || alone, || format!("{serial} leads: {step:?}"))?;
     }
     Ok(())
+}
+
+/// Whether all other voters that are well are on nodes that are about to be drained, and this one is not.
+fn only_one_on_a_node_that_stays(world: &World, serial: Serial) -> bool {
+    let leaves = |serial: Serial| {
+        let pod = world.seats.get(&serial).and_then(|seat| seat.pod.as_ref());
+        pod.and_then(|pod| pod.node.as_ref()).is_some_and(|node| world.cordoned.contains(node))
+    };
+    let others: Vec<_> =
+        voting(world).into_iter().filter(|other| *other != serial && well(world, Some(*other))).collect();
+    !leaves(serial) && !others.is_empty() && others.into_iter().all(leaves)
 }
 
 pub fn next_when_last_is_back(world: &World, plan: &Plan) -> Verdict {
