@@ -217,6 +217,11 @@ impl<'w> Census<'w> {
         self.wanted_learners().saturating_sub(self.hopeful_learners().count())
     }
 
+    /// Whether somebody is still to be added, or was added and has not been started.
+    pub fn expects_newcomers(&self) -> bool {
+        self.missing_learners() > 0 || self.hopeful_learners().any(|learner| !learner.member.started)
+    }
+
     /// The minor that the cluster runs at, as the leader knows it.
     pub fn cluster_version(&self) -> Option<Minor> {
         self.leader()?.member.alive()?.cluster_version

@@ -153,8 +153,7 @@ fn bars_newcomers(draft: &Draft<'_>, census: &Census<'_>) -> bool {
         Overall::Known { downgrade, alarm: _ } => downgrade.is_some(),
         Overall::Unknown => false,
     };
-    let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
-    enabled && (census.missing_learners() > 0 || unstarted)
+    enabled && census.expects_newcomers()
 }
 
 /// What follows from the member list: the ticket a member carries, the label of a voter, and the disruption budget,

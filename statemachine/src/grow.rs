@@ -109,8 +109,7 @@ pub fn lead_from_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> Option<Ste
 
 /// Whether a newcomer is to join a cluster that wrote its log in the old form.
 pub fn wants_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> bool {
-    let unstarted = census.hopeful_learners().any(|learner| !learner.member.started);
-    course::wrote_old_log(&draft.ledger) && (unstarted || census.missing_learners() > 0)
+    course::wrote_old_log(&draft.ledger) && census.expects_newcomers()
 }
 
 /// Whether it runs a minor that can't read the old form: it was started on a log that has none of it.

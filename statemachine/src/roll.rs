@@ -111,8 +111,9 @@ fn shown(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release) -> Verdi
 /// Whether all that could take the leadership over are on nodes that are about to be drained, and this one is not: it would
 /// be moved back at once, for ever. Such a leader hands over when it is told to end, as etcd does by itself.
 fn would_lead_again(census: &Census<'_>, leader: &Peer<'_>) -> bool {
-    let mut heirs = census.heirs(leader).peekable();
-    !census.is_cordoned(leader) && heirs.peek().is_some() && heirs.all(|heir| census.is_cordoned(heir))
+    // The heirs on nodes that stay come first.
+    let first = census.heirs(leader).next();
+    !census.is_cordoned(leader) && first.is_some_and(|heir| census.is_cordoned(heir))
 }
 
 fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) {

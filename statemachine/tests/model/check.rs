@@ -126,10 +126,15 @@ impl Quorate {
 }
 
 impl Action {
-    /// Whether it uses up one of the faults that may happen.
-    pub fn is_fault(self, config: &Config) -> bool {
+    /// The kind of fault that it is, where it is one.
+    pub fn kind(self) -> Option<Kind> {
         match self {
-            Self::Crash(_) => config.kinds.contains(&Kind::Crash),
+            Self::Strike(kind, _) => Some(kind),
+            Self::ObserveBlind(_) => Some(Kind::Blind),
+            Self::ActOnDying(_) => Some(Kind::Dying),
+            Self::Crash(_) => Some(Kind::Crash),
+            Self::DeleteAllPods => Some(Kind::AllPods),
+            Self::LoseStatus => Some(Kind::StatusLost),
             Self::Observe(_)
             | Self::Act(_)
             | Self::Progress(_)
@@ -137,11 +142,13 @@ impl Action {
             | Self::Monitor
             | Self::Heal(_)
             | Self::NeverHeals(_)
-            | Self::NextWish => false,
-            Self::ObserveBlind(_) | Self::ActOnDying(_) | Self::Strike(..) | Self::DeleteAllPods | Self::LoseStatus => {
-                true
-            }
+            | Self::NextWish => None,
         }
+    }
+
+    /// Whether it uses up one of the faults that may happen: a crash may be free.
+    pub fn is_fault(self, config: &Config) -> bool {
+        self.kind().is_some_and(|kind| kind != Kind::Crash || config.kinds.contains(&Kind::Crash))
     }
 
     /// Whose act it is.

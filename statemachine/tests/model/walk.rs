@@ -84,31 +84,11 @@ impl Choice {
             his.rotate_left(first % count);
             // A kind that has many places where it could strike is not to strike more often.
             his.sort_by_key(|action| {
-                let of = kind_of(*action).and_then(|of| model.config.kinds.iter().position(|kind| *kind == of));
+                let of = action.kind().and_then(|of| model.config.kinds.iter().position(|kind| *kind == of));
                 (of.unwrap_or(kind) + kinds - kind) % kinds
             });
             his.into_iter().find_map(|action| Some((action, model.next_state(state, action)?)))
         })
-    }
-}
-
-/// The kind of fault that an action is, where it is one.
-fn kind_of(action: Action) -> Option<Kind> {
-    match action {
-        Action::Strike(kind, _) => Some(kind),
-        Action::ObserveBlind(_) => Some(Kind::Blind),
-        Action::ActOnDying(_) => Some(Kind::Dying),
-        Action::Crash(_) => Some(Kind::Crash),
-        Action::DeleteAllPods => Some(Kind::AllPods),
-        Action::LoseStatus => Some(Kind::StatusLost),
-        Action::Observe(_)
-        | Action::Act(_)
-        | Action::Progress(_)
-        | Action::CatchUp(_)
-        | Action::Monitor
-        | Action::Heal(_)
-        | Action::NeverHeals(_)
-        | Action::NextWish => None,
     }
 }
 
@@ -263,7 +243,7 @@ impl Tally {
         self.walks += 1;
         self.steps += walk.path.len();
         self.seen.extend(&walk.marks);
-        for kind in walk.path.iter().filter_map(|action| kind_of(*action)) {
+        for kind in walk.path.iter().filter_map(|action| action.kind()) {
             *self.faults.entry(kind).or_default() += 1;
         }
         self.fulfilled += walk.fulfilled.len();
