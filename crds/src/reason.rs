@@ -171,8 +171,9 @@ reasons! {
     LedgerMissing,
     /// The ledger in the status can't be read or contradicts itself. Restore the status from before it was edited.
     LedgerUnreadable,
-    /// There are volume claims of an earlier cluster of this name. They are not used and not deleted. Delete them when
-    /// their data is no longer needed, or use another name.
+    /// There are volume claims of an earlier object of this name. They are not used and not deleted. If it was this cluster,
+    /// deleted and created again, write `status.ledger` of the earlier object back. Else delete them when their data is no
+    /// longer needed, or use another name.
     ForeignVolumes,
     /// Members can't be asked, so nothing is known of etcd. Quorate tries again; look at the network if this lasts.
     EtcdUnknown,

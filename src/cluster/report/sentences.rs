@@ -96,8 +96,9 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::VolumesOfAnother => told(
             Reason::ForeignVolumes,
             format!(
-                "There are volume claims of an earlier cluster {cluster}. They are not used. Delete them, or use another \
-                 name."
+                "There are volume claims of an earlier object {cluster}, perhaps of this one before it was deleted and \
+                 created again. They are not used. If their data is needed, write that object's status.ledger back; if \
+                 not, delete them, or use another name."
             ),
         ),
         Finding::EtcdUnknown => told(
