@@ -46,6 +46,7 @@ test: unit ## Unit, property and model tests, then a choice of scenes on a real 
 
 e2e: setup ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes
 	$(if $(FILTER),,QUORATE_MODEL=thorough $(CARGO) test --package quorate-statemachine --test model -- --show-output)
+	$(if $(FILTER),,$(CARGO) test --package quorate-e2e --test up -- --nocapture)
 	$(E2E) test --all --jobs $(JOBS) $(FILTER); result=$$?; $(E2E) down; exit $$result
 
 bench: setup ## Measure how fast it is, as ratios to the same by hand; ROWS=... for some
@@ -63,7 +64,7 @@ fuzz: setup $(FUZZ) ## Fuzz each of the agent's parsers, FUZZ_SECONDS=60 each; w
 lint: setup $(DENY) ## Formatting, clippy, generated files, dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --workspace --test cluster -- -D warnings
+	$(CARGO) clippy --workspace --test cluster --test up -- -D warnings
 	$(CARGO) clippy --manifest-path backup/fuzz/Cargo.toml --no-default-features --locked --target-dir target -- -D warnings
 	$(CARGO) test --quiet --workspace --test generated
 	@if $(DENY) fetch db > /dev/null 2>&1; then $(DENY) check; else \

@@ -6,26 +6,32 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{EnvVar, Pod};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::processes;
-use crate::scene::{PATIENCE, wait_for};
+use crate::scene::{PATIENCE, Scene, wait_for};
 
 /// The operator's namespace.
 pub const NAMESPACE: &str = "quorate-system";
-/// The name of its Deployment and of its Lease.
+/// The name of the Deployment and of the Lease of the one that is installed; and of every operator's process.
 pub const NAME: &str = "quorate";
 /// The environment variable that lets the operator end itself after so many writes.
 const CRASH_VARIABLE: &str = "QUORATE_CRASH_AFTER_WRITES";
+
+/// The label by which a Deployment of the operator knows its pods.
+const LABEL: &str = "app.kubernetes.io/name";
 
 /// The operator, as its administrator sees it. Cheap to clone.
 #[derive(Clone)]
 pub struct Operator {
     client: Client,
+    /// The name of its Deployment and of its Lease.
+    name: String,
 }
 
 impl std::fmt::Debug for Operator {
@@ -37,31 +43,91 @@ impl std::fmt::Debug for Operator {
 impl Operator {
     /// The operator of the cluster that this client talks to.
     pub fn new(client: &Client) -> Self {
-        Self { client: client.clone() }
+        Self { client: client.clone(), name: NAME.to_owned() }
+    }
+
+    /// Runs `body` with another operator of the same make, which looks after the scene's namespace alone. Meanwhile the
+    /// installed one has to be away.
+    pub async fn of_its_own<T>(&self, scene: &Scene, body: impl AsyncFnOnce(&Self) -> Result<T>) -> Result<T> {
+        let other = Self { client: self.client.clone(), name: format!("{}-{}", self.name, scene.namespace()) };
+        let outcome = match self.install(&other.name, scene.namespace()).await {
+            Ok(()) => body(&other).await,
+            Err(error) => Err(error),
+        };
+        other.uninstall().await?;
+        outcome
+    }
+
+    /// Installs another like this one, with a Lease of its own.
+    async fn install(&self, name: &str, namespace: &str) -> Result<()> {
+        let mut deployment = self.deployments().get(&self.name).await.context("the operator is not installed")?;
+        deployment.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        deployment.status = None;
+        let spec = deployment.spec.as_mut().context("a Deployment without a spec")?;
+        let labels: BTreeMap<_, _> = [(LABEL.to_owned(), name.to_owned())].into();
+        spec.replicas = Some(1);
+        spec.selector.match_labels = Some(labels.clone());
+        spec.template.metadata.get_or_insert_default().labels = Some(labels);
+        let template = spec.template.spec.as_mut().context("a Deployment without a template")?;
+        template.affinity = None;
+        let container = template.containers.first_mut().context("a Deployment without a container")?;
+        for (variable, value) in [("QUORATE_NAMESPACES", namespace), ("QUORATE_LEASE_NAME", name)] {
+            let value = EnvVar { name: variable.into(), value: Some(value.into()), value_from: None };
+            container.env.get_or_insert_default().push(value);
+        }
+        let lease = json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name],
+            "verbs": ["get", "update"] });
+        let role: Role = serde_json::from_value(json!({ "metadata": { "name": name }, "rules": [lease] }))?;
+        let binding: RoleBinding = serde_json::from_value(json!({ "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+            "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }] }))?;
+        let params = PostParams::default();
+        self.own::<Role>().create(&params, &role).await.context("failed to create its Role")?;
+        self.own::<RoleBinding>().create(&params, &binding).await.context("failed to create its RoleBinding")?;
+        self.deployments().create(&params, &deployment).await.context("failed to create its Deployment").map(drop)
+    }
+
+    /// Takes away all there is of it, and waits until its pods are gone.
+    async fn uninstall(&self) -> Result<()> {
+        let params = DeleteParams::background();
+        gone(self.deployments().delete(&self.name, &params).await)?;
+        self.is_gone().await?;
+        gone(self.own::<Lease>().delete(&self.name, &params).await)?;
+        gone(self.own::<RoleBinding>().delete(&self.name, &params).await)?;
+        gone(self.own::<Role>().delete(&self.name, &params).await)
+    }
+
+    /// Objects of a kind in the operator's namespace.
+    fn own<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     fn deployments(&self) -> Api<Deployment> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        self.own()
     }
 
     fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        self.own()
     }
 
     /// Its pods that are not on their way out, by name.
     pub async fn replicas(&self) -> Result<BTreeMap<String, Pod>> {
-        let deployment = self.deployments().get(NAME).await.context("the operator is not installed")?;
-        let labels = deployment.spec.and_then(|spec| spec.selector.match_labels).unwrap_or_default();
-        let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let pods = self.pods().list(&ListParams::default().labels(&labels.join(","))).await?.items;
+        let pods = self.pods().list(&self.labelled()).await?.items;
         let staying = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         Ok(staying.map(|pod| (pod.metadata.name.clone().unwrap_or_default(), pod)).collect())
     }
 
+    fn labelled(&self) -> ListParams {
+        ListParams::default().labels(&format!("{LABEL}={}", self.name))
+    }
+
     /// Who holds the Lease, in the operator's own words.
     pub async fn holder(&self) -> Result<String> {
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let lease = leases.get(NAME).await?.spec.context("the Lease is empty")?;
+        let lease = self.own::<Lease>().get(&self.name).await?.spec.context("the Lease is empty")?;
         lease.holder_identity.filter(|holder| !holder.is_empty()).context("nobody holds the Lease")
     }
 
@@ -109,7 +175,7 @@ impl Operator {
     /// Waits until all wanted replicas are ready and one leads.
     pub async fn is_ready(&self) -> Result<()> {
         wait_for("the operator to be ready", PATIENCE, async || {
-            let deployment = self.deployments().get(NAME).await?;
+            let deployment = self.deployments().get(&self.name).await?;
             let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or(1);
             let status = deployment.status.unwrap_or_default();
             ensure!(status.observed_generation == deployment.metadata.generation, "its Deployment is not yet seen");
@@ -127,7 +193,7 @@ impl Operator {
 
     /// Runs `body` with no operator at all, and has it back afterwards, however that ended.
     pub async fn away_during<T>(&self, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
-        let replicas = self.deployments().get(NAME).await?.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+        let replicas = self.deployments().get(&self.name).await?.spec.and_then(|spec| spec.replicas).unwrap_or(1);
         let outcome = match self.scale(0).await {
             Ok(()) => body().await,
             Err(error) => Err(error),
@@ -139,7 +205,7 @@ impl Operator {
     /// Runs `body` with one operator that ends itself right after its `write`-th write, and has the usual ones back
     /// afterwards.
     pub async fn crashing_during<T>(&self, write: u32, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
-        let replicas = self.deployments().get(NAME).await?.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+        let replicas = self.deployments().get(&self.name).await?.spec.and_then(|spec| spec.replicas).unwrap_or(1);
         let crash = write.to_string();
         let outcome = match self.scale_with(1, Some(&crash)).await {
             Ok(()) => body().await,
@@ -180,10 +246,14 @@ impl Operator {
         if replicas > 0 {
             return self.is_ready().await;
         }
+        self.is_gone().await
+    }
+
+    async fn is_gone(&self) -> Result<()> {
         wait_for("the operator to be gone", PATIENCE, async || {
-            let pods = self.pods().list(&ListParams::default()).await?.items;
+            let pods = self.pods().list(&self.labelled()).await?.items;
             let names: Vec<_> = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
-            ensure!(!names.iter().any(|name| name.starts_with(&format!("{NAME}-"))), "{names:?}");
+            ensure!(names.is_empty(), "{names:?}");
             Ok(())
         })
         .await
@@ -200,14 +270,14 @@ impl Operator {
     async fn set_replicas(&self, replicas: i32) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
         self.deployments()
-            .patch(NAME, &PatchParams::default(), &patch)
+            .patch(&self.name, &PatchParams::default(), &patch)
             .await
             .context("failed to scale the operator")?;
         Ok(())
     }
 
     async fn configure(&self, crash: Option<&str>) -> Result<()> {
-        let deployment = self.deployments().get(NAME).await?;
+        let deployment = self.deployments().get(&self.name).await?;
         let template =
             deployment.spec.and_then(|spec| spec.template.spec).context("a Deployment without a template")?;
         let container = template.containers.first().context("a Deployment without a container")?.name.clone();
@@ -219,7 +289,18 @@ impl Operator {
             "containers": [{ "name": container, "env": [variable] }],
         } } } });
         let patch = Patch::Strategic(patch);
-        self.deployments().patch(NAME, &PatchParams::default(), &patch).await.context("failed to set the crash")?;
+        self.deployments()
+            .patch(&self.name, &PatchParams::default(), &patch)
+            .await
+            .context("failed to set the crash")?;
         Ok(())
+    }
+}
+
+/// What is gone already need not be deleted.
+fn gone<T>(deleted: kube::Result<T>) -> Result<()> {
+    match deleted {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        deleted => deleted.map(drop).context("failed to take away an operator's object"),
     }
 }

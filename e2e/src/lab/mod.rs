@@ -33,7 +33,7 @@ use crate::debian::DebianError;
 use crate::images::ImageError;
 use crate::tools::ToolError;
 pub use audit::AuditLog;
-use cgroup::Cgroup;
+pub use cgroup::Cgroup;
 pub use daemon::Component;
 use daemon::Daemons;
 pub use faults::{NodeHandle, PodProcesses};

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::FutureExt as _;
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Client, Config};
@@ -107,10 +108,18 @@ impl std::fmt::Debug for Scene {
     }
 }
 
-/// Plays one scene: opens its namespace, runs `body`, watches all the while that no member identity runs twice, and
-/// closes the namespace. When something fails, everything that helps to understand it is written to a folder first.
+/// Plays one scene on the stage that it needs.
 pub async fn play(name: &str, stage: Stage, body: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
     let held = stage.take().await;
+    let outcome = play_within(name, body).await;
+    drop(held);
+    outcome
+}
+
+/// Plays a scene for whoever has the stage: opens its namespace, runs `body`, watches all the while that no member identity
+/// runs twice, and closes the namespace. When something fails, everything that helps to understand it is written to a
+/// folder first.
+pub async fn play_within(name: &str, body: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
     let scene = Scene::open(name).await?;
     let watch = Twice::watch(&scene.namespace);
     let started = Instant::now();
@@ -129,7 +138,7 @@ pub async fn play(name: &str, stage: Stage, body: impl AsyncFnOnce(&Scene) -> Re
         }
         Err(error) => Err(error),
     };
-    let outcome = match outcome {
+    match outcome {
         Ok(()) => Ok(()),
         Err(error) => {
             let excerpt = dump::dump(&scene, &error).await;
@@ -138,9 +147,16 @@ pub async fn play(name: &str, stage: Stage, body: impl AsyncFnOnce(&Scene) -> Re
             scene.clear_away().await;
             Err(anyhow::anyhow!(text))
         }
-    };
-    drop(held);
-    outcome
+    }
+}
+
+/// So many parts of a scene at a time, each in a namespace of its own, for whoever has the stage.
+pub async fn play_side_by_side(name: &str, parts: u32, body: impl AsyncFn(u32, &Scene) -> Result<()>) -> Result<()> {
+    let parts = (0..parts).map(|part| {
+        let body = &body;
+        async move { play_within(&format!("{name}_{part}"), async |scene| body(part, scene).await).await }
+    });
+    try_join_all(parts).await.map(drop)
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {

@@ -2,33 +2,43 @@
 //! No cluster is stuck by them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::MemberRole;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, processes};
-use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, thorough, wait_for};
+use quorate_e2e::scene::{
+    Cluster, PATIENCE, Scene, Stage, Wish, etcd_processes, play, play_side_by_side, stays, thorough, wait_for,
+};
 use rustix::process::Signal;
 use serde_json::json;
 
-/// How many moments are tried: each at another part of the first 300 ms.
-fn tries() -> u32 {
-    if thorough() { 50 } else { 2 }
+/// So many clusters at a time have their tries.
+const LANES: u32 = 2;
+
+/// The numbers of the moments that are tried in a lane, of 50 or 2 in all: each at another part of the first 300 ms.
+fn tries(lane: u32) -> impl Iterator<Item = u32> {
+    let all = if thorough() { 50 } else { 2 };
+    (lane..all).step_by(LANES as usize)
 }
 
 #[tokio::test]
 async fn a_seed_killed_in_its_first_moments_starts_again() -> Result<()> {
-    play("birth_seed", Stage::Shared, async |scene| {
-        for number in 0..tries() {
-            let moment = processes::moment(number);
-            seed(scene, number, moment).await.with_context(|| format!("killed {moment:?} after its start"))?;
-        }
-        Ok(())
+    play("birth_seed", Stage::Shared, async |_| {
+        play_side_by_side("birth_seed", LANES, async |lane, scene| {
+            for number in tries(lane) {
+                let moment = processes::moment(number);
+                seed(scene, number, moment).await.with_context(|| format!("killed {moment:?} after its start"))?;
+            }
+            Ok(())
+        })
+        .await
     })
     .await
 }
 
-async fn seed(scene: &Scene, number: u32, moment: std::time::Duration) -> Result<()> {
+async fn seed(scene: &Scene, number: u32, moment: Duration) -> Result<()> {
     let wish = Wish::new(&format!("seed{number}"), 1);
     let none = BTreeSet::new();
     let birth = processes::at_birth(scene, &none, moment, Signal::KILL);
@@ -57,26 +67,31 @@ async fn no_etcd(scene: &Scene) -> Result<()> {
 
 #[tokio::test]
 async fn a_learner_killed_in_its_first_moments_starts_again_or_is_replaced() -> Result<()> {
-    play("birth_learner", Stage::Shared, async |scene| {
-        let db = scene.create(&Wish::new("db", 1)).await?;
-        db.settles(1).await?;
-        db.put("hello", "world").await?;
-        for number in 0..tries() {
-            let moment = processes::moment(number);
-            let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();
-            let birth = processes::at_birth(scene, &known, moment, Signal::KILL);
-            let (scaled, killed) = tokio::join!(db.scale(3), birth);
-            scaled?;
-            let killed = killed?;
-            db.settles(3)
-                .await
-                .with_context(|| format!("{} was killed {moment:?} after its start", killed.member()))?;
-            db.scale(1).await?;
+    play("birth_learner", Stage::Shared, async |_| {
+        play_side_by_side("birth_learner", LANES, async |lane, scene| {
+            let db = scene.create(&Wish::new("db", 1)).await?;
             db.settles(1).await?;
-        }
-        db.reads("hello", "world").await
+            db.put("hello", "world").await?;
+            for number in tries(lane) {
+                let moment = processes::moment(number);
+                learner(scene, &db, moment).await.with_context(|| format!("killed {moment:?} after its start"))?;
+            }
+            db.reads("hello", "world").await
+        })
+        .await
     })
     .await
+}
+
+async fn learner(scene: &Scene, db: &Cluster, moment: Duration) -> Result<()> {
+    let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();
+    let birth = processes::at_birth(scene, &known, moment, Signal::KILL);
+    let (scaled, killed) = tokio::join!(db.scale(3), birth);
+    scaled?;
+    let killed = killed?;
+    db.settles(3).await.with_context(|| format!("it was {}", killed.member()))?;
+    db.scale(1).await?;
+    db.settles(1).await.map(drop)
 }
 
 #[tokio::test]

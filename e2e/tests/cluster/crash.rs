@@ -1,35 +1,63 @@
 //! The operator crashes right after its n-th write, for every n of a whole create-scale-heal run: the end is the same as
 //! without.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, thorough, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, play_side_by_side, thorough, wait_for};
 
 /// The writes after which it crashes in `make test`: while it grows.
 const SAMPLE: [u32; 1] = [30];
 /// More writes than any run has: the loop ends when one went through without a crash.
 const MOST: u32 = 400;
+/// Runs at a time, each with an operator of its own.
+const LANES: u32 = 4;
+
+/// The numbers of writes that are still to be tried, and how often there was a crash.
+#[derive(Default)]
+struct Tries {
+    left: RefCell<VecDeque<u32>>,
+    crashes: Cell<u32>,
+}
+
+impl Tries {
+    fn next(&self) -> Option<u32> {
+        self.left.borrow_mut().pop_front()
+    }
+
+    fn tell(&self, number: u32, crashed: bool) {
+        if crashed {
+            self.crashes.set(self.crashes.get() + 1);
+        } else {
+            eprintln!("a whole run has fewer than {number} writes");
+            self.left.borrow_mut().clear();
+        }
+    }
+}
 
 #[tokio::test]
 async fn a_crash_after_any_write_changes_nothing_in_the_end() -> Result<()> {
     play("crash_after_writes", Stage::Alone, async |scene| {
-        let operator = Operator::new(scene.client());
-        let numbers: Vec<u32> = if thorough() { (1..MOST).collect() } else { SAMPLE.to_vec() };
-        let mut times = 0;
-        for number in numbers {
-            let crashed =
-                run(scene, &operator, number).await.with_context(|| format!("a crash after write {number}"))?;
-            times += u32::from(crashed);
-            if !crashed {
-                eprintln!("a whole run has fewer than {number} writes");
-                break;
-            }
-        }
-        ensure!(times > 0, "the operator never crashed: nothing was shown");
-        eprintln!("{times} crashes, each with the same end");
+        let installed = Operator::new(scene.client());
+        let numbers: VecDeque<u32> = if thorough() { (1..MOST).collect() } else { SAMPLE.into() };
+        let lanes = LANES.min(u32::try_from(numbers.len())?);
+        let tries = Tries { left: numbers.into(), ..Tries::default() };
+        let lane = async |_, scene: &Scene| {
+            let runs = async |operator: &Operator| {
+                while let Some(number) = tries.next() {
+                    let crashed = run(scene, operator, number).await;
+                    tries.tell(number, crashed.with_context(|| format!("a crash after write {number}"))?);
+                }
+                Ok(())
+            };
+            installed.of_its_own(scene, runs).await
+        };
+        installed.away_during(async || play_side_by_side("crash", lanes, lane).await).await?;
+        ensure!(tries.crashes.get() > 0, "the operator never crashed: nothing was shown");
+        eprintln!("{} crashes, each with the same end", tries.crashes.get());
         Ok(())
     })
     .await

@@ -1,14 +1,18 @@
 //! The rest of a cluster's life: pause, hibernation, deletion, a second life under the same name, and an object that was
 //! restored without its status.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use kube::api::{Patch, PatchParams};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Stage, View, Wish, etcd_processes, play, stays, wait_for};
-use serde_json::json;
+use quorate_e2e::scene::{
+    Cluster, Identity, Membership, PATIENCE, Scene, Stage, View, Wish, etcd_processes, play, stays, wait_for,
+};
+use serde_json::{Value, json};
 
 /// How long to look on to see that nothing is done: many times the operator's longest pause in a transition.
 const A_WHILE: Duration = Duration::from_secs(5);
@@ -91,7 +95,7 @@ async fn a_cluster_deleted_with_its_volumes_leaves_nothing() -> Result<()> {
         db.delete().await?;
         wait_for("claims and pods to be gone", PATIENCE, async || {
             scene.has_no_claims().await?;
-            let pods = db.pods().list(&kube::api::ListParams::default()).await?.items.len();
+            let pods = db.pods().list(&ListParams::default()).await?.items.len();
             ensure!(pods == 0, "{pods} pods are there");
             Ok(())
         })
@@ -100,27 +104,40 @@ async fn a_cluster_deleted_with_its_volumes_leaves_nothing() -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn retained_volumes_are_never_taken_by_a_second_cluster_of_that_name() -> Result<()> {
-    play("rest_second_life", Stage::Shared, async |scene| {
+/// A cluster with a key that was deleted, its volumes kept, and created again under the same name.
+struct Again {
+    /// The second object.
+    db: Cluster,
+    /// The first one's etcd.
+    first: Membership,
+    /// Who its members were.
+    members: BTreeMap<String, Identity>,
+    /// Its ledger.
+    ledger: Option<Value>,
+    /// The claims that it left.
+    kept: Vec<PersistentVolumeClaim>,
+}
+
+impl Again {
+    /// The second cluster sees volumes of the first: it says so and touches nothing.
+    async fn begins(scene: &Scene) -> Result<Self> {
         let wish = Wish::new("db", 3).with("/storage/retention", json!({ "onDelete": "Retain" }));
         let db = scene.create(&wish).await?;
         let first = db.settles(3).await?;
         db.put("hello", "world").await?;
+        let members = db.identities().await?;
+        let ledger = db.view().await?.object.status.and_then(|status| status.ledger);
+        let ledger = ledger.map(serde_json::to_value).transpose()?;
         db.delete().await?;
+        let (pods, claims, all) = (db.pods(), db.claims(), ListParams::default());
         wait_for("the first cluster's members to end", PATIENCE, async || {
-            let (running, pods) = (
-                etcd_processes(scene.namespace()),
-                db.pods().list(&kube::api::ListParams::default()).await?.items.len(),
-            );
+            let (running, pods) = (etcd_processes(scene.namespace()), pods.list(&all).await?.items.len());
             ensure!(running.is_empty() && pods == 0, "{pods} pods, and {running:?}");
             Ok(())
         })
         .await?;
-        let claims = db.claims();
-        let kept = claims.list(&kube::api::ListParams::default()).await?.items;
+        let kept = claims.list(&all).await?.items;
         ensure!(kept.len() == 3, "{} claims were kept", kept.len());
-        // The second cluster sees volumes of the first: it says so and touches nothing.
         let db = scene.create(&wish).await?;
         db.until("the second cluster to say that the volumes are another's", PATIENCE, |view| {
             ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
@@ -130,21 +147,47 @@ async fn retained_volumes_are_never_taken_by_a_second_cluster_of_that_name() -> 
         })
         .await?;
         stays("the first cluster's volumes", A_WHILE, async || {
-            let now = claims.list(&kube::api::ListParams::default()).await?.items;
+            let now = claims.list(&all).await?.items;
             let same = kept.iter().all(|kept| now.iter().any(|now| now.metadata.uid == kept.metadata.uid));
             ensure!(same && now.len() == kept.len(), "other claims are there");
             ensure!(etcd_processes(scene.namespace()).is_empty(), "an etcd runs");
             Ok(())
         })
         .await?;
+        Ok(Self { db, first, members, ledger, kept })
+    }
+}
+
+#[tokio::test]
+async fn retained_volumes_are_never_taken_by_a_second_cluster_of_that_name() -> Result<()> {
+    play("rest_second_life", Stage::Shared, async |scene| {
+        let Again { db, first, members: _, ledger: _, kept } = Again::begins(scene).await?;
         // The user decides that the old data is not needed: then the second cluster begins, and is another one.
         for claim in &kept {
             let name = claim.metadata.name.as_deref().unwrap_or_default();
-            claims.delete(name, &kube::api::DeleteParams::default()).await?;
+            db.claims().delete(name, &DeleteParams::default()).await?;
         }
         let second = db.settles(3).await?;
         ensure!(second.cluster != first.cluster, "it is the first cluster again");
         Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_cluster_deleted_by_mistake_goes_on_once_its_ledger_is_written_back() -> Result<()> {
+    play("rest_mistake", Stage::Shared, async |scene| {
+        let Again { db, first, members, ledger, kept: _ } = Again::begins(scene).await?;
+        let ledger = Patch::Merge(json!({ "status": { "ledger": ledger.context("there was no ledger")? } }));
+        db.objects().patch_status(db.name(), &PatchParams::default(), &ledger).await?;
+        let second = db.settles(3).await?;
+        ensure!(second.cluster == first.cluster, "it is another cluster");
+        db.is_the_same_as(&members).await?;
+        db.reads("hello", "world").await?;
+        // It is a whole cluster again: what a volume is lost of is replaced, and it goes with its object.
+        pods::lose_volumes(&db, &["db-1"]).await?;
+        db.settles_without("db-1", 3).await?;
+        db.reads("hello", "world").await
     })
     .await
 }
