@@ -132,7 +132,7 @@ impl Driver {
         status: &mut EtcdClusterStatus,
         acted: &Acted,
     ) -> Result<LookAgain, Error> {
-        if let Some((reason, words)) = acted.stop.as_ref().and_then(refused) {
+        if let Some((reason, words)) = acted.stop.as_ref().or(acted.refused.as_ref()).and_then(refused) {
             report::conditions::stall(&mut status.conditions, reason, &words, Timestamp::now());
         }
         memo.wrote(&observed.cluster, &acted.cluster);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use http::StatusCode;
 use k8s_openapi::api::batch::v1::CronJob;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::watcher::Event;
@@ -20,7 +21,7 @@ use super::pki::Wallet;
 use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::Kube;
-use crate::fake_api::FakeApi;
+use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 use crate::metrics::Metrics;
 use crate::writes::Writes;
@@ -169,6 +170,25 @@ async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
     let stalled = conditions.iter().find(|condition| condition["type"] == "Stalled").unwrap();
     assert_eq!((&stalled["status"], &stalled["reason"]), (&json!("True"), &json!("LedgerMissing")));
     assert!(status["ledger"].is_null(), "{status}");
+}
+
+#[tokio::test]
+async fn what_kubernetes_refuses_of_what_no_step_needs_is_told_and_stops_nothing() {
+    let headless = "PATCH /api/v1/namespaces/ns/services/db?";
+    for (refused, goes_on) in [("services/db-client", true), ("cronjobs/db-verify", true), (headless, false)] {
+        let api = FakeApi::default();
+        let mut wished = object();
+        wished["spec"]["backup"] = json!({ "store": { "address": "s3://b" }, "verify": { "schedule": "30 3 * * *" } });
+        api.put(CLUSTER, wished);
+        api.disturb(refused, Fault::Refuse(StatusCode::FORBIDDEN));
+        let done = rounds(&driver(&api, Claim::forever()), &api).await;
+        assert_eq!(done.is_ok(), goes_on, "{refused}: {done:?}");
+        let pods = api.written().iter().filter(|line| line.starts_with("POST pods")).count();
+        assert_eq!(pods, if goes_on { 3 } else { 0 }, "{refused}");
+        let conditions = api.object(CLUSTER)["status"]["conditions"].clone();
+        let stalled = conditions.as_array().unwrap().iter().find(|condition| condition["type"] == "Stalled").unwrap();
+        assert_eq!((&stalled["status"], &stalled["reason"]), (&json!("True"), &json!("ObjectRefused")), "{refused}");
+    }
 }
 
 const CRON_JOB: &str = "/apis/batch/v1/namespaces/ns/cronjobs/db-verify";

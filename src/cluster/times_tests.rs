@@ -34,7 +34,8 @@ async fn sees(driver: &Driver, memo: &mut Memo, api: &FakeApi, mut observed: Obs
     let plan = plan(&observed.world);
     let mut status = status(&observed, &plan, Timestamp::now());
     let cluster = observed.cluster.clone();
-    let acted = Acted { cluster, status_written: false, done: Vec::new(), renewed: Vec::new(), stop: None };
+    let acted =
+        Acted { cluster, status_written: false, done: Vec::new(), renewed: Vec::new(), stop: None, refused: None };
     driver.report(memo, &observed, &plan, &mut status, &acted).await.unwrap();
     plan.phase
 }

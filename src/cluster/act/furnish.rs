@@ -25,8 +25,9 @@ use crate::ownership::Holder;
 pub struct Furnished(HashMap<String, u64>);
 
 impl Acting<'_> {
-    /// Applies what differs. The budget is in force before any step is done.
-    pub(super) async fn furnish(&self, plan: &Plan, furnished: &mut Furnished) -> Result<(), Stop> {
+    /// Applies what differs. The budget is in force before any step is done. Returns what Kubernetes refused of what no step
+    /// needs: a port that is taken, or a quota, must not keep members from being healed.
+    pub(super) async fn furnish(&self, plan: &Plan, furnished: &mut Furnished) -> Result<Option<Stop>, Stop> {
         let live = &self.observed.furniture;
         let headless = render::headless_service(&self.cluster);
         let client = render::client_service(&self.cluster);
@@ -40,23 +41,20 @@ impl Acting<'_> {
             ),
         ];
         let budget = budget.filter(|budget| furnished.due("budget", budget, live.budgets.get(self.cluster.name)));
-        let (one, two, three) = tokio::join!(self.apply_if(due[0], &headless), self.apply_if(due[1], &client), async {
-            match &budget {
-                Some(budget) => self.apply_if(true, budget).await,
-                None => Ok(()),
-            }
-        },);
-        for (name, result) in [("headless", one), ("client", two), ("budget", three)] {
+        let (headless, client, budget) =
+            tokio::join!(self.apply_if(due[0], &headless), self.apply_if(due[1], &client), async {
+                match &budget {
+                    Some(budget) => self.apply_if(true, budget).await,
+                    None => Ok(()),
+                }
+            },);
+        for (name, result) in [("headless", headless), ("budget", budget)] {
             result.inspect_err(|_| furnished.forget(name))?;
         }
-        match self.furnish_verification(furnished).await {
-            // A quota or a policy that lets no CronJob in must not keep the cluster from anything else.
-            Err(error) if error.refusal().is_some() => {
-                tracing::warn!(cluster = %self.cluster.name, %error, "the backup can't be proved by schedule");
-            }
-            result => result?,
-        }
-        self.grow_claims().await
+        let client = unless_refused(client.inspect_err(|_| furnished.forget("client")))?;
+        let verification = unless_refused(self.furnish_verification(furnished).await)?;
+        let larger = self.grow_claims().await?;
+        Ok(client.or(verification).or(larger).map(Stop::from))
     }
 
     /// What proves the continuous backup comes and goes with the wish for it.
@@ -93,23 +91,18 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Asks for larger volumes where the spec has grown. A StorageClass that does not allow it refuses, which must not
-    /// keep the cluster from anything else.
-    async fn grow_claims(&self) -> Result<(), Stop> {
+    /// Asks for larger volumes where the spec has grown. A StorageClass may not allow it: returns the first refusal.
+    async fn grow_claims(&self) -> Result<Option<Error>, Error> {
+        let mut refused = None;
         for (serial, claim) in &self.observed.claims {
             if claim.cluster_uid.as_deref() == Some(self.cluster.uid)
                 && is_smaller(claim, &self.cluster.spec.storage.size)
             {
-                match self.grow_claim(*serial, claim).await {
-                    Ok(()) => (),
-                    Err(error) if error.refusal().is_some() => {
-                        tracing::debug!(cluster = %self.cluster.name, member = %serial, %error, "a volume can't grow");
-                    }
-                    Err(error) => return Err(error.into()),
-                }
+                let now = unless_refused(self.grow_claim(*serial, claim).await)?;
+                refused = refused.or(now);
             }
         }
-        Ok(())
+        Ok(refused)
     }
 
     async fn grow_claim(&self, serial: Serial, claim: &ClaimFacts) -> Result<(), Error> {
@@ -118,6 +111,14 @@ impl Acting<'_> {
             "spec": { "resources": { "requests": { "storage": size } } } });
         let name = self.cluster.member(serial);
         self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &name, &change).await.map(drop)
+    }
+}
+
+/// The refusal, if that is what became of it.
+fn unless_refused(done: Result<(), Error>) -> Result<Option<Error>, Error> {
+    match done {
+        Err(error) if error.refusal().is_some() => Ok(Some(error)),
+        done => done.map(|()| None),
     }
 }
 

@@ -81,6 +81,8 @@ pub struct Acted {
     pub renewed: Vec<Renewed>,
     /// Why the rest was not.
     pub stop: Option<Stop>,
+    /// What Kubernetes refused of that which no step needs.
+    pub refused: Option<Stop>,
 }
 
 /// Who acts.
@@ -126,6 +128,7 @@ impl Actor {
             done: Vec::new(),
             renewed: Vec::new(),
             stop: None,
+            refused: None,
         };
         if let Err(stop) = self.perform(observed, plan, status, furnished, wallet, &mut acted).await {
             acted.stop = Some(stop);
@@ -160,7 +163,8 @@ impl Actor {
             duties = acting.certificate_duties(plan).await?;
             let furnish = Box::pin(acting.furnish(plan, furnished));
             let (furnished, authorities) = tokio::join!(furnish, Box::pin(acting.make_authorities(&duties)));
-            furnished.and(authorities)?;
+            acted.refused = furnished?;
+            authorities?;
         }
         acting.version = acted.cluster.resource_version();
         let steps = Box::pin(acting.steps(&plan.steps, &mut acted.done));

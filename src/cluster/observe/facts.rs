@@ -1,6 +1,8 @@
 //! Kubernetes objects cut down to what decisions and reports need, on arrival: whole objects of ten thousand clusters would
 //! not fit into memory. Only reading; nothing here judges. Pods have files of their own.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -14,6 +16,18 @@ use crate::ownership::owner_uid;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// The label by which most volumes name their node.
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+/// The labels each of which one node has for itself, and by which a volume tells that it is there and nowhere else: that of
+/// Kubernetes, and those of the drivers of local volumes (TopoLVM and before its move, LVM Storage of OpenShift, OpenEBS,
+/// DirectPV, the hostpath driver). By any other label a volume may move, as within a zone.
+const PLACE_LABELS: [&str; 7] = [
+    HOSTNAME_LABEL,
+    "topology.topolvm.io/node",
+    "topology.topolvm.cybozu.com/node",
+    "topology.lvms.io/node",
+    "openebs.io/nodename",
+    "directpv.min.io/node",
+    "topology.hostpath.csi/node",
+];
 
 /// A member's claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +86,8 @@ impl SecretFacts {
 pub struct NodeFacts {
     /// Whether it is ready, or gone by declaration.
     pub sight: NodeSight,
-    /// The value of its host name label, which may differ from its name.
-    pub hostname: Option<String>,
+    /// Its labels of those by which volumes tell that they are on one node only; they may differ from its name.
+    pub places: BTreeMap<&'static str, String>,
     /// Whether its kubelet and its runtime mount images such that a program in them can be run.
     pub runs_from_images: bool,
     /// It takes no new pods, as before a drain.
@@ -126,20 +140,23 @@ impl NodeFacts {
         };
         Self {
             sight,
-            hostname: node.labels().get(HOSTNAME_LABEL).cloned(),
+            places: PLACE_LABELS
+                .into_iter()
+                .filter_map(|label| Some((label, node.labels().get(label)?.clone())))
+                .collect(),
             runs_from_images: runs_from_images(node),
             cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         }
     }
 }
 
-/// The host name or node name that is the only one on which a volume can be used; `None` for one that moves.
+/// The one node on which a volume can be used, if it does not move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On several nodes.
     Anywhere,
-    /// On the node with this value of the host name label.
-    Hostname(String),
+    /// On the node with this value of this label.
+    Label(&'static str, String),
     /// On the node of this name.
     Node(String),
 }
@@ -161,9 +178,12 @@ impl Place {
             ("In", Some([only])) => Some(only.clone()),
             _ => None,
         };
-        let by_label = term.match_expressions.iter().flatten().find(|r| r.key == HOSTNAME_LABEL).and_then(only);
+        let by_label = PLACE_LABELS.into_iter().find_map(|label| {
+            let required = term.match_expressions.iter().flatten().find(|r| r.key == label)?;
+            Some(Self::Label(label, only(required)?))
+        });
         let by_name = term.match_fields.iter().flatten().find(|r| r.key == "metadata.name").and_then(only);
-        by_name.map(Self::Node).or_else(|| by_label.map(Self::Hostname)).unwrap_or(Self::Anywhere)
+        by_name.map(Self::Node).or(by_label).unwrap_or(Self::Anywhere)
     }
 
     /// The node it speaks of, by the nodes that are known. One that no node answers to is taken for a node's name: that
@@ -172,10 +192,10 @@ impl Place {
         match self {
             Self::Anywhere => Home::Anywhere,
             Self::Node(name) => Home::Node(NodeName::new(name)),
-            Self::Hostname(hostname) => {
+            Self::Label(label, value) => {
                 let mut nodes = nodes.into_iter();
-                let named = nodes.find(|(_, facts)| facts.hostname.as_ref() == Some(hostname)).map(|(name, _)| name);
-                Home::Node(named.cloned().unwrap_or_else(|| NodeName::new(hostname)))
+                let named = nodes.find(|(_, facts)| facts.places.get(label) == Some(value)).map(|(name, _)| name);
+                Home::Node(named.cloned().unwrap_or_else(|| NodeName::new(value)))
             }
         }
     }
@@ -218,7 +238,7 @@ mod tests {
                     "lastTransitionTime": "1970-01-01T00:00:02Z" }] } }))
         };
         assert_eq!(with("True", json!([])).sight, NodeSight::Ready);
-        assert_eq!(with("True", json!([])).hostname.as_deref(), Some("h1"));
+        assert_eq!(with("True", json!([])).places, [(HOSTNAME_LABEL, "h1".to_owned())].into());
         assert_eq!(with("Unknown", json!([])).sight, NodeSight::NotReady(Millis(2000)));
         let out = json!([{ "key": OUT_OF_SERVICE, "effect": "NoExecute" }]);
         assert_eq!(with("Unknown", out).sight, NodeSight::Gone);
@@ -261,23 +281,28 @@ mod tests {
 
     #[test]
     fn a_local_volume_is_at_home_on_its_node() {
-        let on = |values: serde_json::Value| json!({ "matchExpressions": [{ "key": HOSTNAME_LABEL, "operator": "In", "values": values }] });
+        let on = |label: &str, values: serde_json::Value| json!({ "matchExpressions": [{ "key": label, "operator": "In", "values": values }] });
         assert_eq!(Place::of(&PersistentVolume::default()), Place::Anywhere);
-        assert_eq!(place(&json!([on(json!(["h1"]))])), Place::Hostname("h1".into()));
-        assert_eq!(place(&json!([on(json!(["h1", "h2"]))])), Place::Anywhere);
-        assert_eq!(place(&json!([on(json!(["h1"])), on(json!(["h2"]))])), Place::Anywhere);
+        for label in PLACE_LABELS {
+            assert_eq!(place(&json!([on(label, json!(["h1"]))])), Place::Label(label, "h1".into()));
+            assert_eq!(place(&json!([on(label, json!(["h1", "h2"]))])), Place::Anywhere);
+            assert_eq!(place(&json!([on(label, json!(["h1"])), on(label, json!(["h2"]))])), Place::Anywhere);
+        }
+        // A zone may have other nodes, now or later.
+        assert_eq!(place(&json!([on("topology.kubernetes.io/zone", json!(["a"]))])), Place::Anywhere);
         let by_name = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }] }]);
         assert_eq!(place(&by_name), Place::Node("n1".into()));
     }
 
     #[test]
-    fn a_host_name_leads_to_the_node_that_carries_it() {
-        let facts =
-            NodeFacts { sight: NodeSight::Ready, hostname: Some("h1".into()), runs_from_images: true, cordoned: false };
+    fn a_label_leads_to_the_node_that_carries_it() {
+        let places = [(HOSTNAME_LABEL, "h1".to_owned())].into();
+        let facts = NodeFacts { sight: NodeSight::Ready, places, runs_from_images: true, cordoned: false };
         let name = NodeName::new("node-one");
         let home = |place: Place| place.home([(&name, &facts)]);
-        assert_eq!(home(Place::Hostname("h1".into())), Home::Node(name.clone()));
-        assert_eq!(home(Place::Hostname("h9".into())), Home::Node(NodeName::new("h9")));
+        assert_eq!(home(Place::Label(HOSTNAME_LABEL, "h1".into())), Home::Node(name.clone()));
+        assert_eq!(home(Place::Label(HOSTNAME_LABEL, "h9".into())), Home::Node(NodeName::new("h9")));
+        assert_eq!(home(Place::Label(PLACE_LABELS[1], "h1".into())), Home::Node(NodeName::new("h1")), "another label");
         assert_eq!(home(Place::Anywhere), Home::Anywhere);
     }
 }
