@@ -14,7 +14,7 @@ use super::retention::Retention;
 use super::rivals::Rivals;
 use super::session::Session;
 use super::status::{Reason, Role};
-use super::{ArchiveError, Duty, Next, Settings};
+use super::{ArchiveError, Duty, Fault, Next, Settings};
 use crate::format::{Chain, ChainError, CommitError};
 use crate::source::Access;
 use crate::store::{self, Store, StoreError};
@@ -67,6 +67,8 @@ pub async fn run(
             Next::Full(reason) => {
                 board.role(Role::Standby);
                 tracing::debug!("it can't follow: {reason}");
+                // Nothing tells it whether the other one still commits: in a while it tries to go on itself.
+                course.rivals.expire(std::time::Instant::now(), settings.flush_every);
                 if wait(FOLLOW_PAUSE, (led, leads.clone()), &mut stop).await == Woken::Stop {
                     return Ok(());
                 }
@@ -159,6 +161,7 @@ fn after(error: &ArchiveError) -> Next {
     match error {
         ArchiveError::Feed(FeedError::Compacted(_)) => Next::Full("the history after the last record was compacted"),
         ArchiveError::Feed(FeedError::Overflow(_)) => Next::Full("more came than could be stored in time"),
+        ArchiveError::Fault(Fault::Large(_)) => Next::Full("one revision has more events than can be held"),
         ArchiveError::Fault(_) => Next::Full("the cluster has another history than the one that was recorded"),
         ArchiveError::Chain(ChainError::NoFull(_)) | ArchiveError::Flush(FlushError::Chain(ChainError::NoFull(_))) => {
             Next::Full("the full snapshot of the last generation is gone")

@@ -62,6 +62,9 @@ pub(super) async fn flush(
         let (leases, samples, previous) = (leases.clone(), samples.clone(), chain.head_hash());
         let delta = Delta { header, from, to, previous, events, last_events, leases, samples, data };
         let manifest = delta.write();
+        // One that is committed and can't be read would make all before it unrestorable as well.
+        Delta::read(&manifest, &chain.key, from)
+            .map_err(|fault| ChainError::Manifest { key: chain.key.delta(from), fault })?;
         // Data that no manifest refers to is garbage when it is old.
         while begun.elapsed() < COMMIT_WITHIN {
             match commit(store, &chain.key.delta(from), manifest.clone()).await {

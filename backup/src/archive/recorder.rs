@@ -30,10 +30,17 @@ pub enum Fault {
     /// An event without content.
     #[error("an event came without a key")]
     Empty,
+    /// A revision that is too large to be held.
+    #[error("revision {0} has more events than can be held")]
+    Large(u64),
     /// An event that the format can't hold.
     #[error(transparent)]
     Record(#[from] RecordFault),
 }
+
+/// The most that is held of one revision, in bytes: some 400,000 deleted keys. etcd limits how large a request is, but one
+/// may delete any number of keys. A full snapshot follows, which has the revision.
+const MOST_OPEN: usize = 32 << 20;
 
 /// Closed revisions without a gap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +89,8 @@ pub struct Recorder {
     /// Those of the closed revisions, then those of the open one.
     records: Vec<u8>,
     closed: Closed,
+    /// The latest moment of all.
+    latest: Timestamp,
 }
 
 /// What is closed and not yet taken.
@@ -102,7 +111,8 @@ impl Recorder {
         // Of a head without any events (a new cluster's first revision, or all were compacted) there is nothing to prove.
         let nothing = last_events == Hasher::new().finish();
         let stage = if nothing { Stage::Recording } else { Stage::Proving(last_events) };
-        Self { stage, head: head.get(), open: None, records: Vec::new(), closed: Closed::default() }
+        let (records, latest) = (Vec::new(), Timestamp::UNIX_EPOCH);
+        Self { stage, head: head.get(), open: None, records, closed: Closed::default(), latest }
     }
 
     /// For a watch that was opened at `watched_from`, before the full snapshot was taken that ends with `head`.
@@ -114,6 +124,12 @@ impl Recorder {
             _ => Stage::Recording,
         };
         recorder
+    }
+
+    /// What is closed from now on is not told to have been before this moment: a clock that was set back, or another node's
+    /// that is ahead, must not put what is restored to a time out of order.
+    pub fn not_before(&mut self, moment: Timestamp) {
+        self.latest = self.latest.max(moment);
     }
 
     /// Where the watch has to begin.
@@ -178,7 +194,8 @@ impl Recorder {
             kv.encode_to_vec()
         };
         write_record(&mut self.records, Record { key, value: &value })?;
-        Ok(lease)
+        let held = self.records.len() - open.start;
+        if held > MOST_OPEN { Err(Fault::Large(main)) } else { Ok(lease) }
     }
 
     /// etcd has said that nothing up to this revision will follow.
@@ -277,6 +294,9 @@ impl Recorder {
         closed.events += events;
         closed.end = self.records.len();
         closed.last_events = Some(hash);
+        self.not_before(now);
+        let now = self.latest;
+        let closed = &mut self.closed;
         let sample = Sample { at: now, revision: Revision::new(revision).unwrap_or_default() };
         match closed.samples.as_mut_slice() {
             // The last of each second stays, and so does the first of all: moments between have an answer.
@@ -309,6 +329,37 @@ mod tests {
 
     fn new(head: u64) -> Recorder {
         Recorder::new(revision(head), Hasher::new().finish())
+    }
+
+    #[test]
+    fn a_revision_too_large_to_be_held_is_told_in_bounded_memory() {
+        let mut recorder = new(10);
+        let key = "k".repeat(1 << 20);
+        let fault = (0..).find_map(|_| recorder.event(event(11, &key, DELETE), at(0)).err());
+        assert!(matches!(fault, Some(Fault::Large(11))), "{fault:?}");
+        assert!((MOST_OPEN..MOST_OPEN + (2 << 20)).contains(&recorder.bytes()));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_puts_no_moment_out_of_order() {
+        for (clock, moments) in [
+            ([5_000, 5_400, 3_900], vec![5_000, 5_400]),
+            ([5_000, 3_900, 7_000], vec![5_000, 7_000]),
+            ([500, 1_000, 6_000], vec![4_000, 6_000]),
+        ] {
+            let mut recorder = new(10);
+            recorder.not_before(at(4_000));
+            for (revision, now) in (11..).zip(clock) {
+                recorder.event(event(revision, "a", 0), at(now)).unwrap();
+                recorder.progress(revision.unsigned_abs(), at(now)).unwrap();
+            }
+            let samples = recorder.take().unwrap().samples;
+            assert!(samples.is_sorted_by_key(|sample| sample.at), "{samples:?}");
+            let mut told: Vec<_> = samples.iter().map(|sample| sample.at.as_millisecond()).collect();
+            told.dedup();
+            assert_eq!(told, moments, "{clock:?}");
+            assert_eq!(samples.last().map(|sample| sample.revision), Some(revision(13)));
+        }
     }
 
     #[test]

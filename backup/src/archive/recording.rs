@@ -33,6 +33,8 @@ const CATCH_UP_EVERY: Duration = Duration::from_secs(1);
 /// be restored, and whether somebody has begun a newer generation; also by that it notices a store that fails while there
 /// is nothing to store. It costs four requests.
 const LOOK_AROUND: Duration = Duration::from_mins(1);
+/// After so many flushes and a look around without anything new, nobody adds to a generation any more.
+const FLUSHES_THAT_COUNT: u32 = 3;
 /// How long etcd may take to tell the revision of users and roles. It goes through the quorum.
 const AUTH_ANSWER: Duration = Duration::from_secs(5);
 /// How long ending may take: to hear up to where all has come, and to store it.
@@ -57,6 +59,16 @@ enum Did {
     Stored,
     /// What others have stored was read, in this post: from this head on, and a generation that they have begun.
     CaughtUp { post: Post, before: Revision, newer: Option<Box<Chain>> },
+}
+
+/// What to do about a newer generation.
+enum Turn {
+    /// Go over to it.
+    To(Chain),
+    /// Go over to it once what is held is stored.
+    AfterStoring,
+    /// Stay.
+    Not,
 }
 
 type Work = JoinHandle<(Chain, Result<Did, FlushError>)>;
@@ -88,12 +100,13 @@ impl<'a> Recording<'a> {
     pub fn new(
         session: Session<'a>,
         connection: Connection,
-        (chain, recorder, feed): (Chain, Recorder, Feed),
+        (chain, mut recorder, feed): (Chain, Recorder, Feed),
         post: Post,
     ) -> Self {
         let mut leases = Leases::new(connection.client.lease_client());
         leases.know(chain.links.iter().flat_map(|link| &link.delta.leases));
         let auth = AuthRevision::new(connection.clone());
+        recorder.not_before(chain.last_moment());
         let now = Instant::now();
         Self {
             session,
@@ -129,7 +142,8 @@ impl<'a> Recording<'a> {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         clock.tick().await;
         loop {
-            let has_room = self.recorder.bytes() < MOST_HELD;
+            // What makes room is to store what is closed: where nothing is, only more of it closes anything.
+            let has_room = self.recorder.bytes() < MOST_HELD || !self.recorder.has_closed();
             let next = tokio::select! {
                 news = self.feed.next(), if has_room => {
                     self.take(news?).await?;
@@ -320,16 +334,25 @@ impl<'a> Recording<'a> {
             Did::CaughtUp { post, before, newer } => {
                 if chain.head() > before {
                     self.recorder.forget(chain.head(), chain.last_events())?;
+                    self.recorder.not_before(chain.last_moment());
                     let new = chain.links.iter().rev().take_while(|link| link.delta.from > before);
                     self.leases.know(new.flat_map(|link| &link.delta.leases));
                     board.stored(&chain, chain.last_moment());
                     self.moved = Instant::now();
                 }
                 self.chain = Some(chain);
-                if let Some(newer) = newer.and_then(|newer| self.goes_over_to(*newer)) {
-                    course.chain = Some(newer);
-                    self.chain = None;
-                    return Ok(Some(Next::Continue));
+                match newer.map(|newer| self.turns_to(*newer)) {
+                    Some(Turn::To(newer)) => {
+                        course.chain = Some(newer);
+                        self.chain = None;
+                        return Ok(Some(Next::Continue));
+                    }
+                    // The next look finds it again.
+                    Some(Turn::AfterStoring) => {
+                        self.flush().await;
+                        return Ok(None);
+                    }
+                    Some(Turn::Not) | None => {}
                 }
                 match (self.post, post) {
                     // It had begun before: nobody has looked for the full snapshot.
@@ -348,15 +371,33 @@ impl<'a> Recording<'a> {
         Ok(None)
     }
 
-    /// Whether to go over to a newer generation. The one that records does so only if it need not begin another one for it.
-    fn goes_over_to(&mut self, newer: Chain) -> Option<Chain> {
-        let in_reach = newer.head().get() + MOST_BEHIND > self.recorder.head();
-        if self.post == Post::Committer && !in_reach {
-            self.passed_over = Some(newer.key.name);
-            return None;
+    /// Whether to go over to a newer generation. The one that records does so only if it need not begin another one for it,
+    /// and not before all up to its full snapshot is stored in the older one: no revision between the two is left out. Who
+    /// stands by does as the one that records: it follows what goes on.
+    fn turns_to(&mut self, newer: Chain) -> Turn {
+        match self.post {
+            Post::Committer if newer.head().get() + MOST_BEHIND <= self.recorder.head() => {
+                self.passed_over = Some(newer.key.name);
+                return Turn::Not;
+            }
+            Post::Committer => {
+                let stored = self.chain.as_ref().is_none_or(|chain| chain.head() >= newer.full.revision);
+                if !stored && self.recorder.has_closed() {
+                    return Turn::AfterStoring;
+                }
+            }
+            Post::Standby if newer.links.is_empty() && self.own_may_go_on() => {
+                return Turn::Not;
+            }
+            Post::Standby | Post::TakingOver => {}
         }
         tracing::info!("going over to the newer generation {}", newer.key);
-        Some(newer)
+        Turn::To(newer)
+    }
+
+    /// Whether the generation that is followed was added to so recently that it may be added to again.
+    fn own_may_go_on(&self) -> bool {
+        self.moved.elapsed() < self.session.settings.flush_every * FLUSHES_THAT_COUNT + LOOK_AROUND
     }
 
     /// Stores what has come so far, in bounded time. Who stands by has nothing to store.

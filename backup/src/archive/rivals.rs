@@ -29,6 +29,12 @@ impl Rivals {
         self.yields
     }
 
+    /// For one that can't see what the other one commits: it stood by for long enough.
+    pub fn expire(&mut self, now: Instant, flush_every: Duration) {
+        let last = self.lost.map_or(Duration::MAX, |lost| now.duration_since(lost));
+        self.has_gone(last.saturating_sub(TOGETHER), flush_every);
+    }
+
     /// Whether the other one has gone: it has left for so long what it should have committed. Who stood by goes on then.
     /// Two that stood by for each other do not go on at the same time.
     pub fn has_gone(&mut self, silent_for: Duration, flush_every: Duration) -> bool {
@@ -57,5 +63,17 @@ mod tests {
         assert!(rivals.yields());
         assert!(!rivals.has_gone(Duration::from_secs(29), Duration::from_secs(10)) && rivals.yields());
         assert!(rivals.has_gone(Duration::from_secs(61), Duration::from_secs(10)) && !rivals.yields());
+    }
+
+    #[test]
+    fn who_stands_by_and_can_not_follow_does_not_stand_by_for_ever() {
+        let (begin, flush) = (Instant::now(), Duration::from_secs(10));
+        let mut rivals = Rivals::default();
+        rivals.lost(begin);
+        rivals.lost(begin + Duration::from_secs(5));
+        rivals.expire(begin + TOGETHER, flush);
+        assert!(rivals.yields(), "the other one may be at work");
+        rivals.expire(begin + TOGETHER + Duration::from_secs(66), flush);
+        assert!(!rivals.yields());
     }
 }
