@@ -238,6 +238,7 @@ fn word(reason: snapshot::Reason) -> Reason {
         snapshot::Reason::StoreInvalid => Reason::StoreInvalid,
         snapshot::Reason::BucketMissing => Reason::BucketMissing,
         snapshot::Reason::StoreRefused => Reason::StoreRefused,
+        snapshot::Reason::KeysUnfit => Reason::KeysUnfit,
         snapshot::Reason::StoreUnfit => Reason::StoreUnfit,
         snapshot::Reason::StoreFailed => Reason::StoreFailed,
         snapshot::Reason::NoHealthyMember => Reason::NoHealthyMember,

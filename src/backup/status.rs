@@ -122,6 +122,7 @@ fn described(backup: &EtcdBackup, before: EtcdBackupStatus, complete: &Complete)
         stored_bytes,
         blake3: _,
         manifest_blake3,
+        encrypted_to: _,
         taken: _,
         seconds,
     } = complete;
