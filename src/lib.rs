@@ -16,5 +16,6 @@ pub mod operator;
 mod ownership;
 pub mod serve;
 mod stop;
+mod store_secrets;
 pub mod telemetry;
 pub mod writes;

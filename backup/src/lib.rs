@@ -7,6 +7,7 @@ pub mod bolt;
 pub mod care;
 pub mod format;
 pub mod install;
+pub mod keys;
 pub mod launch;
 mod plain_http;
 pub mod restore;

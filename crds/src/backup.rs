@@ -164,6 +164,11 @@ pub struct EtcdBackupStatus {
     /// The BLAKE3 hash of the manifest, which holds the hash of everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
+    /// To which public keys it is encrypted: the first 16 digits of the BLAKE3 hash of each (`printf %s age1... | b3sum`).
+    /// Nothing here: it is not encrypted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub encrypted_to: Vec<String>,
 }
 
 /// How far a backup is that is being taken.

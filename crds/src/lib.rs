@@ -37,6 +37,6 @@ pub use status::{
     VerificationResult,
 };
 pub use storage::{OnDelete, OnScaleDown, Retention, Storage};
-pub use store::{BackupStore, VolumeClaim};
+pub use store::{BackupStore, Encryption, VolumeClaim};
 pub use tls::{Tls, TlsMode, TlsSecrets};
 pub use tuning::{AutoCompaction, CompactionMode, EtcdSettings};

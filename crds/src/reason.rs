@@ -219,7 +219,7 @@ reasons! {
     ClusterMissing,
     /// No member can be read. See why the cluster does not serve.
     NoHealthyMember,
-    /// The Secret that the store's `credentials` name does not exist. Create it.
+    /// The Secret that the store's `credentials` or `encryption` names does not exist. Create it.
     SecretMissing,
     /// The pod that takes the snapshot does not start; the message says why. Look for its image, its Secrets and its volume.
     PodWaiting,
@@ -228,6 +228,10 @@ reasons! {
     StoreInvalid,
     /// The bucket does not exist. Create it, or correct its name or region.
     BucketMissing,
+    /// The backups are to be encrypted, or are, and the keys for it are missing, damaged, or others; the message says which.
+    /// Correct `recipients` (to write) or `identity` (to read) in the Secret that the store's `encryption.secretName` names; then
+    /// create another EtcdBackup, if one has failed for it.
+    KeysUnfit,
     /// The store refuses the credentials. Correct them, or what they may do: get, put, list, delete.
     StoreRefused,
     /// The store can't do what backups need, or something else is kept at the address. The message says which.

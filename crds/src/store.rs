@@ -28,11 +28,27 @@ pub struct BackupStore {
     /// may also have `ca.crt`, whom to trust. The operator does not read it: only what takes or restores a backup mounts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<LocalSecret>,
+    /// Encrypts what is stored, before it leaves the pod that writes it. Without it, whoever can read the store can read the
+    /// backups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
     /// The ServiceAccount that the backup is taken or restored as, for credentials that the provider ties to it. Without it
     /// there is no account's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
+}
+
+/// With which keys backups are encrypted. They are keys of age (X25519), as `age-keygen` makes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Encryption {
+    /// A Secret in the same namespace. `recipients`: public keys, one a line, for which backups are written; that is all that
+    /// taking them needs. `identity`: the private key, which restoring and proving them needs, in the form that `age-keygen`
+    /// writes; several, if backups of before a change of keys are to be read, too. What writes is shown no `identity`, and the
+    /// operator reads neither.
+    #[schemars(length(min = 1, max = 253))]
+    pub secret_name: String,
 }
 
 /// The name of a volume claim.

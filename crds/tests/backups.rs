@@ -51,6 +51,8 @@ fn what_can_be_done_is_accepted() {
         with("/store", json!({ "volumeClaim": { "name": "backups" } })),
         with("/store/options", json!({ "endpoint": "https://s3.example.com:9000", "region": "x" })),
         with("/store/credentials", json!({ "name": "s3" })),
+        with("/store/encryption", json!({ "secretName": "keys" })),
+        with("/store", json!({ "volumeClaim": { "name": "backups" }, "encryption": { "secretName": "keys" } })),
         with("/store/serviceAccountName", json!("backup")),
         with("/ttlMinutes", json!(1)),
         with("/timeoutMinutes", json!(10080)),
@@ -85,6 +87,7 @@ fn what_can_not_is_refused_by_one_rule_each_and_every_rule_is_tried() {
         (claim(json!({ "credentials": { "name": "s3" } })), "spec.store.volumeClaim must be"),
         (claim(json!({ "options": { "region": "x" } })), "spec.store.volumeClaim must be"),
         (with("/store/credentials", json!({ "name": "S3" })), "spec.store.credentials.name must be"),
+        (with("/store/encryption", json!({ "secretName": "Keys" })), "spec.store.encryption.secretName must be"),
         (with("/store/serviceAccountName", json!("A")), "spec.store.serviceAccountName must be"),
     ];
     let mut tried = Vec::new();
@@ -98,6 +101,7 @@ fn what_can_not_is_refused_by_one_rule_each_and_every_rule_is_tried() {
         with("/cluster", json!("other")),
         with("/timeoutMinutes", json!(5)),
         with("/store/address", json!("s3://other")),
+        with("/store/encryption", json!({ "secretName": "keys" })),
     ];
     for changed in changes {
         for (old, new) in [(&s3(), &changed), (&changed, &s3())] {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::stream::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Secret;
 use kube::api::Preconditions;
 use kube::runtime::controller::{Action, Config, Error as ControllerError};
 use kube::runtime::events::Recorder;
@@ -26,7 +25,7 @@ use crate::api::{self, Kube, WATCH_SECONDS};
 use crate::lease::Claim;
 use crate::ownership::is_owned;
 use crate::stop::turned;
-use crate::{events, jobs};
+use crate::{events, jobs, store_secrets};
 
 /// How many are looked at at once: each round is a few short calls.
 const CONCURRENCY: u16 = 8;
@@ -119,7 +118,7 @@ impl Driver {
         let backup = &*self.marked(backup).await?;
         let namespace = backup.namespace().unwrap_or_default();
         let name = backup.name_any();
-        let (mut cluster, mut job, mut pods, mut secret_missing, mut progress) = (None, None, Vec::new(), false, None);
+        let (mut cluster, mut job, mut pods, mut missing, mut progress) = (None, None, Vec::new(), None, None);
         if !has_ended(backup) {
             job = self.kube.get::<Job>(&namespace, &name).await?;
             if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
@@ -127,12 +126,12 @@ impl Driver {
                 progress = progress::ask(&pods).await;
             } else if job.is_none() {
                 cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
-                secret_missing = self.lacks_secret(backup).await?;
+                missing = store_secrets::missing(&self.kube, &namespace, &backup.spec.store).await?;
             }
         }
         let (seen_cluster, seen_job) = (cluster.as_ref(), job.as_ref());
         let now = Timestamp::now();
-        let seen = Seen { backup, cluster: seen_cluster, secret_missing, job: seen_job, pods: &pods, progress, now };
+        let seen = Seen { backup, cluster: seen_cluster, missing, job: seen_job, pods: &pods, progress, now };
         let Decision { step, status } = decide(seen);
         match step {
             Step::Wait => {}
@@ -163,18 +162,18 @@ impl Driver {
         let name = names::deletion_job(&backup.name_any());
         let cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
         let job = self.kube.get::<Job>(&namespace, &name).await?;
-        let (mut pods, mut restored_by, mut secret_missing) = (Vec::new(), None, false);
+        let (mut pods, mut restored_by, mut missing) = (Vec::new(), None, None);
         if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
             pods = jobs::pods(&self.kube, own).await?;
         } else {
             let clusters = self.kube.list::<EtcdCluster>(&namespace, "").await?;
             restored_by =
                 clusters.iter().find(|cluster| delete::begins_with(cluster, backup)).map(ResourceExt::name_any);
-            secret_missing = self.lacks_secret(backup).await?;
+            missing = store_secrets::missing(&self.kube, &namespace, &backup.spec.store).await?;
         }
         let (cluster, job, restored_by) = (cluster.as_ref(), job.as_ref(), restored_by.as_deref());
         let now = Timestamp::now();
-        let seen = delete::Seen { backup, cluster, restored_by, secret_missing, job, pods: &pods, now };
+        let seen = delete::Seen { backup, cluster, restored_by, missing, job, pods: &pods, now };
         self.carry_out(seen, delete::decide(seen)).await
     }
 
@@ -233,11 +232,6 @@ impl Driver {
             "finalizers": finalizers } });
         let namespace = backup.namespace().unwrap_or_default();
         Ok(self.kube.merge::<EtcdBackup>(&namespace, &backup.name_any(), &change).await?)
-    }
-
-    async fn lacks_secret(&self, backup: &EtcdBackup) -> Result<bool, Error> {
-        let Some(secret) = &backup.spec.store.credentials else { return Ok(false) };
-        Ok(!self.kube.exists::<Secret>(&backup.namespace().unwrap_or_default(), &secret.name).await?)
     }
 
     /// The backup with this status. A write by an old picture is refused: the next look has a newer one.

@@ -11,6 +11,7 @@ use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, Etc
 use super::status::{Now, Told, ended, going_on, progress};
 use crate::jobs::{self, End};
 use crate::ownership::{Holder, holder};
+use crate::store_secrets::Needed;
 
 /// The shortest time that a Job gets, whatever was waited for before.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
@@ -25,8 +26,8 @@ pub struct Seen<'a> {
     pub backup: &'a EtcdBackup,
     /// Its cluster.
     pub cluster: Option<&'a EtcdCluster>,
-    /// The Secret that its store names is not there.
-    pub secret_missing: bool,
+    /// A Secret that its store names is not there.
+    pub missing: Option<Needed<'a>>,
     /// The Job of its name.
     pub job: Option<&'a Job>,
     /// That Job's pods, if it is this backup's.
@@ -160,8 +161,8 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
         let why = available.map(|available| available.message.clone()).unwrap_or_default();
         return Err(Told::new(Reason::NoHealthyMember, format!("EtcdCluster {name} does not serve. {why}")));
     }
-    if let Some(secret) = seen.backup.spec.store.credentials.as_ref().filter(|_| seen.secret_missing) {
-        let words = format!("There is no Secret {}, which spec.store.credentials names.", secret.name);
+    if let Some(Needed { name, holds }) = seen.missing {
+        let words = format!("There is no Secret {name}, which spec.store.{} names.", holds.field());
         return Err(Told::new(Reason::SecretMissing, words));
     }
     let voters: Vec<_> =
@@ -238,6 +239,7 @@ fn word(reason: snapshot::Reason) -> Reason {
         snapshot::Reason::StoreInvalid => Reason::StoreInvalid,
         snapshot::Reason::BucketMissing => Reason::BucketMissing,
         snapshot::Reason::StoreRefused => Reason::StoreRefused,
+        snapshot::Reason::KeysUnfit => Reason::KeysUnfit,
         snapshot::Reason::StoreUnfit => Reason::StoreUnfit,
         snapshot::Reason::StoreFailed => Reason::StoreFailed,
         snapshot::Reason::NoHealthyMember => Reason::NoHealthyMember,

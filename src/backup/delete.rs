@@ -14,6 +14,7 @@ use super::decide::sentence;
 use super::status::{Now, Told, going_away};
 use crate::jobs::{self, End};
 use crate::ownership::{Holder, holder, is_owned};
+use crate::store_secrets::{Holds, Needed};
 
 /// How long is waited for what a Job needs, and how long it may try then. An object that can't be deleted blocks the
 /// deletion of its namespace.
@@ -31,8 +32,8 @@ pub struct Seen<'a> {
     pub cluster: Option<&'a EtcdCluster>,
     /// A cluster that begins with this backup, and has not begun.
     pub restored_by: Option<&'a str>,
-    /// The Secret that its store names is not there.
-    pub secret_missing: bool,
+    /// A Secret that its store names is not there.
+    pub missing: Option<Needed<'a>>,
     /// The Job that deletes, or has its name.
     pub job: Option<&'a Job>,
     /// That Job's pods.
@@ -126,8 +127,13 @@ fn obstacle(seen: Seen<'_>) -> Option<String> {
     if let Some(cluster) = seen.restored_by {
         return Some(format!("EtcdCluster {cluster} is to begin with it."));
     }
-    let secret = seen.backup.spec.store.credentials.as_ref().filter(|_| seen.secret_missing)?;
-    Some(format!("There is no Secret {}, which spec.store.credentials names.", secret.name))
+    match seen.missing? {
+        Needed { name, holds: Holds::Credentials } => {
+            Some(format!("There is no Secret {name}, which spec.store.credentials names."))
+        }
+        // What is deleted need not be read.
+        Needed { name: _, holds: Holds::Keys } => None,
+    }
 }
 
 /// While there can't be a Job: to wait, and after some time no more.

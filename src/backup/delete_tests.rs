@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, hindered, left};
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
-use super::tests::{BACKUP, JOB, driver, look, order, put_pod, served};
+use super::tests::{BACKUP, JOB, S3, driver, look, order, put_pod, served};
 use super::{job, status};
 use crate::fake_api::FakeApi;
 use crate::lease::Claim;
+use crate::store_secrets::{Holds, Needed};
 
 const MANIFEST: &str = "cluster-uid/00000000000000ab/g/full";
 const DELETION: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly-delete";
@@ -25,7 +26,7 @@ struct Scene {
     backup: EtcdBackup,
     cluster: Option<EtcdCluster>,
     restored_by: Option<&'static str>,
-    secret_missing: bool,
+    missing: Option<Needed<'static>>,
     job: Option<Job>,
     pods: Vec<Pod>,
     now: Timestamp,
@@ -40,7 +41,7 @@ impl Scene {
         let ended = status::ended(status::Now { backup: &backup, time: CREATED }, Ok(&complete));
         backup.status = Some(ended);
         let cluster = Some(cluster(TlsMode::Issued, "True"));
-        Self { backup, cluster, restored_by: None, secret_missing: false, job: None, pods: Vec::new(), now: CREATED }
+        Self { backup, cluster, restored_by: None, missing: None, job: None, pods: Vec::new(), now: CREATED }
     }
 
     /// With the Job that deletes, which has this condition, and with pods.
@@ -58,9 +59,9 @@ impl Scene {
     }
 
     fn seen(&self) -> Seen<'_> {
-        let Self { backup, cluster, restored_by, secret_missing, job, pods, now } = self;
+        let Self { backup, cluster, restored_by, missing, job, pods, now } = self;
         let (cluster, job) = (cluster.as_ref(), job.as_ref());
-        Seen { backup, cluster, restored_by: *restored_by, secret_missing: *secret_missing, job, pods, now: *now }
+        Seen { backup, cluster, restored_by: *restored_by, missing: *missing, job, pods, now: *now }
     }
 
     /// What is waited for, in words.
@@ -114,6 +115,13 @@ fn what_is_to_be_kept_or_never_came_about_lets_the_object_go_at_once() {
 }
 
 #[test]
+fn an_encrypted_backup_is_deleted_without_its_keys() {
+    let mut scene = Scene::new();
+    scene.missing = Some(Needed { name: "keys", holds: Holds::Keys });
+    assert!(matches!(decide(scene.seen()), Step::Create { .. }));
+}
+
+#[test]
 fn what_is_to_be_kept_too_late_may_be_gone_and_that_is_said() {
     let kept = |mut scene: Scene| {
         scene.backup.spec.deletion_policy = DeletionPolicy::Retain;
@@ -130,7 +138,7 @@ fn what_is_to_be_kept_too_late_may_be_gone_and_that_is_said() {
     assert!(kept(Scene::with_job(Some("Failed"), &[])).leaves(Reason::BackupLeft).contains("Of the Job."));
     // It only waited for a Job to be possible.
     let mut scene = Scene::new();
-    scene.secret_missing = true;
+    scene.missing = Some(S3);
     scene.waits();
     assert_eq!(decide(kept(scene).seen()), Step::Release(None));
 }
@@ -166,11 +174,11 @@ fn a_job_that_does_not_end_is_waited_for_and_not_for_ever() {
     for (make, words) in never_end {
         let mut scene = make();
         // What it needed was waited for, too.
-        scene.secret_missing = true;
+        scene.missing = Some(S3);
         let job = scene.job.take();
         scene.waits();
         scene.now += PATIENCE - SignedDuration::from_secs(1);
-        scene.secret_missing = false;
+        scene.missing = None;
         scene.job = job;
         let (_, told) = scene.waits();
         assert!(told.contains(words), "{told}");
@@ -257,7 +265,7 @@ fn what_stands_in_the_way_is_waited_for_and_not_for_ever() {
         scene.job.as_mut().unwrap().metadata.deletion_timestamp = Some(Time(CREATED));
     }
     let obstacles: [(Place, &str); 4] = [
-        (|scene| scene.secret_missing = true, "no Secret s3"),
+        (|scene| scene.missing = Some(S3), "no Secret s3"),
         (|scene| scene.restored_by = Some("restored"), "EtcdCluster restored is to begin with it"),
         (another, "another Job nightly-delete "),
         (earlier, "An earlier Job nightly-delete "),

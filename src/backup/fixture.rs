@@ -71,7 +71,7 @@ pub fn complete() -> Value {
         "outcome": "complete", "location": "s3://bucket/etcd", "manifest": "cluster-uid/00000000000000ab/g/full",
         "endpoint": "https://db-3.db.ns.svc:2379", "etcdVersion": "3.6.16", "clusterId": "00000000000000ab",
         "revision": 1234, "compactRevision": 1000, "databaseBytes": 20_000_000, "storedBytes": 5_242_880,
-        "blake3": "aa", "manifestBlake3": "bb", "taken": "2026-01-01T00:00:00Z", "seconds": 1.26,
+        "blake3": "aa", "manifestBlake3": "bb", "encryptedTo": ["0123456789abcdef"], "taken": "2026-01-01T00:00:00Z", "seconds": 1.26,
     })
 }
 

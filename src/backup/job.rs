@@ -57,7 +57,7 @@ pub fn taking(order: Order<'_>, voters: &[String]) -> Option<Job> {
 
 /// The Job that deletes the backup with this manifest from its store.
 pub fn deleting(order: Order<'_>, manifest: &str, hash: &str) -> Option<Job> {
-    let access = store::access(&order.backup.spec.store, store::Use::Write);
+    let access = store::access(&order.backup.spec.store, store::Use::Delete);
     let name = names::deletion_job(order.backup.metadata.name.as_deref()?);
     job(order, name, &["delete", manifest, "--hash", hash], access)
 }

@@ -122,6 +122,7 @@ fn described(backup: &EtcdBackup, before: EtcdBackupStatus, complete: &Complete)
         stored_bytes,
         blake3: _,
         manifest_blake3,
+        encrypted_to,
         taken: _,
         seconds,
     } = complete;
@@ -145,6 +146,7 @@ fn described(backup: &EtcdBackup, before: EtcdBackupStatus, complete: &Complete)
         lineage: manifest.split('/').next().map(str::to_owned),
         manifest: Some(manifest.clone()),
         hash: Some(manifest_blake3.clone()),
+        encrypted_to: encrypted_to.iter().map(ToString::to_string).collect(),
         ..before
     }
 }

@@ -9,7 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::events::{Recorder, Reporter};
 use quorate_backup::snapshot::Progress;
-use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets};
+use quorate_crds::{
+    BackupPhase, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -21,6 +23,7 @@ use crate::api::Kube;
 use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 use crate::metrics::Metrics;
+use crate::store_secrets::{Holds, Needed};
 use crate::writes::Writes;
 
 pub const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
@@ -69,6 +72,18 @@ fn the_job_gets_the_store_the_members_and_a_clients_certificate() {
 }
 
 #[test]
+fn a_job_that_encrypts_sees_public_keys_and_one_that_deletes_none() {
+    let mut own = spec();
+    own.store.encryption = Some(Encryption { secret_name: "keys".into() });
+    let (backup, cluster) = (backup(own), cluster(TlsMode::Issued, "True"));
+    let job = rendered(&backup, &cluster);
+    assert_eq!(variables(&job)["QUORATE_RECIPIENTS_FILE"], "/etc/quorate/keys/recipients");
+    assert!(!job.to_string().contains("identity"), "{job}");
+    let deleting = job::deleting(order(&backup, &cluster), "m", "h").unwrap();
+    assert!(!serde_json::to_string(&deleting).unwrap().contains("keys"));
+}
+
+#[test]
 fn a_volume_is_mounted_and_plain_text_needs_no_certificate() {
     let job = rendered(&backup(volume_spec()), &cluster(TlsMode::Disabled, "True"));
     assert_eq!(
@@ -97,6 +112,9 @@ fn with_certificates_of_the_users_the_job_shows_theirs() {
     assert_eq!((&pod["serviceAccountName"], &pod["automountServiceAccountToken"]), (&json!("backup"), &json!(true)));
 }
 
+/// The Secret that the backup's store names is not there.
+pub const S3: Needed<'static> = Needed { name: "s3", holds: Holds::Credentials };
+
 /// What was seen, piece by piece.
 struct Scene {
     backup: EtcdBackup,
@@ -104,7 +122,7 @@ struct Scene {
     job: Option<Job>,
     pods: Vec<Pod>,
     progress: Option<Progress>,
-    secret_missing: bool,
+    missing: Option<Needed<'static>>,
     minutes: i64,
     seconds: i64,
 }
@@ -118,7 +136,7 @@ impl Scene {
             job: None,
             pods: Vec::new(),
             progress: None,
-            secret_missing: false,
+            missing: None,
             minutes: 0,
             seconds: 0,
         }
@@ -142,10 +160,10 @@ impl Scene {
     }
 
     fn decide(&self) -> Decision {
-        let Self { backup, cluster, job, pods, progress, secret_missing, minutes, seconds } = self;
+        let Self { backup, cluster, job, pods, progress, missing, minutes, seconds } = self;
         let now = CREATED + SignedDuration::from_mins(*minutes) + SignedDuration::from_secs(*seconds);
         let (cluster, job) = (cluster.as_ref(), job.as_ref());
-        decide(Seen { backup, cluster, secret_missing: *secret_missing, job, pods, progress: *progress, now })
+        decide(Seen { backup, cluster, missing: *missing, job, pods, progress: *progress, now })
     }
 
     /// Takes over the status that was decided.
@@ -187,12 +205,19 @@ fn it_waits_for_a_cluster_that_serves_and_not_for_ever() {
 }
 
 #[test]
-fn it_waits_for_the_secret_that_it_names() {
+fn it_waits_for_the_secrets_that_it_names() {
     let mut scene = Scene::new();
-    scene.secret_missing = true;
-    let decision = scene.decide();
-    assert_eq!((told(&decision.status).1, decision.step), ("SecretMissing", Step::Wait));
-    scene.secret_missing = false;
+    let keys = Needed { name: "keys", holds: Holds::Keys };
+    for (missing, words) in [
+        (S3, "There is no Secret s3, which spec.store.credentials names."),
+        (keys, "There is no Secret keys, which spec.store.encryption names."),
+    ] {
+        scene.missing = Some(missing);
+        let decision = scene.decide();
+        let (_, reason, message) = told(&decision.status);
+        assert_eq!((reason, message, decision.step), ("SecretMissing", words, Step::Wait));
+    }
+    scene.missing = None;
     assert!(matches!(scene.decide().step, Step::Create { .. }));
 }
 
@@ -218,6 +243,7 @@ fn a_complete_backup_is_described() {
     );
     assert_eq!((status.duration.as_deref(), status.lineage.as_deref()), (Some("1.3s"), Some("cluster-uid")));
     assert_eq!((status.location.as_deref(), status.hash.as_deref()), (Some("s3://bucket/etcd"), Some("bb")));
+    assert_eq!(status.encrypted_to, ["0123456789abcdef"]);
     assert!(status.started_at.is_some() && status.ended_at.is_some());
     // It stays so when the Job is gone, until its time is over.
     scene.job = None;

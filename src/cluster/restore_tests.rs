@@ -88,7 +88,7 @@ fn condition(status: &EtcdClusterStatus, kind: &str) -> (String, String, String)
 
 #[test]
 fn why_a_restore_does_not_go_on_is_in_the_conditions_and_told_once() {
-    let fails = || restoring(Backup::Ready(source()), Some(Sight::Restoring(Restore::Fails)));
+    let fails = || restoring(Backup::Ready(Box::new(source())), Some(Sight::Restoring(Restore::Fails)));
     let cases = [
         (complains(fails(), launch::Reason::StoreRefused, "no"), "StoreRefused", "db-0: the backup can't be restored"),
         (complains(fails(), launch::Reason::BackupDamaged, "d/1f is damaged"), "BackupDamaged", "d/1f is damaged"),
@@ -117,7 +117,7 @@ fn why_a_restore_does_not_go_on_is_in_the_conditions_and_told_once() {
 
 #[test]
 fn a_restore_under_way_and_a_backup_that_is_awaited_are_no_trouble() {
-    let at_work = restoring(Backup::Ready(source()), Some(Sight::Restoring(Restore::UnderWay)));
+    let at_work = restoring(Backup::Ready(Box::new(source())), Some(Sight::Restoring(Restore::UnderWay)));
     let awaited = restoring(Backup::Awaited("EtcdBackup b is not complete yet.".into()), None);
     for (observed, words) in [(at_work, "being restored"), (awaited, "EtcdBackup b is not complete yet.")] {
         let (_, status) = shown(&observed);
@@ -148,7 +148,7 @@ fn inits(api: &FakeApi) -> Vec<Value> {
 
 #[tokio::test]
 async fn the_pod_that_is_to_restore_has_the_container_and_any_other_has_not() {
-    let observed = restoring(Backup::Ready(source()), None);
+    let observed = restoring(Backup::Ready(Box::new(source())), None);
     let first = api(&observed);
     let acted = makes(&first, &observed, Birth::Restoring).await;
     assert!(acted.stop.is_none(), "{:?}", acted.stop);

@@ -12,12 +12,12 @@ use super::flush::FlushError;
 use super::lead;
 use super::retention::Retention;
 use super::rivals::Rivals;
-use super::session::Session;
+use super::session::{OTHER_RECIPIENTS, Session};
 use super::status::{Reason, Role};
 use super::{ArchiveError, Duty, Fault, Next, Settings};
-use crate::format::{Chain, ChainError, CommitError};
+use crate::format::{Chain, ChainError, CommitError, Seal};
 use crate::source::Access;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Store};
 
 /// The pause after a first failure; each next one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -130,8 +130,9 @@ async fn live(
     session.run(full, course, leads.clone(), stop.clone()).await
 }
 
-async fn open(settings: &store::Settings) -> Result<Store, StoreError> {
+async fn open(settings: &store::Settings) -> Result<Store, ArchiveError> {
     let store = Store::open(settings)?;
+    Seal::of(store.keys())?;
     store.prepare().await?;
     Ok(store)
 }
@@ -166,6 +167,7 @@ fn after(error: &ArchiveError) -> Next {
         ArchiveError::Chain(ChainError::NoFull(_)) | ArchiveError::Flush(FlushError::Chain(ChainError::NoFull(_))) => {
             Next::Full("the full snapshot of the last generation is gone")
         }
+        ArchiveError::Flush(FlushError::OtherRecipients) => Next::Full(OTHER_RECIPIENTS),
         ArchiveError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
         | ArchiveError::Flush(FlushError::Chain(
             ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
@@ -174,6 +176,7 @@ fn after(error: &ArchiveError) -> Next {
         | ArchiveError::Etcd(_)
         | ArchiveError::Silent
         | ArchiveError::Store(_)
+        | ArchiveError::Keys(_)
         | ArchiveError::Chain(ChainError::Store(_))
         | ArchiveError::Take(_)
         | ArchiveError::Feed(FeedError::Etcd(_) | FeedError::Canceled(_))
@@ -189,6 +192,7 @@ mod tests {
     use super::*;
     use crate::format::tests::generation;
     use crate::format::{ManifestFault, Revision};
+    use crate::store::StoreError;
 
     #[test]
     fn what_can_not_be_restored_is_ended_whoever_found_it() {
@@ -196,7 +200,7 @@ mod tests {
         let manifest = key.delta(first);
         let faults: [&dyn Fn() -> ChainError; 4] = [
             &|| ChainError::NoFull(key.clone()),
-            &|| ChainError::Manifest { key: manifest.clone(), fault: ManifestFault::Version(2) },
+            &|| ChainError::Manifest { key: manifest.clone(), fault: ManifestFault::Version(3) },
             &|| ChainError::Broken(manifest.clone()),
             &|| ChainError::Gap { missing: manifest.clone(), next: manifest.clone(), after: first },
         ];
@@ -205,6 +209,7 @@ mod tests {
                 assert!(matches!(after(&error), Next::Full(_)), "{error}");
             }
         }
+        assert_eq!(after(&ArchiveError::Flush(FlushError::OtherRecipients)), Next::Full(OTHER_RECIPIENTS));
         let lost = ArchiveError::Flush(FlushError::Commit(CommitError::Lost(manifest.clone())));
         let away = || ChainError::Store(StoreError::TooLarge { key: manifest.clone(), bytes: 2, limit: 1 });
         for passes in [lost, ArchiveError::Chain(away()), ArchiveError::Flush(FlushError::Chain(away()))] {

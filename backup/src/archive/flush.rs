@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::format::{
-    COMMIT_WITHIN, Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, GenerationKey, Header,
-    LeaseGrant, Nonce, commit,
+    COMMIT_WITHIN, Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, Header, LeaseGrant, Nonce, Seal,
+    commit,
 };
 use crate::store::{Store, StoreError};
 
@@ -28,6 +28,9 @@ pub enum FlushError {
     /// The store refuses the credentials, and would do so again.
     #[error(transparent)]
     Refused(StoreError),
+    /// The recipients are others by now, and a generation has the same ones from its begin to its end.
+    #[error("failed to go on with the generation: what is written now is encrypted to other recipients")]
+    OtherRecipients,
     /// What was committed is refused by those who read it.
     #[error(transparent)]
     Chain(#[from] ChainError),
@@ -50,15 +53,16 @@ pub(super) async fn flush(
     };
     let manifest = 'data: loop {
         let begun = Instant::now();
-        let data = match write(store, &chain.key, &records).await {
-            Ok(data) => data,
+        let data = match write(store, chain, &records).await {
+            Ok(Some(data)) => data,
+            Ok(None) => return Err(FlushError::OtherRecipients),
             Err(DataError::Store(error @ StoreError::Refused { .. })) => return Err(FlushError::Refused(error)),
             Err(error) => {
                 wait(reason(&error), error.to_string()).await;
                 continue;
             }
         };
-        let header = Header::new(&chain.key, Nonce::random());
+        let header = Header::new(&chain.key, Nonce::random(), &data);
         let (leases, samples, previous) = (leases.clone(), samples.clone(), chain.head_hash());
         let delta = Delta { header, from, to, previous, events, last_events, leases, samples, data };
         let manifest = delta.write();
@@ -86,14 +90,22 @@ pub(super) async fn flush(
 fn reason(error: &DataError) -> Reason {
     match error {
         DataError::Store(error) => Reason::of_store(error),
-        DataError::Frame { .. } | DataError::Hash(_) | DataError::Thread(_) => Reason::StoreFailed,
+        DataError::Keys(_) => Reason::KeysUnfit,
+        DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_) | DataError::Thread(_) => {
+            Reason::StoreFailed
+        }
     }
 }
 
-async fn write(store: &Store, generation: &GenerationKey, records: &[u8]) -> Result<Data, DataError> {
-    let mut writer = DataWriter::new(store, generation);
+/// `None` if the generation's data is sealed in another way than is asked for now.
+async fn write(store: &Store, chain: &Chain, records: &[u8]) -> Result<Option<Data>, DataError> {
+    let seal = Seal::of(store.keys())?;
+    if !seal.is_of(chain.last_data()) {
+        return Ok(None);
+    }
+    let mut writer = DataWriter::new(store, &chain.key, &seal)?;
     match writer.write(records).await {
-        Ok(()) => writer.finish().await,
+        Ok(()) => writer.finish().await.map(Some),
         Err(error) => {
             writer.abort().await;
             Err(error)

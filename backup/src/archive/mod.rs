@@ -26,6 +26,7 @@ use tokio::task::JoinError;
 
 use crate::care::Keep;
 use crate::format::{ChainError, Lineage};
+use crate::keys::KeysError;
 use crate::snapshot::TakeError;
 use crate::source::AccessError;
 use crate::store::StoreError;
@@ -83,6 +84,9 @@ pub enum ArchiveError {
     /// The store can't be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// To whom is encrypted can't be read.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The generation that was recorded can't be read.
     #[error(transparent)]
     Chain(#[from] ChainError),

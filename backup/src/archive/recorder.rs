@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use prost::Message;
 
 use crate::bolt::mvcc::{BucketKey, KeyValue};
-use crate::format::{Hash, Hasher, Record, RecordFault, Revision, Sample, split_record, write_record};
+use crate::format::{EventHash, Hash, Record, RecordFault, Revision, Sample, split_record, write_record};
 
 /// etcd's number for a deletion (`mvccpb.Event.EventType`).
 const DELETE: i32 = 1;
@@ -83,6 +83,8 @@ struct Open {
 #[derive(Debug)]
 pub struct Recorder {
     stage: Stage,
+    /// How a revision's records are hashed.
+    event_hash: EventHash,
     /// The last closed revision.
     head: u64,
     open: Option<Open>,
@@ -106,18 +108,18 @@ struct Closed {
 
 impl Recorder {
     /// For a watch that was opened at [`Self::watch_from`]. `head` is the last recorded revision, `last_events` the hash of
-    /// its records.
-    pub fn new(head: Revision, last_events: Hash) -> Self {
+    /// its records, which `event_hash` makes.
+    pub fn new(head: Revision, last_events: Hash, event_hash: EventHash) -> Self {
         // Of a head without any events (a new cluster's first revision, or all were compacted) there is nothing to prove.
-        let nothing = last_events == Hasher::new().finish();
+        let nothing = last_events == event_hash.of(&[]);
         let stage = if nothing { Stage::Recording } else { Stage::Proving(last_events) };
         let (records, latest) = (Vec::new(), Timestamp::UNIX_EPOCH);
-        Self { stage, head: head.get(), open: None, records, closed: Closed::default(), latest }
+        Self { stage, event_hash, head: head.get(), open: None, records, closed: Closed::default(), latest }
     }
 
     /// For a watch that was opened at `watched_from`, before the full snapshot was taken that ends with `head`.
-    pub fn after_full(head: Revision, last_events: Hash, watched_from: Revision) -> Self {
-        let mut recorder = Self::new(head, last_events);
+    pub fn after_full(head: Revision, (last_events, event_hash): (Hash, EventHash), watched_from: Revision) -> Self {
+        let mut recorder = Self::new(head, last_events, event_hash);
         // Nothing was written before the snapshot: the watch begins behind the head, which it can't show.
         recorder.stage = match recorder.stage {
             Stage::Proving(hash) if watched_from <= head => Stage::Skipping(hash),
@@ -220,7 +222,7 @@ impl Recorder {
             return Ok(());
         }
         let closed = self.records.get(..self.closed.end).unwrap_or_default();
-        let (mut last, mut events, mut rest) = (Hasher::new(), 0, closed);
+        let (mut last, mut events, mut rest) = (self.event_hash.hasher(), 0, closed);
         while let Some((record, after)) = split_record(rest)?.filter(|(record, _)| record.key.main <= revision) {
             if record.key.main == revision {
                 last.update(rest.get(..rest.len() - after.len()).unwrap_or_default());
@@ -278,7 +280,7 @@ impl Recorder {
 
     fn close(&mut self, now: Timestamp) -> Result<(), Fault> {
         let Some(Open { revision, events, start }) = self.open.take() else { return Ok(()) };
-        let hash = Hash::of(self.records.get(start..).unwrap_or_default());
+        let hash = self.event_hash.of(self.records.get(start..).unwrap_or_default());
         if let Stage::Proving(recorded) = self.stage {
             self.stage = Stage::Recording;
             self.records.truncate(start);
@@ -328,7 +330,7 @@ mod tests {
     }
 
     fn new(head: u64) -> Recorder {
-        Recorder::new(revision(head), Hasher::new().finish())
+        Recorder::new(revision(head), Hash::of(&[]), EventHash::Plain)
     }
 
     #[test]
@@ -388,7 +390,7 @@ mod tests {
         first.progress(11, at(0)).unwrap();
         let batch = first.take().unwrap();
 
-        let mut same = Recorder::new(revision(11), batch.last_events);
+        let mut same = Recorder::new(revision(11), batch.last_events, EventHash::Plain);
         assert_eq!((same.watch_from(), same.proved()), (revision(11), false));
         same.event(event(11, "a", 0), at(0)).unwrap();
         same.event(event(12, "a", 0), at(0)).unwrap();
@@ -396,10 +398,10 @@ mod tests {
         same.progress(12, at(0)).unwrap();
         assert_eq!(same.take().unwrap().from, revision(12));
 
-        let mut other = Recorder::new(revision(11), batch.last_events);
+        let mut other = Recorder::new(revision(11), batch.last_events, EventHash::Plain);
         other.event(event(11, "b", 0), at(0)).unwrap();
         assert!(matches!(other.progress(11, at(0)), Err(Fault::Forked(_))));
-        let mut gone = Recorder::new(revision(11), batch.last_events);
+        let mut gone = Recorder::new(revision(11), batch.last_events, EventHash::Plain);
         assert!(matches!(gone.event(event(12, "a", 0), at(0)), Err(Fault::Forked(_))));
     }
 
@@ -410,17 +412,17 @@ mod tests {
         first.progress(11, at(0)).unwrap();
         let hash = first.take().unwrap().last_events;
         // Events before the snapshot's last, that one, and then others.
-        let mut recorder = Recorder::after_full(revision(11), hash, revision(9));
+        let mut recorder = Recorder::after_full(revision(11), (hash, EventHash::Plain), revision(9));
         for number in 9..14 {
             recorder.event(event(number, "a", 0), at(0)).unwrap();
         }
         let batch = recorder.take().unwrap();
         assert_eq!((batch.from, batch.to), (revision(12), revision(12)));
         // Nothing came between: the watch begins behind it.
-        let mut recorder = Recorder::after_full(revision(11), hash, revision(12));
+        let mut recorder = Recorder::after_full(revision(11), (hash, EventHash::Plain), revision(12));
         recorder.event(event(12, "a", 0), at(0)).unwrap();
         // Something came, and the snapshot's last is not as the watch shows it.
-        let mut recorder = Recorder::after_full(revision(11), hash, revision(10));
+        let mut recorder = Recorder::after_full(revision(11), (hash, EventHash::Plain), revision(10));
         recorder.event(event(10, "a", 0), at(0)).unwrap();
         recorder.event(event(11, "b", 0), at(0)).unwrap();
         assert!(matches!(recorder.progress(11, at(0)), Err(Fault::Forked(_))));

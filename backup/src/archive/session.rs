@@ -12,7 +12,7 @@ use super::recorder::Recorder;
 use super::recording::{Post, Recording};
 use super::status::Role;
 use super::{ArchiveError, Next, Settings};
-use crate::format::{Chain, ChainError, Cluster, GenerationName, Lineage, Revision, generations, has_deltas};
+use crate::format::{Chain, ChainError, Cluster, GenerationName, Lineage, Revision, Seal, generations, has_deltas};
 use crate::snapshot;
 use crate::source::{Access, Connection, Identity};
 use crate::store::Store;
@@ -20,6 +20,9 @@ use crate::store::Store;
 /// How many revisions behind a watch may begin. etcd reads its whole backlog again for each thousand that it sends, so a
 /// longer way is shorter by a full snapshot.
 pub(super) const MOST_BEHIND: u64 = 10_000;
+/// Why a generation is not gone on with whose data is sealed in another way than is asked for now: encryption was turned on or
+/// off, or its recipients have changed. A generation is one thing to who restores it, with the same keys for all of it.
+pub(super) const OTHER_RECIPIENTS: &str = "the last generation is encrypted to other recipients";
 /// How long etcd may take to say what a session begins with. Without a quorum it never does.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -90,7 +93,11 @@ impl Session<'_> {
         if now.get() - chain.head().get() > MOST_BEHIND {
             return Ok(Err("the last record is too far behind"));
         }
-        let recorder = Recorder::new(chain.head(), chain.last_events());
+        let seal = Seal::of(self.store.keys())?;
+        if !seal.is_of(chain.last_data()) {
+            return Ok(Err(OTHER_RECIPIENTS));
+        }
+        let recorder = Recorder::new(chain.head(), chain.last_events(), seal.event_hash());
         let feed = self.watch(connection, recorder.watch_from()).await?;
         tracing::info!("going on after revision {} of {}", chain.head(), chain.key);
         Ok(Ok(Start { chain, recorder, feed }))
@@ -117,7 +124,8 @@ impl Session<'_> {
         let member = std::slice::from_ref(self.source);
         let taken = snapshot::take(self.store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
         let chain = Chain::read(self.store, &taken.generation).await?;
-        let recorder = Recorder::after_full(chain.head(), chain.last_events(), watched_from);
+        let events = (chain.last_events(), taken.event_hash);
+        let recorder = Recorder::after_full(chain.head(), events, watched_from);
         self.board.took_full();
         self.board.stored(&chain, jiff::Timestamp::now());
         tracing::info!("new generation {} at revision {}: {reason}", chain.key, chain.head());

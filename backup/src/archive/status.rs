@@ -38,6 +38,8 @@ pub enum Reason {
     BucketMissing,
     /// The store refuses the credentials.
     StoreRefused,
+    /// The public keys to which is to be encrypted are missing, or are none.
+    KeysUnfit,
     /// The store can't do what backups need, or its prefix holds something else.
     StoreUnfit,
     /// The store does not answer, or fails.
@@ -114,6 +116,7 @@ impl Reason {
             Self::StoreInvalid => "StoreInvalid",
             Self::BucketMissing => "BucketMissing",
             Self::StoreRefused => "StoreRefused",
+            Self::KeysUnfit => "KeysUnfit",
             Self::StoreUnfit => "StoreUnfit",
             Self::StoreFailed => "StoreFailed",
             Self::MemberUnreadable => "MemberUnreadable",
@@ -138,9 +141,15 @@ impl Reason {
             | ArchiveError::Chain(
                 ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
             )
-            | ArchiveError::Flush(FlushError::Chain(
-                ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
-            )) => Self::HistoryBroken,
+            | ArchiveError::Flush(
+                FlushError::OtherRecipients
+                | FlushError::Chain(
+                    ChainError::NoFull(_)
+                    | ChainError::Manifest { .. }
+                    | ChainError::Broken(_)
+                    | ChainError::Gap { .. },
+                ),
+            ) => Self::HistoryBroken,
             // Of the first, more came than could be stored in time.
             ArchiveError::Feed(FeedError::Overflow(_))
             | ArchiveError::Task(_)
@@ -153,6 +162,7 @@ impl Reason {
                 Self::of_store(error)
             }
             ArchiveError::Flush(FlushError::Commit(CommitError::Store { source, .. })) => Self::of_store(source),
+            ArchiveError::Keys(_) => Self::KeysUnfit,
             ArchiveError::Take(error) => snapshot::Reason::of(error).into(),
         }
     }
@@ -164,6 +174,7 @@ impl From<snapshot::Reason> for Reason {
             snapshot::Reason::StoreInvalid => Self::StoreInvalid,
             snapshot::Reason::BucketMissing => Self::BucketMissing,
             snapshot::Reason::StoreRefused => Self::StoreRefused,
+            snapshot::Reason::KeysUnfit => Self::KeysUnfit,
             snapshot::Reason::StoreUnfit => Self::StoreUnfit,
             snapshot::Reason::StoreFailed => Self::StoreFailed,
             snapshot::Reason::NoHealthyMember => Self::MemberUnreadable,

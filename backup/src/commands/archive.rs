@@ -12,13 +12,15 @@ use quorate_backup::format::Lineage;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::arguments::{SourceArguments, StoreArguments};
+use super::arguments::{RecipientsArgument, SourceArguments, StoreArguments};
 
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct Archive {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    recipients: RecipientsArgument,
     #[command(flatten)]
     source: SourceArguments,
     /// Whose record it is: the UID of the EtcdCluster, or any name outside of Kubernetes
@@ -64,6 +66,7 @@ impl Archive {
     async fn record(self) -> anyhow::Result<()> {
         let Self {
             store,
+            recipients,
             source,
             lineage,
             beside_leader,
@@ -92,7 +95,7 @@ impl Archive {
         });
         let members = source.members();
         let member = members.first().ok_or_else(|| anyhow::anyhow!("give --endpoint"))?;
-        let store = store.settings();
+        let store = store.settings(recipients);
         let board = Board::new(&store.address, &settings.lineage);
         if let Some(address) = listen {
             tokio::spawn(archive::serve(address, board.clone()));

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use quorate_backup::keys::KeyFiles;
 use quorate_backup::source::{Access, Credentials, Tls};
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store, StoreError};
 
@@ -27,20 +28,53 @@ pub struct StoreArguments {
 }
 
 impl StoreArguments {
-    /// Opens it.
-    pub fn open(&self) -> Result<Store, StoreError> {
-        Store::open(&self.settings())
+    /// Opens it, with these keys.
+    pub fn open(&self, keys: impl Into<KeyFiles>) -> Result<Store, StoreError> {
+        Store::open(&self.settings(keys))
     }
 
-    /// How it is reached.
-    pub fn settings(&self) -> Settings {
+    /// How it is reached, with these keys.
+    pub fn settings(&self, keys: impl Into<KeyFiles>) -> Settings {
         let Self { store, store_option, store_credentials, store_ca } = self;
         Settings {
             address: store.clone(),
             options: store_option.iter().cloned().collect(),
             credentials: store_credentials.clone().map(CredentialsFolder),
             ca: store_ca.clone(),
+            keys: keys.into(),
         }
+    }
+}
+
+/// To whom is encrypted what is written.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Encryption")]
+pub struct RecipientsArgument {
+    /// Encrypt what is written to the public keys in this file: of age, one a line, as `age-keygen -y` shows them (age1...).
+    /// The private keys are not needed here. Without it nothing is encrypted; if it can't be read, nothing is written
+    #[arg(long, value_name = "FILE", env = "QUORATE_RECIPIENTS_FILE")]
+    recipients_file: Option<PathBuf>,
+}
+
+impl From<RecipientsArgument> for KeyFiles {
+    fn from(RecipientsArgument { recipients_file }: RecipientsArgument) -> Self {
+        Self { recipients: recipients_file, identity: None }
+    }
+}
+
+/// Who reads what is encrypted.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Encryption")]
+pub struct IdentityArgument {
+    /// The file with the private key that reads an encrypted backup, as age-keygen writes it (AGE-SECRET-KEY-1...). There may
+    /// be several keys in it, one a line: those of before a change of keys, too. `list` shows to whom a backup is encrypted
+    #[arg(long, value_name = "FILE", env = "QUORATE_IDENTITY_FILE")]
+    identity_file: Option<PathBuf>,
+}
+
+impl From<IdentityArgument> for KeyFiles {
+    fn from(IdentityArgument { identity_file }: IdentityArgument) -> Self {
+        Self { recipients: None, identity: identity_file }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use quorate_backup::care::{Copied, State, copy, overview};
 use quorate_backup::format::{GenerationName, Lineage};
+use quorate_backup::keys::KeyFiles;
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
 use serde::Serialize;
 
@@ -66,13 +67,14 @@ impl Copy {
     async fn copy(self) -> anyhow::Result<()> {
         let Self { store, destination, lineage, generation, output } = self;
         let Destination { target, target_option, target_credentials, target_ca } = destination;
-        let from = store.open()?;
+        let from = store.open(KeyFiles::default())?;
         from.check().await?;
         let to = Store::open(&Settings {
             address: target,
             options: target_option.into_iter().collect(),
             credentials: target_credentials.map(CredentialsFolder),
             ca: target_ca,
+            keys: KeyFiles::default(),
         })?;
         let mut lines = Vec::new();
         for one in overview(&from, Some(&lineage)).await? {

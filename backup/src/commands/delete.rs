@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use quorate_backup::care::{DeleteError, Pruned, delete};
 use quorate_backup::format::{GenerationKey, Hash};
+use quorate_backup::keys::KeyFiles;
 use serde::Serialize;
 
 use super::FINAL;
@@ -44,7 +45,7 @@ impl Delete {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Self { store, manifest, hash, report, output } = self;
         let deleted = super::run(async {
-            let store = match store.open() {
+            let store = match store.open(KeyFiles::default()) {
                 Ok(store) => store,
                 Err(error) => return Ok(Err(error.into())),
             };

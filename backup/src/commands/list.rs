@@ -1,12 +1,15 @@
 //! `quorate-agent list` and `inspect`.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 use jiff::Timestamp;
 use quorate_backup::care::{Overview, State, overview};
-use quorate_backup::format::{Chain, Full, GenerationName, Lineage, Link};
+use quorate_backup::format::{Chain, Full, GenerationName, Lineage, Link, opened_by};
+use quorate_backup::keys::{Fingerprint, Fingerprints, KeyFiles};
 use serde::Serialize;
 
-use super::arguments::StoreArguments;
+use super::arguments::{IdentityArgument, StoreArguments};
 use super::print::{self, Output};
 
 /// The arguments of `list`.
@@ -27,6 +30,8 @@ pub struct List {
 pub struct Inspect {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    identity: IdentityArgument,
     /// Whose
     #[arg(long, value_name = "NAME", env = "QUORATE_LINEAGE")]
     lineage: Lineage,
@@ -65,6 +70,8 @@ struct Whole {
     events: u64,
     database_bytes: u64,
     stored_bytes: u64,
+    /// Fingerprints of the public keys; none, if it is not encrypted.
+    encrypted_to: Vec<Fingerprint>,
 }
 
 impl Whole {
@@ -80,6 +87,7 @@ impl Whole {
             events: chain.links.iter().map(|link| link.delta.events).sum(),
             database_bytes: chain.full.database_bytes,
             stored_bytes: chain.full.data.stored_bytes() + deltas,
+            encrypted_to: chain.full.data.recipients().to_vec(),
         }
     }
 }
@@ -105,6 +113,7 @@ impl Line {
                 print::time(whole.to),
                 print::size(whole.database_bytes),
                 print::size(whole.stored_bytes),
+                Fingerprints(whole.encrypted_to.clone()).to_string(),
             ]),
             None => row.push(self.fault.clone().unwrap_or_else(|| self.state.to_owned())),
         }
@@ -112,15 +121,15 @@ impl Line {
     }
 }
 
-const HEADINGS: [&str; 9] =
-    ["LINEAGE", "CLUSTER", "GENERATION", "ETCD", "REVISIONS", "FROM", "TO", "DATABASE", "STORED"];
+const HEADINGS: [&str; 10] =
+    ["LINEAGE", "CLUSTER", "GENERATION", "ETCD", "REVISIONS", "FROM", "TO", "DATABASE", "STORED", "ENCRYPTED TO"];
 
 impl List {
     /// Shows what there is.
     pub fn run(self) -> anyhow::Result<()> {
         let Self { store, lineage, output } = self;
         super::run(async move {
-            let store = store.open()?;
+            let store = store.open(KeyFiles::default())?;
             store.check().await?;
             let lines: Vec<_> = overview(&store, lineage.as_ref()).await?.iter().map(Line::of).collect();
             print::show(output, &lines, || print::table(&HEADINGS, &lines.iter().map(Line::row).collect::<Vec<_>>()))
@@ -143,8 +152,9 @@ impl Inspect {
     }
 
     async fn inspect(self) -> anyhow::Result<()> {
-        let Self { store, lineage, generation, output } = self;
-        let store = store.open()?;
+        let Self { store, identity, lineage, generation, output } = self;
+        let keys = KeyFiles::from(identity);
+        let store = store.open(keys.clone())?;
         store.check().await?;
         let all = overview(&store, Some(&lineage)).await?;
         let found = all.into_iter().rev().find(|one| generation.as_ref().is_none_or(|name| one.key.name == *name));
@@ -156,6 +166,10 @@ impl Inspect {
             State::WithoutFull => anyhow::bail!("{key} has no full snapshot: it is being taken, or never was"),
             State::Damaged(fault) => anyhow::bail!(fault),
         };
+        // Manifests are read without it: whoever gives one asks whether it fits.
+        if keys.identity.is_some() {
+            opened_by(&keys, &chain.full.data, &key.to_string())?;
+        }
         let deltas = chain.links.iter().map(|link| &link.delta).collect();
         let parts = Parts { key: key.to_string(), full: &chain.full, deltas };
         print::show(output, &parts, || text(&chain))
@@ -172,6 +186,9 @@ fn text(chain: &Chain) -> String {
         print::size(data.stored_bytes()),
         chain.key.data(&data.name),
     );
+    if !data.recipients().is_empty() {
+        let _ = write!(text, "\n      encrypted to {}", Fingerprints(data.recipients().to_vec()));
+    }
     if chain.links.is_empty() {
         return text + "\nno deltas";
     }

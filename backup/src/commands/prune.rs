@@ -6,6 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use quorate_backup::care::{Keep, Plan, Pruned, Removal, plan, prune};
 use quorate_backup::format::Lineage;
+use quorate_backup::keys::KeyFiles;
 use serde::Serialize;
 
 use super::archive::duration;
@@ -55,7 +56,7 @@ impl Prune {
 
     async fn prune(self) -> anyhow::Result<()> {
         let Self { store, lineage, keep, keep_last, dry_run, output } = self;
-        let store = store.open()?;
+        let store = store.open(KeyFiles::default())?;
         store.check().await?;
         let keep = Keep { newest: keep, last: keep_last };
         let plan: Plan = plan(&store, &lineage, keep, Timestamp::now()).await?;

@@ -9,7 +9,7 @@ use quorate_backup::format::Chain;
 use quorate_backup::restore::{self, Damaged, Membership, Progress, Restored, Tool, Wanted};
 use serde::Serialize;
 
-use super::arguments::StoreArguments;
+use super::arguments::{IdentityArgument, StoreArguments};
 use super::choose::WantedArguments;
 use super::print::{self, Output};
 
@@ -22,6 +22,8 @@ pub const BUMP: u64 = 1_000_000_000;
 pub struct Restore {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    identity: IdentityArgument,
     #[command(flatten)]
     wanted: WantedArguments,
     #[command(flatten)]
@@ -91,9 +93,9 @@ impl Restore {
     }
 
     async fn restore(self) -> anyhow::Result<()> {
-        let Self { store, wanted, target, member, output } = self;
+        let Self { store, identity, wanted, target, member, output } = self;
         let begun = std::time::Instant::now();
-        let store = store.open()?;
+        let store = store.open(identity)?;
         let wanted = Wanted::from(wanted);
         let chains: Vec<Chain> = restore::survey(&store, &wanted, Damaged::LeftOut).await?;
         let choice = restore::pick(&chains, &wanted)?;

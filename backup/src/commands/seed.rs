@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use quorate_backup::keys::KeyFiles;
 use quorate_backup::launch::{Identity, PORT};
 use quorate_backup::restore::{Membership, Restored, Tool, Wanted};
 use quorate_backup::seed::{self, Desk, Filled, Order};
 use quorate_backup::ticket::{EtcdVersion, MemberName, VolumeUid};
 
-use super::arguments::StoreArguments;
+use super::arguments::{IdentityArgument, StoreArguments};
 use super::choose::WantedArguments;
 
 /// Its arguments.
@@ -17,6 +18,8 @@ use super::choose::WantedArguments;
 pub struct Seed {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    identity: IdentityArgument,
     #[command(flatten)]
     wanted: WantedArguments,
     /// Where the member's volume is mounted; etcd's data directory becomes the folder "data" in it
@@ -63,6 +66,7 @@ impl Seed {
     async fn seed(self) -> anyhow::Result<()> {
         let Self {
             store,
+            identity,
             wanted,
             volume,
             ticket,
@@ -91,7 +95,8 @@ impl Seed {
                 peer_urls: peer_url,
             },
         };
-        match seed::until_restored(Desk { listen }, &order, || store.open()).await {
+        let keys = KeyFiles::from(identity);
+        match seed::until_restored(Desk { listen }, &order, || store.open(keys.clone())).await {
             Filled::Now(Restored { revision, events, leases_of_unknown_ttl, bytes, .. }) => tracing::info!(
                 events,
                 bytes,

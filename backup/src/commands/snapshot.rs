@@ -1,5 +1,6 @@
 //! `quorate-agent snapshot`.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,11 +8,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use quorate_backup::format::Lineage;
+use quorate_backup::keys::Fingerprints;
 use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use tokio::sync::watch;
 
 use super::FINAL;
-use super::arguments::{SourceArguments, StoreArguments};
+use super::arguments::{RecipientsArgument, SourceArguments, StoreArguments};
 use super::print::{self, Output};
 
 /// Its arguments.
@@ -19,6 +21,8 @@ use super::print::{self, Output};
 pub struct Snapshot {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    recipients: RecipientsArgument,
     #[command(flatten)]
     source: SourceArguments,
     /// Whose backup it is: the UID of the EtcdCluster, or any name outside of Kubernetes
@@ -42,7 +46,7 @@ impl Snapshot {
         let result = super::run(async { Ok(self.take().await) })?;
         if let Some(path) = report {
             let told = match result.clone() {
-                Ok(complete) => Report::Complete(complete),
+                Ok(complete) => Report::Complete(Box::new(complete)),
                 Err(failure) => Report::Failed(failure),
             };
             let json = serde_json::to_vec(&told)?;
@@ -61,12 +65,12 @@ impl Snapshot {
     }
 
     async fn take(self) -> Result<Complete, Failure> {
-        let Self { store, source, lineage, report: _, listen, output: _ } = self;
+        let Self { store, recipients, source, lineage, report: _, listen, output: _ } = self;
         let (tell, progress) = watch::channel(None);
         if let Some(address) = listen {
             tokio::spawn(snapshot::serve(address, progress));
         }
-        let store = store.open().map_err(|error| Failure::of_store(&error))?;
+        let store = store.open(recipients).map_err(|error| Failure::of_store(&error))?;
         let bar = print::bytes_bar("snapshot");
         let report = |progress| {
             tell.send_replace(Some(progress));
@@ -83,7 +87,7 @@ impl Snapshot {
 }
 
 fn text(complete: &Complete) -> String {
-    format!(
+    let mut text = format!(
         "revision {} of etcd {} is in {}\n{}: {} as {}, in {:.1} s",
         complete.revision,
         complete.etcd_version,
@@ -92,5 +96,9 @@ fn text(complete: &Complete) -> String {
         print::size(complete.database_bytes),
         print::size(complete.stored_bytes),
         complete.seconds,
-    )
+    );
+    if !complete.encrypted_to.is_empty() {
+        let _ = write!(text, "\nencrypted to {}", Fingerprints(complete.encrypted_to.clone()));
+    }
+    text
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use quorate_backup::care::{Proved, Report, verify};
 use quorate_backup::restore::{self, Damaged, Wanted};
 
-use super::arguments::StoreArguments;
+use super::arguments::{IdentityArgument, StoreArguments};
 use super::choose::WantedArguments;
 use super::print::{self, Output};
 
@@ -16,6 +16,8 @@ use super::print::{self, Output};
 pub struct Verify {
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    identity: IdentityArgument,
     #[command(flatten)]
     wanted: WantedArguments,
     /// A folder with room for the restored database
@@ -50,8 +52,8 @@ impl Verify {
     }
 
     async fn verify(self) -> anyhow::Result<Proved> {
-        let Self { store, wanted, scratch, strict, report: _, output: _ } = self;
-        let store = store.open()?;
+        let Self { store, identity, wanted, scratch, strict, report: _, output: _ } = self;
+        let store = store.open(identity)?;
         let wanted = Wanted::from(wanted);
         let damaged = if strict { Damaged::NewestFails } else { Damaged::LeftOut };
         let chains = restore::survey(&store, &wanted, damaged).await?;

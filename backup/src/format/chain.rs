@@ -5,7 +5,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 
 use super::hash::Hash;
-use super::manifest::{Delta, Full, MANIFEST_LIMIT, ManifestFault, Sample};
+use super::manifest::{Data, Delta, Full, MANIFEST_LIMIT, ManifestFault, Sample};
 use super::names::{Cluster, GenerationKey, GenerationName, Lineage, Revision};
 use crate::store::{Key, Listed, Store, StoreError};
 
@@ -123,6 +123,17 @@ impl Chain {
     /// The hash of the records of its last revision.
     pub fn last_events(&self) -> Hash {
         self.links.last().map_or(self.full.last_events, |link| link.delta.last_events)
+    }
+
+    /// The data of its last manifest.
+    pub fn last_data(&self) -> &Data {
+        self.links.last().map_or(&self.full.data, |link| &link.delta.data)
+    }
+
+    /// The data that it takes to restore a revision.
+    pub fn data_until(&self, revision: Revision) -> impl Iterator<Item = &Data> {
+        let links = self.links.iter().take_while(move |link| link.delta.from <= revision);
+        std::iter::once(&self.full.data).chain(links.map(|link| &link.delta.data))
     }
 
     /// The moments for which a revision is known, in order.

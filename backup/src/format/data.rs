@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use bytes::Bytes;
@@ -11,9 +12,12 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 use super::frames::{FRAME, FrameFault, compress, decompress};
-use super::hash::Hasher;
+use super::hash::{EventHash, Hasher};
 use super::manifest::Data;
 use super::names::{GenerationKey, Nonce};
+use super::seal::{Age, Seal, SealFault, Sealer};
+use super::unseal::{Layout, OpenPart, Opener, SealedPart, event_hash, opened_by};
+use crate::keys::{Identities, KeysError};
 use crate::store::{Key, Store, StoreError, Upload};
 
 /// The most frames that are compressed at once, however many cores there are: each takes some 16 MiB.
@@ -39,6 +43,17 @@ pub enum DataError {
         /// What is wrong.
         fault: FrameFault,
     },
+    /// It is damaged where it is encrypted, or can't be encrypted.
+    #[error("{key}: {fault}")]
+    Seal {
+        /// The object.
+        key: Key,
+        /// What is wrong.
+        fault: SealFault,
+    },
+    /// The keys can't be read, or are others.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The object is not the one that the manifest means.
     #[error("{0} is damaged or another object: its BLAKE3 hash is not the one in the manifest")]
     Hash(Key),
@@ -55,6 +70,7 @@ pub struct DataWriter {
     filling: Vec<u8>,
     at_work: VecDeque<JoinHandle<Result<Vec<u8>, FrameFault>>>,
     most_at_work: usize,
+    sealer: Option<Sealer>,
     hasher: Hasher,
     frames: Vec<u32>,
     plain_bytes: u64,
@@ -62,18 +78,21 @@ pub struct DataWriter {
 
 impl DataWriter {
     /// A new object of this generation.
-    pub fn new(store: &Store, generation: &GenerationKey) -> Self {
+    pub fn new(store: &Store, generation: &GenerationKey, seal: &Seal) -> Result<Self, DataError> {
         let name = Nonce::random();
-        Self {
-            upload: store.upload(&generation.data(&name)),
+        let key = generation.data(&name);
+        let sealer = seal.sealer().map_err(|fault| DataError::Seal { key: key.clone(), fault })?;
+        Ok(Self {
+            upload: store.upload(&key),
             name,
             filling: Vec::new(),
             at_work: VecDeque::new(),
             most_at_work: available_parallelism().map_or(1, NonZero::get).min(MOST_AT_WORK),
+            sealer,
             hasher: Hasher::new(),
             frames: Vec::new(),
             plain_bytes: 0,
-        }
+        })
     }
 
     /// What was taken so far, in bytes.
@@ -111,9 +130,16 @@ impl DataWriter {
         while let Some(frame) = self.at_work.pop_front() {
             self.send(frame).await?;
         }
+        let mut recipients = None;
+        if let Some(sealer) = self.sealer.take() {
+            let (rest, named) = sealer.finish().map_err(|fault| self.seal_fault(fault))?;
+            recipients = Some(named);
+            self.store(rest).await?;
+        }
         let Self { name, upload, hasher, frames, plain_bytes, .. } = self;
+        let age = recipients.map(|recipients| Age { recipients, bytes: upload.written() });
         upload.finish().await?;
-        Ok(Data { name, blake3: hasher.finish(), plain_bytes, frames })
+        Ok(Data { name, blake3: hasher.finish(), plain_bytes, frames, age })
     }
 
     /// Gives up, and takes back what was sent.
@@ -138,10 +164,76 @@ impl DataWriter {
             frame: self.frames.len(),
             fault,
         })?;
-        self.hasher.update(&frame);
         self.frames.push(u32::try_from(frame.len()).unwrap_or(u32::MAX));
-        self.upload.write(frame.into()).await?;
+        let Some(mut sealer) = self.sealer.take() else { return self.store(frame).await };
+        let pushed = spawn_blocking(move || sealer.push(&frame).map(|encrypted| (sealer, encrypted))).await?;
+        let (sealer, encrypted) = pushed.map_err(|fault| self.seal_fault(fault))?;
+        self.sealer = Some(sealer);
+        self.store(encrypted).await
+    }
+
+    async fn store(&mut self, bytes: Vec<u8>) -> Result<(), DataError> {
+        self.hasher.update(&bytes);
+        self.upload.write(bytes.into()).await?;
         Ok(())
+    }
+
+    fn seal_fault(&self, fault: SealFault) -> DataError {
+        DataError::Seal { key: self.upload.key().clone(), fault }
+    }
+}
+
+/// A data object that lies in a store, with what opens it.
+#[derive(Debug, Clone)]
+pub struct DataObject {
+    store: Store,
+    key: Key,
+    data: Arc<Data>,
+    opener: Option<Opener>,
+    event_hash: Option<EventHash>,
+}
+
+impl DataObject {
+    /// One of this generation. If it is encrypted, the store's keys have to open it.
+    pub fn new(store: &Store, generation: &GenerationKey, data: &Data) -> Result<Self, DataError> {
+        let key = generation.data(&data.name);
+        let identities = opened_by(store.keys(), data, &key.to_string())?;
+        Ok(Self::opened(store, key, data, identities))
+    }
+
+    /// One that its writer reads itself.
+    pub fn of_writer(store: &Store, generation: &GenerationKey, data: &Data, own: Identities) -> Self {
+        Self::opened(store, generation.data(&data.name), data, Some(own))
+    }
+
+    fn opened(store: &Store, key: Key, data: &Data, identities: Option<Identities>) -> Self {
+        let event_hash = event_hash(data, identities.as_ref());
+        let opener = Layout::of(data).zip(identities).map(|(layout, identities)| Opener::new(layout, identities));
+        Self { store: store.clone(), key, data: Arc::new(data.clone()), opener, event_hash }
+    }
+
+    /// How the manifest's `lastEvents` was made, if that can be told.
+    pub fn event_hash(&self) -> Option<EventHash> {
+        self.event_hash
+    }
+
+    /// One frame alone, checked by zstd's own sum, and by age if it is encrypted.
+    pub async fn frame(&self, frame: usize) -> Result<Option<Vec<u8>>, DataError> {
+        let Some(group) = all_frames(&self.data).nth(frame) else { return Ok(None) };
+        Ok(Some(self.clone().fetch(group).await?.plain))
+    }
+
+    async fn fetch(self, group: Group) -> Result<Fetched, DataError> {
+        let Group { first, range, sizes } = group;
+        let (begin, stored, frames) = if let Some(opener) = &self.opener {
+            let (begin, stored, part) = opener.fetch(&self.store, &self.key, &range).await?;
+            (begin, stored, Frames::Sealed(Box::new(part)))
+        } else {
+            let stored = self.store.read_range(&self.key, range.clone()).await?;
+            (range.start, stored.clone(), Frames::Open(stored))
+        };
+        let plain = spawn_blocking(move || plain(&self.key, frames, first, sizes)).await??;
+        Ok(Fetched { begin, stored, plain })
     }
 }
 
@@ -150,36 +242,75 @@ impl DataWriter {
 struct Group {
     /// The number of the first.
     first: usize,
-    /// Where they lie in the object.
+    /// Where they lie among all frames, in bytes.
     range: Range<u64>,
-    /// The stored and the plain size of each.
+    /// The compressed and the plain size of each.
     sizes: Vec<(usize, usize)>,
 }
 
 /// What a group came to.
 struct Fetched {
+    /// Where it begins in the object.
+    begin: u64,
     stored: Bytes,
     plain: Vec<u8>,
+}
+
+/// Compressed frames.
+enum Frames {
+    /// As they are.
+    Open(Bytes),
+    /// Encrypted.
+    Sealed(Box<SealedPart>),
+}
+
+/// The same, from which one after the other is taken.
+enum Taking {
+    Open(Bytes),
+    Sealed(Box<OpenPart>),
+}
+
+impl Taking {
+    fn new(frames: Frames) -> Result<Self, SealFault> {
+        Ok(match frames {
+            Frames::Open(bytes) => Self::Open(bytes),
+            Frames::Sealed(part) => Self::Sealed(Box::new(part.open()?)),
+        })
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<Bytes, SealFault> {
+        match self {
+            Self::Open(rest) => Ok(rest.split_to(bytes.min(rest.len()))),
+            Self::Sealed(part) => part.take(bytes).map(Bytes::from),
+        }
+    }
+
+    fn end(self) -> Result<(), SealFault> {
+        match self {
+            Self::Open(_) => Ok(()),
+            Self::Sealed(part) => part.end(),
+        }
+    }
 }
 
 /// Reads a data object from its begin to its end.
 pub struct DataReader {
     key: Key,
-    data: Data,
+    data: Arc<Data>,
     groups: BoxStream<'static, Result<Fetched, DataError>>,
     hasher: Hasher,
+    /// How many bytes of the object were hashed.
+    hashed: u64,
 }
 
 impl DataReader {
-    /// Reads this object of this generation. Fetching begins with the first call of [`Self::next`].
-    pub fn new(store: &Store, generation: &GenerationKey, data: &Data) -> Self {
-        let key = generation.data(&data.name);
-        let (from, object) = (store.clone(), key.clone());
-        let groups = stream::iter(groups(data))
-            .map(move |group| fetch(from.clone(), object.clone(), group))
-            .buffered(REQUESTS)
-            .boxed();
-        Self { key, data: data.clone(), groups, hasher: Hasher::new() }
+    /// Reads this object. Fetching begins with the first call of [`Self::next`].
+    pub fn new(object: &DataObject) -> Self {
+        let object = object.clone();
+        let (key, data) = (object.key.clone(), Arc::clone(&object.data));
+        let groups =
+            stream::iter(groups(&data)).map(move |group| object.clone().fetch(group)).buffered(REQUESTS).boxed();
+        Self { key, data, groups, hasher: Hasher::new(), hashed: 0 }
     }
 
     /// The next plain bytes; `None` once all were read and their hash was found to be right. What came before is not
@@ -187,24 +318,16 @@ impl DataReader {
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, DataError> {
         match self.groups.next().await {
             Some(fetched) => {
-                let Fetched { stored, plain } = fetched?;
-                self.hasher.update(&stored);
+                let Fetched { begin, stored, plain } = fetched?;
+                // The groups of an encrypted object share the chunk in which one ends and the next begins.
+                let known = usize::try_from(self.hashed - begin.min(self.hashed)).unwrap_or(usize::MAX);
+                self.hasher.update(stored.get(known..).unwrap_or_default());
+                self.hashed = begin + stored.len() as u64;
                 Ok(Some(plain))
             }
             None if self.hasher.finish() == self.data.blake3 => Ok(None),
             None => Err(DataError::Hash(self.key.clone())),
         }
-    }
-
-    /// One frame alone, checked by zstd's own sum only.
-    pub async fn frame(
-        store: &Store,
-        generation: &GenerationKey,
-        data: &Data,
-        frame: usize,
-    ) -> Result<Option<Vec<u8>>, DataError> {
-        let Some(group) = all_frames(data).nth(frame) else { return Ok(None) };
-        Ok(Some(fetch(store.clone(), generation.data(&data.name), group).await?.plain))
     }
 }
 
@@ -233,29 +356,24 @@ fn groups(data: &Data) -> Vec<Group> {
     groups
 }
 
-async fn fetch(store: Store, key: Key, group: Group) -> Result<Fetched, DataError> {
-    let Group { first, range, sizes } = group;
-    let stored = store.read_range(&key, range).await?;
-    let frames = stored.clone();
-    let plain = spawn_blocking(move || {
-        let mut rest = &frames[..];
-        let mut all = Vec::new();
-        for (number, (stored, plain)) in sizes.into_iter().enumerate() {
-            let (frame, others) = rest.split_at_checked(stored).unwrap_or((rest, &[]));
-            rest = others;
-            let piece = decompress(frame, plain).map_err(|fault| DataError::Frame {
-                key: key.clone(),
-                frame: first + number,
-                fault,
-            })?;
-            if all.is_empty() {
-                all = piece;
-            } else {
-                all.extend_from_slice(&piece);
-            }
+/// Decompresses frames that are numbered from `first` on.
+fn plain(key: &Key, frames: Frames, first: usize, sizes: Vec<(usize, usize)>) -> Result<Vec<u8>, DataError> {
+    let sealed = |fault| DataError::Seal { key: key.clone(), fault };
+    let mut frames = Taking::new(frames).map_err(sealed)?;
+    let mut all = Vec::new();
+    for (number, (compressed, plain)) in sizes.into_iter().enumerate() {
+        let frame = frames.take(compressed).map_err(sealed)?;
+        let piece = decompress(&frame, plain).map_err(|fault| DataError::Frame {
+            key: key.clone(),
+            frame: first + number,
+            fault,
+        })?;
+        if all.is_empty() {
+            all = piece;
+        } else {
+            all.extend_from_slice(&piece);
         }
-        Ok::<_, DataError>(all)
-    })
-    .await??;
-    Ok(Fetched { stored, plain })
+    }
+    frames.end().map_err(sealed)?;
+    Ok(all)
 }

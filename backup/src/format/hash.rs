@@ -1,4 +1,4 @@
-//! BLAKE3 hashes, as 64 hexadecimal digits: what `b3sum` prints.
+//! BLAKE3 hashes, as 64 hexadecimal digits: what `b3sum` prints; and with a key, where a hash must not tell what was hashed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,6 +44,43 @@ impl TryFrom<String> for Hash {
 impl From<Hash> for String {
     fn from(hash: Hash) -> Self {
         hash.to_string()
+    }
+}
+
+/// How the records of a revision are hashed for a manifest's `lastEvents`. Of an encrypted backup it takes a key that the
+/// store does not hold: a manifest can be read by whoever reads the store, who could otherwise try guesses at a short value
+/// until one has this hash.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum EventHash {
+    /// As they are.
+    Plain,
+    /// With this key, which is made from the recipients.
+    Keyed([u8; 32]),
+}
+
+impl EventHash {
+    /// Of nothing yet.
+    pub fn hasher(self) -> Hasher {
+        match self {
+            Self::Plain => Hasher::new(),
+            Self::Keyed(key) => Hasher(blake3::Hasher::new_keyed(&key)),
+        }
+    }
+
+    /// Of these records.
+    pub fn of(self, records: &[u8]) -> Hash {
+        let mut hasher = self.hasher();
+        hasher.update(records);
+        hasher.finish()
+    }
+}
+
+impl fmt::Debug for EventHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain => "Plain",
+            Self::Keyed(_) => "Keyed",
+        })
     }
 }
 

@@ -10,9 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::frames::{FRAME, largest_frame};
 use super::hash::Hash;
 use super::names::{Cluster, GenerationKey, GenerationName, Lineage, Nonce, Revision};
+use super::seal::Age;
+use super::unseal::Layout;
+use crate::keys::Fingerprint;
 
-/// The version of the format that is written, and the only one that is read.
+/// The version of a manifest whose data is not encrypted.
 pub const VERSION: u32 = 1;
+/// The version of one whose data is: a reader that knows nothing of encryption refuses it by this number.
+pub const ENCRYPTED_VERSION: u32 = 2;
 /// The largest manifest that is read, in bytes. That of a snapshot of 64 GiB has some 160 KiB; one of a delta with a
 /// million lease grants 50 MiB would be cut into several.
 pub const MANIFEST_LIMIT: u64 = 16 << 20;
@@ -25,7 +30,7 @@ pub enum ManifestFault {
     #[error("it is no manifest of this format: {0}")]
     Shape(#[from] serde_json::Error),
     /// It is of a later version.
-    #[error("it has version {0}, and this program knows version {VERSION} only")]
+    #[error("it has version {0}, and this program knows the versions {VERSION} and {ENCRYPTED_VERSION} only")]
     Version(u32),
     /// It lies where another one belongs.
     #[error("it belongs to {0}")]
@@ -52,25 +57,30 @@ pub struct Header {
 }
 
 impl Header {
-    /// For a manifest of this generation.
-    pub fn new(generation: &GenerationKey, writer: Nonce) -> Self {
+    /// For a manifest of this generation that refers to this data.
+    pub fn new(generation: &GenerationKey, writer: Nonce, data: &Data) -> Self {
         let GenerationKey { lineage, cluster, name } = generation.clone();
-        Self { format: VERSION, lineage, cluster, generation: name, writer }
+        Self { format: data.version(), lineage, cluster, generation: name, writer }
     }
 
     fn generation(&self) -> GenerationKey {
         GenerationKey { lineage: self.lineage.clone(), cluster: self.cluster.clone(), name: self.generation.clone() }
     }
 
-    fn check(&self, place: &GenerationKey) -> Result<(), ManifestFault> {
-        if self.format != VERSION {
-            return Err(ManifestFault::Version(self.format));
+    fn check(&self, place: &GenerationKey, data: &Data) -> Result<(), ManifestFault> {
+        match self.format {
+            VERSION | ENCRYPTED_VERSION if self.format != data.version() => {
+                return Err(ManifestFault::Contradiction("its version does not fit whether its data is encrypted"));
+            }
+            VERSION | ENCRYPTED_VERSION => {}
+            later => return Err(ManifestFault::Version(later)),
         }
         if self.generation() == *place { Ok(()) } else { Err(ManifestFault::OtherGeneration(self.generation())) }
     }
 }
 
-/// A data object: zstd frames one after the other, each of [`FRAME`] bytes when decompressed but the last.
+/// A data object: zstd frames one after the other, each of [`FRAME`] bytes when decompressed but the last; perhaps
+/// encrypted, as one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Data {
@@ -80,14 +90,32 @@ pub struct Data {
     pub blake3: Hash,
     /// Its size when decompressed, in bytes.
     pub plain_bytes: u64,
-    /// The size of each frame as it is stored, in bytes.
+    /// The size of each frame when compressed, in bytes.
     pub frames: Vec<u32>,
+    /// How it is encrypted, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<Age>,
 }
 
 impl Data {
     /// The object's size as it is stored, in bytes.
     pub fn stored_bytes(&self) -> u64 {
+        self.age.as_ref().map_or_else(|| self.compressed_bytes(), |age| age.bytes)
+    }
+
+    /// The size of all frames, in bytes.
+    pub fn compressed_bytes(&self) -> u64 {
         self.frames.iter().map(|frame| u64::from(*frame)).sum()
+    }
+
+    /// To whom it is encrypted; nobody, if it is not.
+    pub fn recipients(&self) -> &[Fingerprint] {
+        self.age.as_ref().map_or(&[], |age| &age.recipients)
+    }
+
+    /// The version of a manifest that refers to it.
+    fn version(&self) -> u32 {
+        if self.age.is_some() { ENCRYPTED_VERSION } else { VERSION }
     }
 
     fn check(&self) -> Result<(), ManifestFault> {
@@ -98,7 +126,13 @@ impl Data {
         if self.frames.iter().any(|frame| *frame == 0 || *frame > largest_frame()) {
             return Err(ManifestFault::Contradiction("a frame has an impossible size"));
         }
-        Ok(())
+        match &self.age {
+            Some(age) if age.recipients.is_empty() => Err(ManifestFault::Contradiction("it is encrypted to nobody")),
+            Some(_) if Layout::of(self).is_none() => {
+                Err(ManifestFault::Contradiction("the encrypted data has an impossible size"))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 }
 
@@ -174,7 +208,7 @@ impl Full {
     /// Reads one that was found at this place.
     pub fn read(bytes: &[u8], place: &GenerationKey) -> Result<Self, ManifestFault> {
         let full: Self = parse(bytes)?;
-        full.header.check(place)?;
+        full.header.check(place, &full.data)?;
         full.data.check()?;
         if full.compact_revision > full.revision {
             return Err(ManifestFault::Contradiction("it was compacted beyond its last revision"));
@@ -198,7 +232,7 @@ impl Delta {
     /// Reads one that was found at this place, as the delta that begins with `from`.
     pub fn read(bytes: &[u8], place: &GenerationKey, from: Revision) -> Result<Self, ManifestFault> {
         let delta: Self = parse(bytes)?;
-        delta.header.check(place)?;
+        delta.header.check(place, &delta.data)?;
         delta.data.check()?;
         let contradiction = |fault| Err(ManifestFault::Contradiction(fault));
         if delta.from != from {
@@ -238,7 +272,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ManifestFault> {
     match serde_json::from_slice(bytes) {
         Ok(manifest) => Ok(manifest),
         Err(error) => match serde_json::from_slice::<Versioned>(bytes) {
-            Ok(Versioned { header: HeaderVersion { format } }) if format != VERSION => {
+            Ok(Versioned { header: HeaderVersion { format } }) if !matches!(format, VERSION | ENCRYPTED_VERSION) => {
                 Err(ManifestFault::Version(format))
             }
             _ => Err(error.into()),

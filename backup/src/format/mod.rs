@@ -10,15 +10,23 @@ mod hash;
 mod manifest;
 mod names;
 mod record;
+mod seal;
+#[cfg(test)]
+mod sealed_tests;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unseal;
 
 pub use chain::{Chain, ChainError, Extent, Link, generations, has_deltas, last_delta};
 pub use choice::{Choice, ChoiceError, Target, choose};
 pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
-pub use data::{DataError, DataReader, DataWriter};
+pub use data::{DataError, DataObject, DataReader, DataWriter};
 pub use frames::{FRAME, FrameFault, compress, decompress};
-pub use hash::{Hash, Hasher};
-pub use manifest::{Data, Delta, Full, Header, LeaseGrant, MANIFEST_LIMIT, ManifestFault, Sample, VERSION};
+pub use hash::{EventHash, Hash, Hasher};
+pub use manifest::{
+    Data, Delta, ENCRYPTED_VERSION, Full, Header, LeaseGrant, MANIFEST_LIMIT, ManifestFault, Sample, VERSION,
+};
 pub use names::{Cluster, GenerationKey, GenerationName, Lineage, NameFault, Nonce, Revision};
 pub use record::{MAX_RECORD, Record, RecordFault, RecordReader, split_record, write_record};
+pub use seal::{Age, Seal, SealFault};
+pub use unseal::{demand_identity, opened_by};

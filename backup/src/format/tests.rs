@@ -28,12 +28,14 @@ fn data(bytes: u64) -> Data {
         blake3: Hash::of(b"x"),
         plain_bytes: bytes,
         frames: vec![9; usize::try_from(frames).unwrap()],
+        age: None,
     }
 }
 
-fn full(key: &GenerationKey, last: u64, second: i64) -> Full {
+pub(super) fn full(key: &GenerationKey, last: u64, second: i64) -> Full {
+    let data = data(9_000_032);
     Full {
-        header: Header::new(key, Nonce::random()),
+        header: Header::new(key, Nonce::random(), &data),
         etcd_version: "3.6.16".into(),
         revision: revision(last),
         compact_revision: revision(0),
@@ -41,13 +43,14 @@ fn full(key: &GenerationKey, last: u64, second: i64) -> Full {
         auth_revision: 1,
         taken: at(second),
         database_bytes: 9_000_000,
-        data: data(9_000_032),
+        data,
     }
 }
 
 fn delta(chain: &Chain, to: u64, samples: &[(i64, u64)]) -> Delta {
+    let data = data(1);
     Delta {
-        header: Header::new(&chain.key, Nonce::random()),
+        header: Header::new(&chain.key, Nonce::random(), &data),
         from: chain.head().next(),
         to: revision(to),
         previous: chain.head_hash(),
@@ -55,7 +58,7 @@ fn delta(chain: &Chain, to: u64, samples: &[(i64, u64)]) -> Delta {
         last_events: Hash::of(&to.to_le_bytes()),
         leases: vec![LeaseGrant { id: 5, ttl: 60 }],
         samples: samples.iter().map(|(at_, rev)| Sample { at: at(*at_), revision: revision(*rev) }).collect(),
-        data: data(1),
+        data,
     }
 }
 
@@ -164,13 +167,13 @@ async fn two_writers_of_one_range_have_one_winner() {
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
 }
 
-fn noise(length: usize) -> Vec<u8> {
+pub(super) fn noise(length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(7);
     // Half of it can be compressed.
     (0..length).map(|at| if at % 512 < 256 { random.u8(..) } else { 0 }).collect()
 }
 
-async fn all(mut reader: DataReader) -> Result<Vec<u8>, DataError> {
+pub(super) async fn all(mut reader: DataReader) -> Result<Vec<u8>, DataError> {
     let mut read = Vec::new();
     while let Some(piece) = reader.next().await? {
         read.extend(piece);
@@ -181,20 +184,21 @@ async fn all(mut reader: DataReader) -> Result<Vec<u8>, DataError> {
 #[tokio::test]
 async fn data_comes_back_whole_by_stream_and_by_frame() {
     let (store, key) = (sound(), generation(1));
+    let object = |data: &Data| DataObject::new(&store, &key, data).unwrap();
     for length in [0, 1, FRAME, 3 * FRAME + 5] {
         let plain = noise(length);
-        let mut writer = DataWriter::new(&store, &key);
+        let mut writer = DataWriter::new(&store, &key, &Seal::Open).unwrap();
         for piece in plain.chunks(1_000_003) {
             writer.write(piece).await.unwrap();
         }
         let data = writer.finish().await.unwrap();
         assert_eq!((data.plain_bytes, data.frames.len()), (length as u64, length.div_ceil(FRAME)));
         assert!(length < 1000 || data.stored_bytes() < length as u64 * 6 / 10);
-        assert_eq!(all(DataReader::new(&store, &key, &data)).await.unwrap(), plain);
+        assert_eq!(all(DataReader::new(&object(&data))).await.unwrap(), plain);
         for (frame, piece) in plain.chunks(FRAME).enumerate() {
-            assert_eq!(DataReader::frame(&store, &key, &data, frame).await.unwrap().unwrap(), piece);
+            assert_eq!(object(&data).frame(frame).await.unwrap().unwrap(), piece);
         }
-        assert_eq!(DataReader::frame(&store, &key, &data, data.frames.len()).await.unwrap(), None);
+        assert_eq!(object(&data).frame(data.frames.len()).await.unwrap(), None);
         let object = store.read(&key.data(&data.name), u64::MAX).await.unwrap().unwrap();
         assert_eq!(Hash::of(&object), data.blake3);
         if length > 0 {
@@ -206,33 +210,34 @@ async fn data_comes_back_whole_by_stream_and_by_frame() {
 #[tokio::test]
 async fn damaged_data_is_never_taken_for_whole() {
     let (store, key) = (sound(), generation(1));
-    let mut writer = DataWriter::new(&store, &key);
+    let object = |data: &Data| DataObject::new(&store, &key, data).unwrap();
+    let mut writer = DataWriter::new(&store, &key, &Seal::Open).unwrap();
     writer.write(&noise(2 * FRAME + 9)).await.unwrap();
     let data = writer.finish().await.unwrap();
-    let object = key.data(&data.name);
-    let good = store.read(&object, u64::MAX).await.unwrap().unwrap();
+    let name = key.data(&data.name);
+    let good = store.read(&name, u64::MAX).await.unwrap().unwrap();
     let replace = async |bytes: Vec<u8>| {
-        store.delete(&object).await.unwrap();
-        store.create(&object, bytes.into()).await.unwrap();
-        all(DataReader::new(&store, &key, &data)).await.unwrap_err().to_string()
+        store.delete(&name).await.unwrap();
+        store.create(&name, bytes.into()).await.unwrap();
+        all(DataReader::new(&object(&data))).await.unwrap_err().to_string()
     };
     for at in [0, 5, good.len() / 2, good.len() - 1] {
         let mut flipped = good.to_vec();
         flipped[at] ^= 0x10;
         let error = replace(flipped).await;
-        assert!(error.contains(object.as_str()), "{at}: {error}");
+        assert!(error.contains(name.as_str()), "{at}: {error}");
     }
     let error = replace(good[..good.len() - 1].to_vec()).await;
-    assert!(error.contains(object.as_str()), "{error}");
+    assert!(error.contains(name.as_str()), "{error}");
     // Another sound object of the same shape.
-    let mut other = DataWriter::new(&store, &key);
+    let mut other = DataWriter::new(&store, &key, &Seal::Open).unwrap();
     other.write(&vec![1; 2 * FRAME + 9]).await.unwrap();
     let other = other.finish().await.unwrap();
     let swapped = Data { name: other.name, ..data.clone() };
-    assert!(all(DataReader::new(&store, &key, &swapped)).await.is_err());
-    store.delete(&object).await.unwrap();
-    let error = all(DataReader::new(&store, &key, &data)).await.unwrap_err().to_string();
-    assert!(error.contains(object.as_str()) && error.contains("not there"), "{error}");
+    assert!(all(DataReader::new(&object(&swapped))).await.is_err());
+    store.delete(&name).await.unwrap();
+    let error = all(DataReader::new(&object(&data))).await.unwrap_err().to_string();
+    assert!(error.contains(name.as_str()) && error.contains("not there"), "{error}");
 }
 
 #[tokio::test]
@@ -281,8 +286,8 @@ async fn a_moment_is_found_where_the_record_went_on_beside_a_later_snapshot() {
 fn a_later_version_is_told_from_damage() {
     let key = generation(1);
     let mut later = full(&key, 1, 1);
-    later.header.format = 2;
-    assert!(matches!(Full::read(&later.write(), &key), Err(ManifestFault::Version(2))));
+    later.header.format = 3;
+    assert!(matches!(Full::read(&later.write(), &key), Err(ManifestFault::Version(3))));
     let mut unknown: serde_json::Value = serde_json::from_slice(&full(&key, 1, 1).write()).unwrap();
     unknown["secret"] = true.into();
     let bytes = serde_json::to_vec(&unknown).unwrap();

@@ -60,6 +60,8 @@ pub enum Reason {
     BucketMissing,
     /// The store refuses the credentials.
     StoreRefused,
+    /// The backup is encrypted, and the private key that reads it is missing, or is none, or another's.
+    KeysUnfit,
     /// The store does not answer, or fails.
     StoreFailed,
     /// The store holds no backup that is what was asked for.
@@ -92,6 +94,7 @@ impl Reason {
             | Self::VolumeNotRestored => State::Refused,
             Self::Restoring
             | Self::StoreInvalid
+            | Self::KeysUnfit
             | Self::BucketMissing
             | Self::StoreRefused
             | Self::StoreFailed

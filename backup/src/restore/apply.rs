@@ -13,7 +13,9 @@ use tokio::task::spawn_blocking;
 use super::{DeltaFault, Progress, RestoreError, Restored};
 use crate::bolt::mvcc::{ALARM, LEASE, Lease};
 use crate::bolt::{self, Appender, Database};
-use crate::format::{Chain, DataReader, Delta, Hash, Hasher, Link, Record, RecordReader, Revision, write_record};
+use crate::format::{
+    Chain, DataObject, DataReader, Delta, EventHash, Hasher, Link, Record, RecordReader, Revision, write_record,
+};
 use crate::store::{Key, Store};
 
 /// The TTL in seconds of a lease that a key names and whose own TTL nobody had learned: it was granted, used and revoked
@@ -33,8 +35,8 @@ type Leases = BTreeMap<i64, Option<i64>>;
 
 /// What the thread that applies is told.
 enum Order {
-    /// The records that follow are of this delta.
-    Begin(Key, Box<Delta>),
+    /// The records that follow are of this delta, whose `lastEvents` was made in this way, if that is known.
+    Begin(Key, Box<Delta>, Option<EventHash>),
     /// Some of them.
     Records(Vec<u8>),
     /// That was all of it, and its hash was right.
@@ -84,9 +86,10 @@ pub(super) async fn deltas(
 
 async fn send(store: &Store, chain: &Chain, link: &Link, orders: &mpsc::Sender<Order>) -> Result<(), RestoreError> {
     let key = chain.key.delta(link.delta.from);
-    let mut reader = DataReader::new(store, &chain.key, &link.delta.data);
+    let object = DataObject::new(store, &chain.key, &link.delta.data)?;
+    let mut reader = DataReader::new(&object);
     // Where the other side has ended, it has an error of its own to tell.
-    if orders.send(Order::Begin(key, Box::new(link.delta.clone()))).await.is_err() {
+    if orders.send(Order::Begin(key, Box::new(link.delta.clone()), object.event_hash())).await.is_err() {
         return Ok(());
     }
     while let Some(piece) = reader.next().await? {
@@ -108,7 +111,8 @@ struct Current {
     last: u64,
     /// The number that the next event of that revision would have.
     next_sub: u64,
-    last_events: Hasher,
+    /// `None` if the manifest's hash can't be made here: the data's own hash stands for it.
+    last_events: Option<Hasher>,
     record: Vec<u8>,
 }
 
@@ -138,10 +142,10 @@ impl<'a> Applier<'a> {
         let mut complete = true;
         while let Some(order) = orders.blocking_recv() {
             match order {
-                Order::Begin(key, delta) => {
+                Order::Begin(key, delta, event_hash) => {
                     complete = false;
                     let last = delta.from.get() - 1;
-                    let (reader, last_events) = (RecordReader::new(), Hasher::new());
+                    let (reader, last_events) = (RecordReader::new(), event_hash.map(EventHash::hasher));
                     self.current = Some(Current {
                         key,
                         delta,
@@ -187,7 +191,9 @@ impl<'a> Applier<'a> {
                 current.record.clear();
                 write_record(&mut current.record, Record { key, value })
                     .map_err(|error| fault(&current.key, error.into()))?;
-                current.last_events.update(&current.record);
+                if let Some(last_events) = &mut current.last_events {
+                    last_events.update(&current.record);
+                }
             }
             if key.main > self.target {
                 continue;
@@ -224,8 +230,10 @@ impl<'a> Applier<'a> {
         if events != delta.events {
             return fault(DeltaFault::Count { found: events, said: delta.events });
         }
-        let hash: Hash = last_events.finish();
-        if hash == delta.last_events { Ok(()) } else { fault(DeltaFault::LastEvents) }
+        match last_events.map(|hasher| hasher.finish()) {
+            Some(hash) if hash != delta.last_events => fault(DeltaFault::LastEvents),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn commit(mut self) -> Result<Restored, RestoreError> {

@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Progress, RestoreError};
 use crate::bolt::{Database, Tail};
-use crate::format::{Chain, DataReader};
+use crate::format::{Chain, DataObject, DataReader};
 use crate::store::Store;
 
 /// Writes the database of a generation's full snapshot to `path`, which must not exist.
@@ -21,7 +21,7 @@ pub(super) async fn full(
 ) -> Result<(), RestoreError> {
     let fault = |source| RestoreError::Write { path: path.to_owned(), source };
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(fault)?;
-    let mut reader = DataReader::new(store, &chain.key, &chain.full.data);
+    let mut reader = DataReader::new(&DataObject::new(store, &chain.key, &chain.full.data)?);
     let total = chain.full.data.plain_bytes;
     let mut offset = 0;
     // Writing waits for the disk, so it runs on a thread that may; the next piece is fetched meanwhile.

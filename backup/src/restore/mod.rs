@@ -17,7 +17,9 @@ use tokio::task::JoinError;
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
     Chain, ChainError, Choice, ChoiceError, Cluster, DataError, GenerationName, Lineage, RecordFault, Revision, Target,
+    demand_identity,
 };
+use crate::keys::KeysError;
 use crate::store::{Key, Store, StoreError};
 
 pub use apply::UNKNOWN_TTL;
@@ -41,6 +43,9 @@ pub enum RestoreError {
     /// Nothing fits what is wanted.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
+    /// It is encrypted, and there is no identity that reads it.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// A data object is damaged or missing.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -199,6 +204,7 @@ pub(crate) async fn database(
     path: &Path,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
+    demand_identity(store.keys(), &chain.key, chain.data_until(revision))?;
     fetch::full(store, chain, path, report).await?;
     apply::deltas(store, chain, revision, path, report).await
 }

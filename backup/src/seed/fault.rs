@@ -146,10 +146,11 @@ fn of_restore(error: &RestoreError) -> Reason {
         RestoreError::Store(error)
         | RestoreError::Chain(ChainError::Store(error))
         | RestoreError::Data(DataError::Store(error)) => of_store(error),
+        RestoreError::Keys(_) | RestoreError::Data(DataError::Keys(_)) => Reason::KeysUnfit,
         RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
         RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
         | RestoreError::Headless(_)
-        | RestoreError::Data(DataError::Frame { .. } | DataError::Hash(_))
+        | RestoreError::Data(DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_))
         | RestoreError::Delta { .. }
         | RestoreError::Full { .. }
         | RestoreError::Bolt(_)

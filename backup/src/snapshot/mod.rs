@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
-    CommitError, Data, DataError, DataWriter, Full, GenerationKey, GenerationName, Hash, Hasher, Header, Lineage,
-    Nonce, Record, RecordFault, Revision, commit, write_record,
+    CommitError, Data, DataError, DataObject, DataWriter, EventHash, Full, GenerationKey, GenerationName, Hash, Header,
+    Lineage, Nonce, Record, RecordFault, Revision, Seal, commit, write_record,
 };
+use crate::keys::{Identities, KeysError};
 use crate::source::{Access, AccessError, Identity, NoMember, Piece, SnapshotError, SnapshotStream, choose};
 use crate::store::{Store, StoreError};
 
@@ -40,6 +41,9 @@ pub enum TakeError {
     /// The store can't be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// To whom it is to be encrypted can't be read.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The data can't be written.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -80,6 +84,8 @@ pub struct Taken {
     pub full: Full,
     /// The hash of the manifest as it is stored.
     pub hash: Hash,
+    /// How the manifest's `lastEvents` was made.
+    pub event_hash: EventHash,
     /// The member that was read: its client URL.
     pub endpoint: String,
     /// How long it took.
@@ -94,6 +100,10 @@ pub async fn take(
     report: impl Fn(Progress),
 ) -> Result<Taken, TakeError> {
     let begun = std::time::Instant::now();
+    // Who writes knows public keys only, and has to read what it has stored once: with a key of its own, gone at the end.
+    let own = Identities::generate();
+    let seal = Seal::of(store.keys())?.readable_by(&own);
+    let event_hash = seal.event_hash();
     store.prepare().await?;
     let source = Box::pin(choose(members)).await?;
     let mut client = source.connect().await?.client;
@@ -101,20 +111,34 @@ pub async fn take(
     let taken = Timestamp::now();
     let generation = GenerationKey { lineage: lineage.clone(), cluster, name: GenerationName::new(taken) };
     let stream = SnapshotStream::open(&mut client).await?;
-    let writer = DataWriter::new(store, &generation);
+    let writer = DataWriter::new(store, &generation, &seal)?;
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
-    let full = match describe(store, &generation, data.clone(), database_bytes, taken, version).await {
-        Ok(full) => full,
+    let object = DataObject::of_writer(store, &generation, &data, own);
+    let said = match look_into(object, database_bytes, event_hash).await {
+        Ok(said) => said,
         Err(error) => {
             discard(store, &generation, &data).await;
             return Err(error);
         }
     };
+    let header = Header::new(&generation, Nonce::random(), &data);
+    let Said { revision, compact_revision, last_events, auth_revision } = said;
+    let full = Full {
+        header,
+        etcd_version: version,
+        revision,
+        compact_revision,
+        last_events,
+        auth_revision,
+        taken,
+        database_bytes,
+        data,
+    };
     let manifest = full.write();
     let hash = Hash::of(&manifest);
     // If this fails, whether it is there is not known, so the data stays; without a manifest it is garbage to be pruned.
     commit(store, &generation.full(), manifest).await?;
-    Ok(Taken { generation, full, hash, endpoint: source.endpoint.clone(), took: begun.elapsed() })
+    Ok(Taken { generation, full, hash, event_hash, endpoint: source.endpoint.clone(), took: begun.elapsed() })
 }
 
 /// Copies the stream into the store. On any error nothing of it is left there.
@@ -145,41 +169,37 @@ async fn copy(
     }
 }
 
+/// What the manifest has to say of a database.
+struct Said {
+    revision: Revision,
+    compact_revision: Revision,
+    last_events: Hash,
+    auth_revision: u64,
+}
+
 /// Reads back from the store what the manifest has to say: the last revision is nowhere but in the database's tree, whose
 /// pages come in no order. That it can be read there is worth knowing, too.
-async fn describe(
-    store: &Store,
-    generation: &GenerationKey,
-    data: Data,
-    database_bytes: u64,
-    taken: Timestamp,
-    etcd_version: String,
-) -> Result<Full, TakeError> {
-    let pages = StoredPages::new(store, generation, &data, database_bytes);
+async fn look_into(object: DataObject, database_bytes: u64, event_hash: EventHash) -> Result<Said, TakeError> {
+    let pages = StoredPages::new(object, database_bytes);
     let (tail, last_events, auth_revision) = tokio::task::spawn_blocking(move || {
         let database = Database::open(pages)?;
         let tail = Tail::read(&database)?;
-        let last_events = last_events(&database, tail.revision)?;
+        let last_events = last_events(&database, tail.revision, event_hash)?;
         Ok::<_, TakeError>((tail, last_events, auth_revision(&database)?))
     })
     .await??;
     let revision = |number| Revision::new(number).ok_or(TakeError::Revision(number));
-    Ok(Full {
-        header: Header::new(generation, Nonce::random()),
-        etcd_version,
-        revision: revision(tail.revision)?,
-        compact_revision: revision(tail.compact_revision)?,
-        last_events,
-        auth_revision,
-        taken,
-        database_bytes,
-        data,
-    })
+    let (last, compacted) = (revision(tail.revision)?, revision(tail.compact_revision)?);
+    Ok(Said { revision: last, compact_revision: compacted, last_events, auth_revision })
 }
 
 /// The hash of a revision's records, as manifests hold it.
-pub fn last_events<P: crate::bolt::Pages>(database: &Database<P>, revision: u64) -> Result<Hash, TakeError> {
-    let mut hasher = Hasher::new();
+fn last_events<P: crate::bolt::Pages>(
+    database: &Database<P>,
+    revision: u64,
+    event_hash: EventHash,
+) -> Result<Hash, TakeError> {
+    let mut hasher = event_hash.hasher();
     let mut record = Vec::new();
     events_of_last(database, revision, |key, value| {
         record.clear();

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{TakeError, Taken};
 use crate::format::{CommitError, DataError};
+use crate::keys::Fingerprint;
 use crate::store::{Store, StoreError};
 
 /// Kubernetes keeps 4096 bytes of a container's last message. What fails says so at its begin.
@@ -16,7 +17,7 @@ const LONGEST_MESSAGE: usize = 2000;
 #[serde(rename_all = "camelCase", tag = "outcome")]
 pub enum Report {
     /// The backup is in the store.
-    Complete(Complete),
+    Complete(Box<Complete>),
     /// There is none.
     Failed(Failure),
 }
@@ -47,6 +48,9 @@ pub struct Complete {
     pub blake3: String,
     /// The hash of the manifest.
     pub manifest_blake3: String,
+    /// To whom it is encrypted: fingerprints of public keys. Empty: it is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub encrypted_to: Vec<Fingerprint>,
     /// When the database was in this state.
     pub taken: Timestamp,
     /// How long it took.
@@ -72,6 +76,8 @@ pub enum Reason {
     BucketMissing,
     /// The store refuses the credentials.
     StoreRefused,
+    /// The public keys to which it is to be encrypted are missing, or are none.
+    KeysUnfit,
     /// The store can't do what backups need, or its prefix holds something else.
     StoreUnfit,
     /// The store does not answer, or fails.
@@ -86,7 +92,7 @@ impl Reason {
     /// Whether a repetition would end the same way, until somebody has done something about it.
     pub fn is_final(self) -> bool {
         match self {
-            Self::StoreInvalid | Self::BucketMissing | Self::StoreRefused | Self::StoreUnfit => true,
+            Self::StoreInvalid | Self::BucketMissing | Self::StoreRefused | Self::KeysUnfit | Self::StoreUnfit => true,
             Self::StoreFailed | Self::NoHealthyMember | Self::SnapshotBroken => false,
         }
     }
@@ -112,10 +118,13 @@ impl Reason {
         match error {
             TakeError::Member(_) | TakeError::Access(_) | TakeError::Status(_) => Self::NoHealthyMember,
             TakeError::Store(error) | TakeError::Data(DataError::Store(error)) => Self::of_store(error),
+            TakeError::Keys(_) | TakeError::Data(DataError::Keys(_)) => Self::KeysUnfit,
             TakeError::Commit(CommitError::Store { source, .. }) => Self::of_store(source),
             TakeError::Commit(CommitError::Lost(_) | CommitError::Inconsistent(_)) => Self::StoreFailed,
             TakeError::Snapshot(_)
-            | TakeError::Data(DataError::Frame { .. } | DataError::Hash(_) | DataError::Thread(_))
+            | TakeError::Data(
+                DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_) | DataError::Thread(_),
+            )
             | TakeError::Database(_)
             | TakeError::Record(_)
             | TakeError::Revision(_)
@@ -143,7 +152,7 @@ impl Failure {
 impl Complete {
     /// Of a snapshot in this store.
     pub fn of(store: &Store, taken: &Taken) -> Self {
-        let Taken { generation, full, hash, endpoint, took } = taken;
+        let Taken { generation, full, hash, event_hash: _, endpoint, took } = taken;
         Self {
             location: store.address().to_string(),
             manifest: generation.full().to_string(),
@@ -156,6 +165,7 @@ impl Complete {
             stored_bytes: full.data.stored_bytes(),
             blake3: full.data.blake3.to_string(),
             manifest_blake3: hash.to_string(),
+            encrypted_to: full.data.recipients().to_vec(),
             taken: full.taken,
             seconds: took.as_secs_f64(),
         }

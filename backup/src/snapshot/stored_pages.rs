@@ -1,4 +1,4 @@
-//! The pages of a database that lies compressed in a store: frames are fetched as they are needed, and a few are kept.
+//! The pages of a database that lies compressed, perhaps encrypted, in a store: frames are fetched as they are needed, and a few are kept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,8 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 use crate::bolt::Pages;
-use crate::format::{Data, DataReader, FRAME, GenerationKey};
-use crate::store::Store;
+use crate::format::{DataObject, FRAME};
 
 /// Frames that are kept: the way from the root to the last leaf, which etcd's writes at the end lay close together.
 const KEPT: usize = 4;
@@ -16,32 +15,22 @@ const KEPT: usize = 4;
 /// A database in a store. To be used on a thread that may block, within a runtime.
 #[derive(Debug)]
 pub(super) struct StoredPages {
-    store: Store,
-    generation: GenerationKey,
-    data: Data,
+    object: DataObject,
     database_bytes: u64,
     runtime: Handle,
     kept: Mutex<VecDeque<(usize, Vec<u8>)>>,
 }
 
 impl StoredPages {
-    pub fn new(store: &Store, generation: &GenerationKey, data: &Data, database_bytes: u64) -> Self {
-        Self {
-            store: store.clone(),
-            generation: generation.clone(),
-            data: data.clone(),
-            database_bytes,
-            runtime: Handle::current(),
-            kept: Mutex::default(),
-        }
+    pub fn new(object: DataObject, database_bytes: u64) -> Self {
+        Self { object, database_bytes, runtime: Handle::current(), kept: Mutex::default() }
     }
 
     /// Copies from one frame what it has of the wanted bytes.
     fn copy(&self, frame: usize, start: usize, into: &mut [u8]) -> io::Result<usize> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if !kept.iter().any(|(number, _)| *number == frame) {
-            let fetched = DataReader::frame(&self.store, &self.generation, &self.data, frame);
-            let plain = self.runtime.block_on(fetched).map_err(io::Error::other)?;
+            let plain = self.runtime.block_on(self.object.frame(frame)).map_err(io::Error::other)?;
             kept.push_front((frame, plain.ok_or(io::ErrorKind::UnexpectedEof)?));
             kept.truncate(KEPT);
         }

@@ -1,5 +1,6 @@
 //! Where backups are kept: one prefix in an S3, Google or Azure bucket, or a folder on a volume. It moves bytes and proves
-//! that nothing is overwritten; it knows nothing of what a backup is made of.
+//! that nothing is overwritten; it knows nothing of what a backup is made of. It keeps at hand where the keys to it are, and
+//! does not use them.
 
 mod address;
 mod credentials;
@@ -20,6 +21,8 @@ use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+
+use crate::keys::KeyFiles;
 
 pub use address::{Address, AddressError, Provider};
 pub use credentials::{CredentialsError, CredentialsFolder};
@@ -85,12 +88,18 @@ pub struct Listed {
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
     address: Arc<Address>,
+    keys: Arc<KeyFiles>,
 }
 
 impl Store {
     /// Where it is, for messages.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The keys by which what lies here is encrypted and read: whoever reads or writes it has the store in hand.
+    pub fn keys(&self) -> &KeyFiles {
+        &self.keys
     }
 
     /// Reads an object of at most `limit` bytes whole; `None` if there is none.

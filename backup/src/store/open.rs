@@ -19,6 +19,7 @@ use super::credentials::{self, CredentialsFolder, KeysInFolder};
 use super::error::StoreError;
 use super::options::{Addressing, Options, Payload};
 use super::{Creation, Key, Store, retries};
+use crate::keys::KeyFiles;
 
 /// The object that says what the prefix is used for. It is written once and never again.
 pub const FORMAT_KEY: &str = "quorate-backups.json";
@@ -37,6 +38,8 @@ pub struct Settings {
     pub credentials: Option<CredentialsFolder>,
     /// A file of authorities to trust beside the system's, in PEM.
     pub ca: Option<PathBuf>,
+    /// Where the keys of encrypted backups are. They are not read here.
+    pub keys: KeyFiles,
 }
 
 /// What a process' environment may say about credentials. Nothing else is taken from there: the library would also take a
@@ -65,7 +68,7 @@ const AMBIENT_AZURE: &[(&str, AzureConfigKey)] = &[
 impl Store {
     /// Opens a store for reading. Nothing is asked of it yet, so nothing about it is known yet either.
     pub fn open(settings: &Settings) -> Result<Self, StoreError> {
-        let Settings { address, options, credentials, ca } = settings;
+        let Settings { address, options, credentials, ca, keys } = settings;
         let options = Options::read(&address.provider, options)?;
         let values = match credentials {
             Some(folder) => folder.read(&address.provider)?,
@@ -85,12 +88,17 @@ impl Store {
                 Arc::new(folder.with_fsync(true).with_automatic_cleanup(true))
             }
         };
-        Ok(Self { objects, address: Arc::new(address.clone()) })
+        Ok(Self { objects, address: Arc::new(address.clone()), keys: Arc::new(keys.clone()) })
     }
 
     /// Wraps objects that are already open: for tests of faults.
     pub fn over(objects: Arc<dyn ObjectStore>, address: Address) -> Self {
-        Self { objects, address: Arc::new(address) }
+        Self { objects, address: Arc::new(address), keys: Arc::default() }
+    }
+
+    /// The same with these keys.
+    pub fn with_keys(self, keys: KeyFiles) -> Self {
+        Self { keys: Arc::new(keys), ..self }
     }
 
     /// Makes the prefix ours, or finds that it is already. Call this before the first write: a store that overwrites what

@@ -19,24 +19,30 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The archive as a process.
-struct Archive(Child);
+pub struct Archive(Child);
 
 impl Archive {
     fn start(etcd: &Etcd, store: &Path) -> Self {
+        Self::with(etcd, store, &[])
+    }
+
+    /// With more arguments.
+    pub fn with(etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
         let (endpoint, store) = (etcd.url(), address(store));
         let arguments =
             ["archive", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue", "--flush-every", "200ms"];
-        let child = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let child =
+            command(&[&arguments[..], more].concat()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self(child)
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 
     /// Tells it to end, and waits until it has.
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -52,7 +58,7 @@ impl Drop for Archive {
 }
 
 /// All generations that can be read, the oldest first.
-async fn chains(store: &Path) -> Vec<Chain> {
+pub async fn chains(store: &Path) -> Vec<Chain> {
     let store = open(store);
     let mut chains = Vec::new();
     for key in generations(&store, &"blue".parse().unwrap()).await.unwrap() {
@@ -67,7 +73,7 @@ async fn chains(store: &Path) -> Vec<Chain> {
 }
 
 /// The newest generation, once there are so many and it has got so far.
-async fn recorded(store: &Path, generations: usize, revision: i64) -> Chain {
+pub async fn recorded(store: &Path, generations: usize, revision: i64) -> Chain {
     let begun = Instant::now();
     loop {
         let mut found = chains(store).await;
@@ -83,13 +89,13 @@ async fn recorded(store: &Path, generations: usize, revision: i64) -> Chain {
 }
 
 /// A moment of the history: a revision, and etcd's own hash of all up to it.
-struct Moment {
-    revision: i64,
-    hash: u32,
+pub struct Moment {
+    pub revision: i64,
+    pub hash: u32,
 }
 
 /// Writes with every kind of event: puts, transactions, deletions, leases used and revoked at once, large values.
-async fn write(client: &mut Client, round: usize, rng: &mut fastrand::Rng) -> Moment {
+pub async fn write(client: &mut Client, round: usize, rng: &mut fastrand::Rng) -> Moment {
     for _ in 0..40 {
         let key = format!("key/{}", rng.u8(..30));
         match rng.u8(..5) {

@@ -12,7 +12,10 @@ mod archive_roles;
 mod bolt_real;
 mod care;
 mod database;
+mod encrypted;
+mod encrypted_real;
 mod fake;
+mod pair;
 #[path = "../../../etcd/tests/ports/mod.rs"]
 mod ports;
 mod real;

@@ -10,15 +10,17 @@ use jiff::{SignedDuration, Timestamp};
 use prost::Message;
 use quorate_backup::bolt::mvcc::{BucketKey, KeyValue};
 use quorate_backup::format::{
-    Chain, DataWriter, Delta, Full, GenerationKey, GenerationName, Hash, Header, LeaseGrant, Lineage, Nonce, Record,
-    Revision, Sample, commit, generations, write_record,
+    Chain, DataWriter, Delta, Full, GenerationKey, GenerationName, Header, LeaseGrant, Lineage, Nonce, Record,
+    Revision, Sample, Seal, commit, generations, write_record,
 };
+use quorate_backup::keys::KeyFiles;
 use quorate_backup::store::{Settings, Store};
 use tempfile::TempDir;
 
 use crate::agent::{Ended, run};
 use crate::database::{events_after, small};
 use crate::fake::{Mood, Served};
+use crate::pair::Pair;
 
 /// The last revision of the full snapshot.
 pub const FIRST: u64 = 7;
@@ -33,6 +35,8 @@ pub const IDLE: (i64, i64) = (79, 900);
 pub struct Recorded {
     pub folder: TempDir,
     pub store: Store,
+    /// By which it is encrypted, if it is.
+    pub pair: Option<Pair>,
     pub chain: Chain,
     /// Every entry of the history that it should restore to, in order.
     pub entries: Vec<(BucketKey, Vec<u8>)>,
@@ -40,8 +44,8 @@ pub struct Recorded {
 
 /// The store in a folder.
 pub fn open(folder: &Path) -> Store {
-    let address = address(folder).parse().unwrap();
-    Store::open(&Settings { address, options: BTreeMap::new(), credentials: None, ca: None }).unwrap()
+    let (address, keys) = (address(folder).parse().unwrap(), KeyFiles::default());
+    Store::open(&Settings { address, options: BTreeMap::new(), credentials: None, ca: None, keys }).unwrap()
 }
 
 pub fn address(folder: &Path) -> String {
@@ -55,17 +59,32 @@ pub fn revision(number: u64) -> Revision {
 impl Recorded {
     /// The full snapshot alone.
     pub async fn full() -> Self {
+        Self::begin(None).await
+    }
+
+    /// Encrypted: the full snapshot and deltas that end with these revisions.
+    pub async fn encrypted(ends: &[u64]) -> Self {
+        let mut recorded = Self::begin(Some(Pair::new())).await;
+        for to in ends {
+            recorded.record(*to).await;
+        }
+        recorded
+    }
+
+    async fn begin(pair: Option<Pair>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let database = Arc::new(fs::read(small()).unwrap());
         let member = Served::start(Mood::Sound, Arc::new(move |number| (number == 0).then(|| database.to_vec())));
-        let arguments =
-            ["snapshot", "--endpoint", &member.url, "--store", &address(folder.path()), "--lineage", "blue"];
+        let store = address(folder.path());
+        let mut arguments = vec!["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue"];
+        arguments.extend(pair.iter().flat_map(|pair| ["--recipients-file", pair.recipients()]));
         let taken = run(&arguments);
         assert!(taken.success, "{}", taken.stderr);
-        let store = open(folder.path());
+        let keys = pair.as_ref().map(Pair::files).unwrap_or_default();
+        let store = open(folder.path()).with_keys(keys);
         let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
         let chain = Chain::read(&store, &keys[0]).await.unwrap();
-        Self { folder, store, chain, entries: events_after(&small(), 0) }
+        Self { folder, store, pair, chain, entries: events_after(&small(), 0) }
     }
 
     /// The full snapshot and deltas that end with these revisions.
@@ -98,7 +117,11 @@ impl Recorded {
         self.data_folder().join(self.chain.links[delta].delta.data.name.as_str())
     }
 
-    /// Runs a command of the agent on this store.
+    fn seal(&self) -> Seal {
+        Seal::of(self.store.keys()).unwrap()
+    }
+
+    /// Runs a command of the agent on this store, without any key.
     pub fn run(&self, command: &str, more: &[&str]) -> Ended {
         let store = address(self.folder.path());
         let mut arguments = vec![command, "--store", &store, "--lineage", "blue", "--output", "json"];
@@ -111,12 +134,12 @@ impl Recorded {
         let content = fs::read(database).unwrap();
         let taken = Timestamp::now();
         let key = GenerationKey { name: GenerationName::new(taken), ..self.chain.key.clone() };
-        let mut writer = DataWriter::new(&self.store, &key);
+        let mut writer = DataWriter::new(&self.store, &key, &self.seal()).unwrap();
         writer.write(&content).await.unwrap();
         // Where etcd's hash would be, which nobody looks at after the snapshot was taken.
         writer.write(&[0; 32]).await.unwrap();
-        let (header, database_bytes) = (Header::new(&key, Nonce::random()), content.len() as u64);
         let data = writer.finish().await.unwrap();
+        let (header, database_bytes) = (Header::new(&key, Nonce::random(), &data), content.len() as u64);
         let full = Full { header, taken, database_bytes, data, ..self.chain.full.clone() };
         commit(&self.store, &key.full(), full.write()).await.unwrap();
         self.chain = Chain::read(&self.store, &key).await.unwrap();
@@ -139,18 +162,20 @@ impl Recorded {
             records.extend_from_slice(&last);
             samples.push(Sample { at: self.moment(main), revision: revision(main) });
         }
-        let mut writer = DataWriter::new(&self.store, &self.chain.key);
+        let seal = self.seal();
+        let mut writer = DataWriter::new(&self.store, &self.chain.key, &seal).unwrap();
         writer.write(&records).await.unwrap();
+        let data = writer.finish().await.unwrap();
         let delta = Delta {
-            header: Header::new(&self.chain.key, Nonce::random()),
+            header: Header::new(&self.chain.key, Nonce::random(), &data),
             from,
             to: revision(to),
             previous: self.chain.head_hash(),
             events,
-            last_events: Hash::of(&last),
+            last_events: seal.event_hash().of(&last),
             leases: [KNOWN, IDLE].map(|(id, ttl)| LeaseGrant { id, ttl }).to_vec(),
             samples,
-            data: writer.finish().await.unwrap(),
+            data,
         };
         let manifest = delta.write();
         commit(&self.store, &self.chain.key.delta(from), manifest.clone()).await.unwrap();
@@ -161,7 +186,8 @@ impl Recorded {
     pub async fn taken_at(&self, taken: Timestamp) -> GenerationKey {
         let lineage: Lineage = "blue".parse().unwrap();
         let key = GenerationKey { lineage, cluster: self.chain.key.cluster.clone(), name: GenerationName::new(taken) };
-        let full = Full { header: Header::new(&key, Nonce::random()), taken, ..self.chain.full.clone() };
+        let header = Header::new(&key, Nonce::random(), &self.chain.full.data);
+        let full = Full { header, taken, ..self.chain.full.clone() };
         let to = self.folder.path().join(key.data(&full.data.name).as_str());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(self.data_folder().join(full.data.name.as_str()), to).unwrap();

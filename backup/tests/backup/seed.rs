@@ -13,6 +13,7 @@ use quorate_backup::launch::{Reason, Report, State};
 
 use crate::agent::command;
 use crate::database::tail;
+use crate::pair::Pair;
 use crate::recorded::{Recorded, address};
 
 /// Everything here takes some seconds at most; this is for machines that are very busy.
@@ -41,9 +42,13 @@ impl Drop for Seed {
 
 impl Place {
     async fn new() -> Self {
+        Self::of(Recorded::with_deltas(&[20, 40]).await)
+    }
+
+    fn of(recorded: Recorded) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("volume")).unwrap();
-        Self { recorded: Recorded::with_deltas(&[20, 40]).await, folder }
+        Self { recorded, folder }
     }
 
     fn volume(&self) -> PathBuf {
@@ -208,6 +213,25 @@ async fn what_is_wrong_is_told_and_once_it_is_mended_it_goes_on() {
     fs::write(&object, flipped).unwrap();
     until("the damage is named", || seed.report().filter(|report| report.message.contains("frame 0 of")));
     fs::write(&object, sound).unwrap();
+    seed.ends();
+    assert_eq!(place.marker(), DONE);
+}
+
+#[tokio::test]
+async fn an_identity_that_is_missing_or_another_is_named_and_once_it_is_there_it_goes_on() {
+    let place = Place::of(Recorded::encrypted(&[20, 40]).await);
+    let (own, other) = (place.recorded.pair.as_ref().unwrap(), Pair::new());
+    // As the kubelet shows a key of a Secret: it is not there, or changes, while the container runs.
+    let shown = place.folder.path().join("identity");
+    let seed = place.start("whole", &["--identity-file", shown.to_str().unwrap()]);
+    let told = seed.says(Reason::KeysUnfit);
+    assert!(told.message.contains("the key identity of the Secret") && told.state == State::Restoring, "{told:?}");
+    fs::copy(other.identity(), &shown).unwrap();
+    let fingerprint = own.fingerprint().to_string();
+    let words = format!("is encrypted to {fingerprint}, and the identity in");
+    until("the other identity is named", || seed.report().filter(|report| report.message.contains(&words)));
+    assert!(!place.database().exists());
+    fs::copy(own.identity(), &shown).unwrap();
     seed.ends();
     assert_eq!(place.marker(), DONE);
 }

@@ -12,6 +12,7 @@ use quorate_backup::snapshot::{self, Progress};
 
 use crate::agent::{Ended, command, run};
 use crate::fake::{Mood, Pieces, Served};
+use crate::pair::Pair;
 use crate::ports::free_address;
 
 /// The size of a piece of the stream, as etcd sends it.
@@ -43,8 +44,13 @@ fn large(bytes: usize) -> Pieces {
 }
 
 fn take(member: &Served, store: &Path) -> Ended {
+    take_with(member, store, &[])
+}
+
+fn take_with(member: &Served, store: &Path, more: &[&str]) -> Ended {
     let store = format!("file://{}", store.display());
-    run(&["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "-o", "json"])
+    let arguments = ["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "-o", "json"];
+    run(&[&arguments[..], more].concat())
 }
 
 /// All files in a folder.
@@ -94,14 +100,25 @@ fn a_stream_that_is_not_whole_is_no_backup_and_leaves_nothing() {
 }
 
 #[test]
-fn a_large_snapshot_takes_little_memory() {
+fn a_large_snapshot_and_its_restore_take_little_memory_also_encrypted() {
     const SIZE: usize = 300 << 20;
-    let store = tempfile::tempdir().unwrap();
-    let member = Served::start(Mood::Sound, large(SIZE));
-    let ended = take(&member, store.path());
-    assert_eq!(ended.json()["databaseBytes"].as_u64(), Some(SIZE as u64));
-    assert!(ended.most_rss_anon < 128 << 10, "{} KiB", ended.most_rss_anon);
-    eprintln!("{} MiB with {} KiB of anonymous memory", SIZE >> 20, ended.most_rss_anon);
+    let pair = Pair::new();
+    for more in [vec![], vec!["--recipients-file", pair.recipients()]] {
+        let store = tempfile::tempdir().unwrap();
+        let member = Served::start(Mood::Sound, large(SIZE));
+        let ended = take_with(&member, store.path(), &more);
+        assert_eq!(ended.json()["databaseBytes"].as_u64(), Some(SIZE as u64));
+        assert!(ended.most_rss_anon < 128 << 10, "{more:?}: {} KiB", ended.most_rss_anon);
+        eprintln!("{more:?}: {} MiB with {} KiB of anonymous memory", SIZE >> 20, ended.most_rss_anon);
+        // And so does bringing it back.
+        let (store, database) = (format!("file://{}", store.path().display()), store.path().join("db"));
+        let arguments = ["restore", "--store", &store, "--lineage", "blue", "-o", "json", "--database"];
+        let keys = [database.to_str().unwrap(), "--identity-file", pair.identity()];
+        let ended = run(&[&arguments[..], &keys].concat());
+        assert_eq!(ended.json()["revision"].as_u64(), Some(7));
+        assert!(ended.most_rss_anon < 128 << 10, "{more:?}: {} KiB", ended.most_rss_anon);
+        eprintln!("{more:?}: restored with {} KiB", ended.most_rss_anon);
+    }
 }
 
 #[test]

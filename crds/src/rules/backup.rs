@@ -93,6 +93,12 @@ pub(super) fn store(at: &'static str, named: &str) -> Vec<Rule> {
         ),
         Rule::new(
             at,
+            Some(".encryption"),
+            format!("!has(self.encryption) || self.encryption.secretName.matches('{DNS_NAME}')"),
+            format!("{named}.encryption.secretName must be the name of a Secret, in lower case; correct the name"),
+        ),
+        Rule::new(
+            at,
             Some(".serviceAccountName"),
             format!("!has(self.serviceAccountName) || self.serviceAccountName.matches('{DNS_NAME}')"),
             format!("{named}.serviceAccountName must be the name of a ServiceAccount, in lower case; correct the name"),

@@ -12,6 +12,7 @@ mod birth;
 mod chaos;
 mod crash;
 mod create;
+mod encrypt;
 mod kill;
 mod lab;
 mod lose;

@@ -20,7 +20,7 @@ use crate::backup;
 /// A revision that no cluster here reaches by itself: restored ones begin above it.
 const BUMP: i64 = 1_000_000_000;
 /// How long a pod may take to see a Secret that was changed: the kubelet looks once a minute or so.
-const SECRET_PATIENCE: std::time::Duration = std::time::Duration::from_mins(4);
+pub const SECRET_PATIENCE: std::time::Duration = std::time::Duration::from_mins(4);
 
 /// Keys of several versions, some deleted and created again, some on leases; users and roles.
 async fn fill(db: &Cluster, restored: &str) -> Result<()> {
@@ -75,7 +75,7 @@ fn from_backup(name: &str, replicas: u8) -> Wish {
 }
 
 /// Demands that a cluster holds what was backed up, on every member, and hands out later revisions only.
-async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Result<()> {
+pub async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Result<()> {
     let (now, contents) = cluster.contents().await?;
     ensure!(contents.leases == held.leases, "leases {:?}, before {:?}", contents.leases, held.leases);
     ensure!(contents.users == held.users && contents.roles == held.roles, "{contents:?}, before {held:?}");
@@ -94,7 +94,7 @@ async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Result<
 }
 
 /// Waits until the cluster says why the restore does not go on, and demands that no etcd runs.
-async fn says(cluster: &Cluster, reason: &str, part: &str, patience: std::time::Duration) -> Result<()> {
+pub async fn says(cluster: &Cluster, reason: &str, part: &str, patience: std::time::Duration) -> Result<()> {
     cluster
         .until(&format!("the restore to say {reason}"), patience, |view| {
             let stalled = view.condition(ConditionType::Stalled).context("no Stalled")?;

@@ -1,19 +1,19 @@
 //! The backup that a new cluster is to begin with, as far as it shows before a restore is tried: the EtcdBackup or the store
 //! that the spec names. Nobody looks at it once a seed is chosen.
 
-use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use quorate_crds::{BackupPhase, BackupStore, EtcdBackup, EtcdCluster, Reason, Restore};
 use quorate_statemachine::{Memory, Origin, Readiness, Seeding};
 
 use super::Observer;
 use crate::api::Error;
+use crate::store_secrets::{self, Needed};
 
 /// What is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backup {
     /// It can be tried.
-    Ready(Source),
+    Ready(Box<Source>),
     /// It is being taken.
     Awaited(String),
     /// It can't be restored: why, and what helps.
@@ -50,10 +50,8 @@ impl Observer {
             None => of_store(&bootstrap.restore),
         };
         let Backup::Ready(source) = &found else { return Ok(Some(found)) };
-        if let Some(secret) = &source.store.credentials
-            && !self.kube.exists::<Secret>(&namespace, &secret.name).await?
-        {
-            let words = format!("There is no Secret {}, which has the credentials of the backup's store.", secret.name);
+        if let Some(Needed { name, holds }) = store_secrets::missing(&self.kube, &namespace, &source.store).await? {
+            let words = format!("There is no Secret {name}, which has the {holds} of the backup's store.");
             return Ok(Some(Backup::Unfit(Reason::SecretMissing, words)));
         }
         Ok(Some(found))
@@ -78,7 +76,7 @@ fn of_backup(name: &str, found: Option<&EtcdBackup>) -> Backup {
     let status = backup.status.clone().unwrap_or_default();
     match status.phase {
         Some(BackupPhase::Complete) => match source_of(backup) {
-            Some(source) => Backup::Ready(source),
+            Some(source) => Backup::Ready(Box::new(source)),
             None => Backup::Unfit(
                 Reason::BackupMissing,
                 format!(
@@ -113,13 +111,13 @@ fn source_of(backup: &EtcdBackup) -> Option<Source> {
 fn of_store(restore: &Restore) -> Backup {
     let Restore { backup: _, store, lineage, generation, revision, time } = restore;
     match (store, lineage) {
-        (Some(store), Some(lineage)) => Backup::Ready(Source {
+        (Some(store), Some(lineage)) => Backup::Ready(Box::new(Source {
             store: store.clone(),
             lineage: lineage.clone(),
             cluster: None,
             generation: generation.clone(),
             to: revision.map(|revision| revision.to_string()).or_else(|| time.clone()),
-        }),
+        })),
         // The API server lets no such spec in.
         (Some(_) | None, Some(_) | None) => Backup::Unfit(
             Reason::SpecInvalid,
@@ -141,7 +139,8 @@ mod tests {
             "apiVersion": "quorate.dev/v1alpha1",
             "kind": "EtcdBackup",
             "metadata": { "name": "b" },
-            "spec": { "cluster": "db", "store": { "address": "s3://bucket/etcd", "credentials": { "name": "s3" } } },
+            "spec": { "cluster": "db", "store": { "address": "s3://bucket/etcd", "credentials": { "name": "s3" },
+                "encryption": { "secretName": "keys" } } },
             "status": status,
         }))
         .unwrap()
@@ -155,6 +154,7 @@ mod tests {
         assert_eq!(source.cluster.as_deref(), Some("00000000000000ab"));
         assert_eq!(source.generation.as_deref(), Some("20261121T142536Z-3f9a0c1d22e84b57"));
         assert_eq!(source.store.credentials.unwrap().name, "s3");
+        assert_eq!(source.store.encryption.unwrap().secret_name, "keys");
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub fn read(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complain
         Reason::StoreInvalid
         | Reason::BucketMissing
         | Reason::StoreRefused
+        | Reason::KeysUnfit
         | Reason::StoreFailed
         | Reason::BackupMissing
         | Reason::BackupDamaged

@@ -126,7 +126,7 @@ fn resources(of_etcd: &Resources) -> ResourceRequirements {
 
 #[cfg(test)]
 mod tests {
-    use quorate_crds::{BackupStore, EtcdClusterSpec, LocalSecret, TlsMode};
+    use quorate_crds::{BackupStore, Encryption, EtcdClusterSpec, LocalSecret, TlsMode};
     use quorate_statemachine::Uid;
     use serde_json::{Value, json, to_value};
 
@@ -137,6 +137,7 @@ mod tests {
         ContinuousBackup::to(BackupStore {
             address: Some("s3://bucket/etcd".into()),
             credentials: Some(LocalSecret { name: "s3".into() }),
+            encryption: Some(Encryption { secret_name: "keys".into() }),
             service_account_name: Some("archiver".into()),
             ..BackupStore::default()
         })
@@ -172,7 +173,7 @@ mod tests {
         }
         let secrets: Vec<_> =
             pod["volumes"].as_array().unwrap().iter().filter(|one| one["name"].to_string().contains(VOLUMES)).collect();
-        assert_eq!(secrets.len(), 3);
+        assert_eq!(secrets.len(), 4);
         for volume in secrets.iter().filter(|one| one.get("secret").is_some()) {
             assert_eq!(volume["secret"]["optional"], true, "{volume}");
         }
@@ -182,14 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn it_alone_sees_the_credentials() {
+    fn it_alone_sees_the_credentials_and_the_public_keys_and_nobody_the_private_one() {
         let pod = rendered(|_| ());
         for kind in ["initContainers", "containers"] {
             for container in pod[kind].as_array().unwrap() {
-                let mounts = container["volumeMounts"].to_string().contains("archive-store");
-                assert_eq!(mounts, container["name"] == ARCHIVE_CONTAINER, "{}", container["name"]);
+                for volume in ["archive-store", "archive-keys"] {
+                    let mounts = container["volumeMounts"].to_string().contains(volume);
+                    assert_eq!(mounts, container["name"] == ARCHIVE_CONTAINER, "{volume}: {}", container["name"]);
+                }
             }
         }
+        let text = pod.to_string();
+        assert!(text.contains("/etc/quorate/keys/recipients") && !text.contains("identity"), "{text}");
         assert_eq!(
             (&pod["serviceAccountName"], &pod["automountServiceAccountToken"]),
             (&json!("archiver"), &json!(false))

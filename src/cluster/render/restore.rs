@@ -65,7 +65,7 @@ pub fn with_restore(
 
 #[cfg(test)]
 mod tests {
-    use quorate_crds::{BackupStore, EtcdClusterSpec, LocalSecret, VolumeClaim};
+    use quorate_crds::{BackupStore, Encryption, EtcdClusterSpec, LocalSecret, VolumeClaim};
     use quorate_statemachine::Uid;
     use serde_json::{Value, json, to_value};
 
@@ -77,6 +77,7 @@ mod tests {
             address: Some("s3://bucket/etcd".into()),
             options: [("region".to_owned(), "x".to_owned())].into(),
             credentials: Some(LocalSecret { name: "s3".into() }),
+            encryption: Some(Encryption { secret_name: "keys".into() }),
             service_account_name: Some("restorer".into()),
             ..BackupStore::default()
         }
@@ -130,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn it_alone_sees_the_credentials_and_may_miss_them_later() {
+    fn it_alone_sees_the_credentials_and_the_keys_and_may_miss_them_later() {
         let claim = Uid::new("claim-4");
         let pod = rendered(Volume::Claim(&claim), Delivery::InitContainer, &source(s3()));
         let mounts = |container: &Value| {
             let mounts = container["volumeMounts"].as_array().unwrap().iter();
-            mounts.filter(|mount| mount["name"] == "store").count()
+            mounts.filter(|mount| mount["name"] == "store" || mount["name"] == "keys").count()
         };
-        assert_eq!(mounts(&pod["initContainers"][1]), 1);
+        assert_eq!(mounts(&pod["initContainers"][1]), 2);
         assert_eq!(mounts(&pod["initContainers"][0]) + mounts(&pod["containers"][0]), 0);
         let volume = pod["volumes"].as_array().unwrap().iter().find(|one| one["name"] == "store").unwrap();
         assert_eq!(volume["secret"], json!({ "secretName": "s3", "defaultMode": 288, "optional": true }));

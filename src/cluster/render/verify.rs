@@ -31,7 +31,7 @@ const LATEST_SECONDS: i64 = 3600;
 pub fn verification(cluster: &Cluster<'_>, image: &str) -> Option<CronJob> {
     let backup = cluster.spec.backup.as_ref()?;
     let schedule = backup.verify.as_ref()?.schedule.clone();
-    let mut access = store::access(&backup.store, store::Use::Write);
+    let mut access = store::access(&backup.store, store::Use::Prove);
     access.env.push(value("QUORATE_LINEAGE", cluster.uid));
     access.mounts.push(mount("scratch", SCRATCH, false));
     access.volumes.push(Volume {
@@ -106,7 +106,9 @@ fn away_from_members(cluster: &Cluster<'_>) -> Affinity {
 
 #[cfg(test)]
 mod tests {
-    use quorate_crds::{BackupStore, BackupVerification, ContinuousBackup, EtcdClusterSpec, LocalSecret, Quantity};
+    use quorate_crds::{
+        BackupStore, BackupVerification, ContinuousBackup, Encryption, EtcdClusterSpec, LocalSecret, Quantity,
+    };
     use serde_json::{Value, json, to_value};
 
     use super::super::{fixture, hash};
@@ -116,6 +118,7 @@ mod tests {
         let store = BackupStore {
             address: Some("s3://bucket/etcd".into()),
             credentials: Some(LocalSecret { name: "s3".into() }),
+            encryption: Some(Encryption { secret_name: "keys".into() }),
             ..BackupStore::default()
         };
         let verify = verify.map(|schedule| BackupVerification { schedule: schedule.into() });
@@ -153,7 +156,9 @@ mod tests {
         assert_eq!(pod["containers"][0]["command"], command);
         let secrets: Vec<_> =
             pod["volumes"].as_array().unwrap().iter().map(|one| &one["secret"]["secretName"]).collect();
-        assert_eq!(secrets, [&json!("s3"), &Value::Null]);
+        assert_eq!(secrets, [&json!("s3"), &json!("keys"), &Value::Null]);
+        let identity = json!({ "name": "QUORATE_IDENTITY_FILE", "value": "/etc/quorate/keys/identity" });
+        assert!(pod["containers"][0]["env"].as_array().unwrap().contains(&identity));
         let away = &pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0];
         assert_eq!(away["podAffinityTerm"]["labelSelector"]["matchLabels"]["quorate.dev/cluster"], "db");
     }
@@ -170,7 +175,7 @@ mod tests {
             spec.etcd.quota = Some(Quantity::new(quota));
             let job = rendered(&spec);
             let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
-            assert_eq!(pod["volumes"][1]["emptyDir"]["sizeLimit"], most, "{quota}");
+            assert_eq!(pod["volumes"][2]["emptyDir"]["sizeLimit"], most, "{quota}");
             let requests = &pod["containers"][0]["resources"]["requests"];
             assert_eq!(
                 (&requests["ephemeral-storage"], &requests["memory"]),

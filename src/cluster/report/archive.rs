@@ -87,6 +87,7 @@ fn word(reason: status::Reason) -> Reason {
         status::Reason::StoreInvalid => Reason::StoreInvalid,
         status::Reason::BucketMissing => Reason::BucketMissing,
         status::Reason::StoreRefused => Reason::StoreRefused,
+        status::Reason::KeysUnfit => Reason::KeysUnfit,
         status::Reason::StoreUnfit => Reason::StoreUnfit,
         status::Reason::StoreFailed => Reason::StoreFailed,
         status::Reason::MemberUnreadable => Reason::NoHealthyMember,

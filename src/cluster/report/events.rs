@@ -144,11 +144,12 @@ fn of_change(observed: &Observed) -> Option<News> {
 /// Why certificates that can't be used are told of: not while they are merely being issued.
 const PRESSING: [&str; 2] = [Reason::CertificatesFaulty.as_str(), Reason::AuthorityLost.as_str()];
 /// Why a continuous backup does not begin, or can't be proved.
-const FAULTS: [&str; 5] = [
+const FAULTS: [&str; 6] = [
     Reason::NameTaken.as_str(),
     Reason::StoreInvalid.as_str(),
     Reason::BucketMissing.as_str(),
     Reason::StoreRefused.as_str(),
+    Reason::KeysUnfit.as_str(),
     Reason::StoreUnfit.as_str(),
 ];
 const BACKUP_OFF: &str = Reason::BackupOff.as_str();

@@ -34,6 +34,7 @@ fn word(reason: launch::Reason) -> Reason {
         launch::Reason::StoreInvalid => Reason::StoreInvalid,
         launch::Reason::BucketMissing => Reason::BucketMissing,
         launch::Reason::StoreRefused => Reason::StoreRefused,
+        launch::Reason::KeysUnfit => Reason::KeysUnfit,
         launch::Reason::StoreFailed => Reason::StoreFailed,
         launch::Reason::BackupMissing => Reason::BackupMissing,
         launch::Reason::BackupDamaged => Reason::BackupDamaged,

@@ -13,7 +13,13 @@ use super::upload::PART;
 use super::*;
 
 fn settings(address: &str) -> Settings {
-    Settings { address: address.parse().unwrap(), options: BTreeMap::new(), credentials: None, ca: None }
+    Settings {
+        address: address.parse().unwrap(),
+        options: BTreeMap::new(),
+        credentials: None,
+        ca: None,
+        keys: KeyFiles::default(),
+    }
 }
 
 #[tokio::test]
