@@ -18,6 +18,7 @@ mod retention;
 mod rivals;
 mod session;
 pub mod status;
+mod turn;
 
 use std::path::PathBuf;
 use std::time::Duration;

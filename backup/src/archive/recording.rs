@@ -14,8 +14,9 @@ use super::feed::Feed;
 use super::flush::{self, FlushError};
 use super::leases::Leases;
 use super::recorder::{Fault, Recorder};
-use super::session::{MOST_BEHIND, Session, read_on, revision};
+use super::session::{Session, read_on, revision};
 use super::status::{Reason, Role};
+use super::turn::{self, Post, Prospect, Turn};
 use super::{ArchiveError, Duty, Next};
 use crate::format::{Chain, ChainError, Revision};
 use crate::source::{AuthRevision, Connection};
@@ -42,33 +43,12 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The same where another archive goes on: the pod must not wait for it.
 const SHORT_LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What this archive is to the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Post {
-    /// It follows.
-    Standby,
-    /// Its member leads now: it finds out what others have stored until then.
-    TakingOver,
-    /// It stores.
-    Committer,
-}
-
 /// What was done beside the receiving.
 enum Did {
     /// A batch was stored.
     Stored,
     /// What others have stored was read, in this post: from this head on, and a generation that they have begun.
     CaughtUp { post: Post, before: Revision, newer: Option<Box<Chain>> },
-}
-
-/// What to do about a newer generation.
-enum Turn {
-    /// Go over to it.
-    To(Chain),
-    /// Go over to it once what is held is stored.
-    AfterStoring,
-    /// Stay.
-    Not,
 }
 
 type Work = JoinHandle<(Chain, Result<Did, FlushError>)>;
@@ -340,19 +320,16 @@ impl<'a> Recording<'a> {
                     board.stored(&chain, chain.last_moment());
                     self.moved = Instant::now();
                 }
+                let turn = newer.as_ref().map_or(Turn::Stay, |newer| self.weigh(&chain, newer));
+                if let (Turn::Over, Some(newer)) = (turn, newer) {
+                    tracing::info!("going over to the newer generation {}", newer.key);
+                    course.chain = Some(*newer);
+                    return Ok(Some(Next::Continue));
+                }
                 self.chain = Some(chain);
-                match newer.map(|newer| self.turns_to(*newer)) {
-                    Some(Turn::To(newer)) => {
-                        course.chain = Some(newer);
-                        self.chain = None;
-                        return Ok(Some(Next::Continue));
-                    }
-                    // The next look finds it again.
-                    Some(Turn::AfterStoring) => {
-                        self.flush().await;
-                        return Ok(None);
-                    }
-                    Some(Turn::Not) | None => {}
+                if turn == Turn::AfterStoring {
+                    self.flush().await;
+                    return Ok(None);
                 }
                 match (self.post, post) {
                     // It had begun before: nobody has looked for the full snapshot.
@@ -371,28 +348,21 @@ impl<'a> Recording<'a> {
         Ok(None)
     }
 
-    /// Whether to go over to a newer generation. The one that records does so only if it need not begin another one for it,
-    /// and not before all up to its full snapshot is stored in the older one: no revision between the two is left out. Who
-    /// stands by does as the one that records: it follows what goes on.
-    fn turns_to(&mut self, newer: Chain) -> Turn {
-        match self.post {
-            Post::Committer if newer.head().get() + MOST_BEHIND <= self.recorder.head() => {
-                self.passed_over = Some(newer.key.name);
-                return Turn::Not;
-            }
-            Post::Committer => {
-                let stored = self.chain.as_ref().is_none_or(|chain| chain.head() >= newer.full.revision);
-                if !stored && self.recorder.has_closed() {
-                    return Turn::AfterStoring;
-                }
-            }
-            Post::Standby if newer.links.is_empty() && self.own_may_go_on() => {
-                return Turn::Not;
-            }
-            Post::Standby | Post::TakingOver => {}
+    /// What to do about a newer generation.
+    fn weigh(&mut self, chain: &Chain, newer: &Chain) -> Turn {
+        let turn = turn::turn(Prospect {
+            post: self.post,
+            heard: self.recorder.head(),
+            stored: chain.head(),
+            holds: self.recorder.has_closed(),
+            may_go_on: self.own_may_go_on(),
+            full: newer.full.revision,
+            newest: newer.head(),
+        });
+        if turn == Turn::PassOver {
+            self.passed_over = Some(newer.key.name.clone());
         }
-        tracing::info!("going over to the newer generation {}", newer.key);
-        Turn::To(newer)
+        turn
     }
 
     /// Whether the generation that is followed was added to so recently that it may be added to again.

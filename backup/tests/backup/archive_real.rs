@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, CompactionOptions, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{Client, CompactionOptions, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp};
 use quorate_backup::format::{Chain, generations};
 
 use crate::agent::{command, run};
@@ -261,6 +261,38 @@ async fn begins_anew(binaries: &Binaries) {
         run(&[&arguments[..], &["--database", database.to_str().unwrap(), "-o", "json"]].concat()).json();
         assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(*hash), "{name}");
     }
+}
+
+/// A deletion of many keys is one revision, however large its events are.
+async fn records_a_large_revision(binaries: &Binaries) {
+    /// With keys of a kilobyte these are more bytes in one revision than the archive holds of closed ones.
+    const KEYS: usize = 12_000;
+    let store = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(binaries);
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 1, 1).await;
+    let mut client = etcd.connect().await;
+    let keys: Vec<_> = (0..KEYS).map(|number| format!("many/{number:0>1000}")).collect();
+    for some in keys.chunks(120) {
+        let puts: Vec<_> = some.iter().map(|key| TxnOp::put(key.as_str(), "x", None)).collect();
+        client.txn(Txn::new().and_then(puts)).await.unwrap();
+    }
+    let all = Some(DeleteOptions::new().with_prefix());
+    assert_eq!(usize::try_from(client.delete("many/", all).await.unwrap().deleted()), Ok(KEYS));
+    let revision = client.put("last", "x", None).await.unwrap().header().unwrap().revision();
+    let hash = client.hash_kv(revision).await.unwrap().hash();
+    let chain = recorded(store.path(), 1, revision).await;
+    assert!(chain.full.revision.to_etcd() < revision, "it is in another full snapshot");
+    archive.stop();
+    assert_eq!(chains(store.path()).await.len(), 1);
+    let database = store.path().join("restored");
+    restore(store.path(), revision, &database);
+    assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(hash));
+}
+
+#[test]
+fn a_revision_of_many_megabytes_does_not_stop_the_record() {
+    each_version(records_a_large_revision);
 }
 
 fn copy_folder(from: &Path, to: &Path) {

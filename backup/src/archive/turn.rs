@@ -1,0 +1,104 @@
+//! Whether to go over to a generation that somebody else has begun. Only decides, by what is known of both.
+
+use super::session::MOST_BEHIND;
+use crate::format::Revision;
+
+/// What this archive is to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Post {
+    /// It follows.
+    Standby,
+    /// Its member leads now: it finds out what others have stored until then.
+    TakingOver,
+    /// It stores.
+    Committer,
+}
+
+/// What is known of the own generation, and of a newer one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prospect {
+    pub post: Post,
+    /// The last revision that came.
+    pub heard: u64,
+    /// The last one that is stored in the own generation.
+    pub stored: Revision,
+    /// Something has come that is not stored.
+    pub holds: bool,
+    /// The own generation was added to so recently that it may be added to again.
+    pub may_go_on: bool,
+    /// The last revision of the newer one's full snapshot.
+    pub full: Revision,
+    /// The last revision of the newer one.
+    pub newest: Revision,
+}
+
+/// What to do about a newer generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Go over to it.
+    Over,
+    /// Store what is held in the own one first: the next look finds the newer one again.
+    AfterStoring,
+    /// Stay, and pass it over from now on.
+    PassOver,
+    /// Stay for now.
+    Stay,
+}
+
+/// Who records goes over only if it need not begin another generation for it, and not before all up to the full snapshot is
+/// stored in the older one: no revision between the two is left out. Who stands by does as the one that records.
+pub(super) fn turn(prospect: Prospect) -> Turn {
+    let Prospect { post, heard, stored, holds, may_go_on, full, newest } = prospect;
+    match post {
+        Post::Committer if newest.get() + MOST_BEHIND <= heard => Turn::PassOver,
+        Post::Committer if stored < full && holds => Turn::AfterStoring,
+        Post::Standby if newest == full && may_go_on => Turn::Stay,
+        Post::Committer | Post::TakingOver | Post::Standby => Turn::Over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(number: u64) -> Revision {
+        Revision::new(number).unwrap()
+    }
+
+    /// A committer that has stored up to 100 and heard up to 150, and a full snapshot of revision 140.
+    fn prospect() -> Prospect {
+        Prospect {
+            post: Post::Committer,
+            heard: 150,
+            stored: revision(100),
+            holds: true,
+            may_go_on: true,
+            full: revision(140),
+            newest: revision(140),
+        }
+    }
+
+    #[test]
+    fn who_records_leaves_no_revision_out() {
+        assert_eq!(turn(prospect()), Turn::AfterStoring);
+        assert_eq!(turn(Prospect { stored: revision(150), holds: false, ..prospect() }), Turn::Over);
+        assert_eq!(turn(Prospect { stored: revision(140), ..prospect() }), Turn::Over, "the rest is in the newer one");
+        assert_eq!(turn(Prospect { holds: false, ..prospect() }), Turn::Over, "there is nothing to store");
+    }
+
+    #[test]
+    fn who_records_passes_over_what_is_too_far_behind() {
+        let far = |heard| turn(Prospect { heard, stored: revision(heard), holds: false, ..prospect() });
+        assert_eq!(far(140 + MOST_BEHIND), Turn::PassOver);
+        assert_eq!(far(139 + MOST_BEHIND), Turn::Over);
+    }
+
+    #[test]
+    fn who_stands_by_follows_the_one_that_goes_on() {
+        let standby = Prospect { post: Post::Standby, ..prospect() };
+        assert_eq!(turn(standby), Turn::Stay, "nobody has recorded into the newer one yet");
+        assert_eq!(turn(Prospect { newest: revision(141), ..standby }), Turn::Over);
+        assert_eq!(turn(Prospect { may_go_on: false, ..standby }), Turn::Over);
+        assert_eq!(turn(Prospect { post: Post::TakingOver, ..standby }), Turn::Over);
+    }
+}
