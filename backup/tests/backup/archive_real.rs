@@ -19,14 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The archive as a process.
-struct Archive(Child);
+pub struct Archive(Child);
 
 impl Archive {
     fn start(etcd: &Etcd, store: &Path) -> Self {
-        let (endpoint, store) = (etcd.url(), address(store));
-        let arguments =
-            ["archive", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue", "--flush-every", "200ms"];
-        let child = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self::into(etcd, &["--store", &address(store)])
+    }
+
+    /// Into the store that these arguments are about.
+    pub fn into(etcd: &Etcd, store: &[&str]) -> Self {
+        let endpoint = etcd.url();
+        let arguments = ["archive", "--endpoint", &endpoint, "--lineage", "blue", "--flush-every", "200ms"];
+        let child =
+            command(&[&arguments[..], store].concat()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self(child)
     }
 
@@ -36,7 +41,7 @@ impl Archive {
     }
 
     /// Tells it to end, and waits until it has.
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());

@@ -24,7 +24,7 @@ pub enum ToolError {
     #[error("Go 1.26 or newer is needed: {0}")]
     Go(String),
     /// Node.js is missing or too old.
-    #[error("Node.js 20.6 or newer is needed: {0}")]
+    #[error("Node.js 20.6 or newer is needed, see https://nodejs.org: {0}")]
     Node(String),
     /// The operating system lacks something.
     #[error(transparent)]
