@@ -4,11 +4,13 @@ pub mod faulty;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use faulty::{Fault, Faulty, sound};
 use futures::TryStreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
 use super::upload::PART;
 use super::*;
@@ -123,6 +125,21 @@ async fn an_upload_that_is_dropped_or_given_up_is_taken_back() {
             tokio::task::yield_now().await;
         }
         assert_eq!(store.size(&Key::new("x")).await.unwrap(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_is_given_up_only_when_no_part_is_on_its_way() {
+    // A part that takes too long is cut off, so that nobody waits for a store that is away.
+    for (seconds, arrive) in [(1, 2), (1000, 0)] {
+        let objects = Faulty::slow_parts(Duration::from_secs(seconds));
+        let (aborted, arrived) = (Arc::clone(&objects.aborted), Arc::clone(&objects.arrived));
+        let mut upload = objects.store().upload(&Key::new("x"));
+        upload.write(vec![7; 2 * PART + 1].into()).await.unwrap();
+        let begun = Instant::now();
+        upload.abort().await;
+        assert_eq!((arrived.load(Ordering::SeqCst), aborted.load(Ordering::SeqCst)), (arrive, 1));
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }
 

