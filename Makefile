@@ -36,9 +36,11 @@ setup: ## Install what the build needs, or say what to install
 demo: setup ## Show the main job on a real three-node Kubernetes, step by step
 	$(E2E) demo
 
-unit: setup ## Unit, property and model tests, against etcd's own programs where they speak of etcd
+unit: setup ## Unit, property and model tests, against etcd's own programs and servers of stores where they speak of those
 	$(E2E) tools
 	QUORATE_REAL_ETCD=required QUORATE_ETCD_BIN="$$(ls -d $(CURDIR)/.cache/tools/etcd-3.*/bin | paste -sd:)" \
+	  QUORATE_REAL_STORES=required QUORATE_VERSITYGW="$$(ls $(CURDIR)/.cache/tools/versitygw-*/bin/versitygw)" \
+	  QUORATE_AZURITE="$$(ls $(CURDIR)/.cache/tools/azurite-*/bin/azurite-blob)" \
 	  RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
 
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes

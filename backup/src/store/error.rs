@@ -146,11 +146,13 @@ impl StoreError {
         use object_store::Error;
         let detail = causes(source);
         let failure = Box::new(Failure { act, key: key.to_string(), address: address.to_string() });
-        let short = without_document(&detail);
+        let short = shown(&detail);
         match source {
             _ if says(&detail, NO_BUCKET) => Self::NoBucket(failure),
             _ if says(&detail, BAD_CREDENTIALS) => Self::Refused { failure, detail: short },
-            Error::NotFound { .. } => Self::Missing(failure),
+            Error::NotFound { .. } if says(&detail, NO_OBJECT) || !says(&detail, ANSWERED_404) => {
+                Self::Missing(failure)
+            }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail: short },
             _ => Self::Failed { failure, detail: short },
         }
@@ -158,28 +160,59 @@ impl StoreError {
 }
 
 /// The codes by which S3, Google and Azure say so. Some come with 404, as a missing object does; others with 400.
-const NO_BUCKET: &[&str] =
-    &["NoSuchBucket", "InvalidBucketName", "ContainerNotFound", "The specified bucket does not exist"];
+const NO_BUCKET: &[&str] = &[
+    "NoSuchBucket",
+    "InvalidBucketName",
+    "ContainerNotFound",
+    "The specified bucket does not exist",
+    "The specified container does not exist",
+];
 const BAD_CREDENTIALS: &[&str] = &[
     "InvalidAccessKeyId",
+    // versitygw's word for the same, which comes with 404.
+    "XAdminUserNotFound",
     "SignatureDoesNotMatch",
     "InvalidToken",
     "ExpiredToken",
     "AuthenticationFailed",
     "AuthorizationFailure",
+    // azurite's for an account that it doesn't have. A missing object is BlobNotFound.
+    "ResourceNotFound",
     "AccessDenied",
+    // The library tells only some requests' statuses by the kind of its error: of lists and deletions they are in the text.
+    "status code: 401",
+    "status code: 403",
+    "(code: 401)",
+    "(code: 403)",
 ];
+/// What every store calls an object that isn't there. Any other 404 says nothing about objects: an endpoint that is no
+/// store answers it to everything, and must not be taken for a store in which nothing is.
+const NO_OBJECT: &[&str] = &["NoSuchKey", "BlobNotFound"];
+const ANSWERED_404: &[&str] = &["status code: 404"];
+/// The most characters of a store's answer that are shown: a message is for a person, and ends up in an object's status.
+const LONGEST: usize = 400;
 
 fn says(detail: &str, codes: &[&str]) -> bool {
     codes.iter().any(|code| detail.contains(code))
 }
 
-/// The text with the store's XML document reduced to what it says: S3 repeats the whole signed request in it.
+/// The text in one line of bounded length.
+fn shown(text: &str) -> String {
+    let mut line = without_document(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+        line.truncate(end);
+        line.push_str("...");
+    }
+    line
+}
+
+/// The text with the store's XML document reduced to what it says: S3 repeats the whole signed request in it, and Azure has
+/// lines about the request below its message.
 fn without_document(text: &str) -> String {
     let Some((before, document)) = text.find('<').map(|start| text.split_at(start)) else { return text.to_owned() };
     let element = |name: &str| {
         let (_, rest) = document.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once(&format!("</{name}>"))?.0.trim())
+        rest.split_once(&format!("</{name}>"))?.0.trim().lines().next()
     };
     match (element("Code"), element("Message")) {
         (Some(code), Some(message)) => format!("{before}{code}: {message}"),

@@ -107,14 +107,7 @@ impl Store {
         let fault = |source| self.fault(Act::Read, key, &source);
         let answer = match self.objects.get(&self.path(key)).await {
             Ok(answer) => answer,
-            Err(object_store::Error::NotFound { source, .. }) => {
-                let path = key.to_string();
-                return match fault(object_store::Error::NotFound { path, source }) {
-                    StoreError::Missing(_) => Ok(None),
-                    other => Err(other),
-                };
-            }
-            Err(error) => return Err(fault(error)),
+            Err(error) => return missing_is(None, fault(error)),
         };
         if answer.meta.size > limit {
             return Err(StoreError::TooLarge { key: key.clone(), bytes: answer.meta.size, limit });
@@ -140,10 +133,15 @@ impl Store {
 
     /// The size of an object, in bytes; `None` if there is none.
     pub async fn size(&self, key: &Key) -> Result<Option<u64>, StoreError> {
-        match self.objects.head(&self.path(key)).await {
+        let path = self.path(key);
+        let found = match self.objects.head(&path).await {
+            // An answer to HEAD has no text, so that a bucket or an account that is missing looks like a missing object.
+            Err(object_store::Error::NotFound { .. }) => self.objects.get(&path).await.map(|answer| answer.meta),
+            other => other,
+        };
+        match found {
             Ok(meta) => Ok(Some(meta.size)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.fault(Act::Read, key, &error)),
+            Err(error) => missing_is(None, self.fault(Act::Read, key, &error)),
         }
     }
 
@@ -197,8 +195,8 @@ impl Store {
     /// Deletes an object. One that isn't there is as good as deleted.
     pub async fn delete(&self, key: &Key) -> Result<(), StoreError> {
         match self.objects.delete(&self.path(key)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.fault(Act::Delete, key, &error)),
+            Ok(()) => Ok(()),
+            Err(error) => missing_is((), self.fault(Act::Delete, key, &error)),
         }
     }
 
@@ -214,4 +212,9 @@ impl Store {
     fn fault(&self, act: Act, key: &Key, source: &object_store::Error) -> StoreError {
         StoreError::of(&self.address, act, key, source)
     }
+}
+
+/// An answer for an object that isn't there. What else is wrong stays an error.
+fn missing_is<T>(answer: T, error: StoreError) -> Result<T, StoreError> {
+    if matches!(error, StoreError::Missing(_)) { Ok(answer) } else { Err(error) }
 }

@@ -2,10 +2,12 @@
 //! behind when it fails.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::error::{Act, StoreError};
 use super::{Key, Store};
@@ -14,6 +16,9 @@ use super::{Key, Store};
 pub const PART: usize = 8 << 20;
 /// Parts on their way at once. More than that gained nothing on a fast link, and each holds its part in memory.
 const AT_ONCE: usize = 4;
+/// How long parts on their way are waited for when an upload is given up: a link of 50 Mbit/s takes them by then, and a
+/// process that was told to stop still has time for the rest.
+const PARTS_END: Duration = Duration::from_secs(5);
 
 /// An object on its way. Dropped without being finished it leaves nothing behind, as far as the store can be reached.
 #[derive(Debug)]
@@ -150,7 +155,11 @@ impl Upload {
 
 impl Begun {
     async fn abort(mut self, key: &Key) {
-        self.under_way.shutdown().await;
+        // One that arrives while the upload is being given up may stay behind, as AWS's reference of AbortMultipartUpload says.
+        let ended = async { while self.under_way.join_next().await.is_some() {} };
+        if timeout(PARTS_END, ended).await.is_err() {
+            self.under_way.shutdown().await;
+        }
         if let Err(error) = self.parts.abort().await {
             tracing::warn!(
                 "the parts of {key} that were sent stay behind; a lifecycle rule of the bucket removes them: {error}"

@@ -23,16 +23,15 @@ pub struct Archive(Child);
 
 impl Archive {
     fn start(etcd: &Etcd, store: &Path) -> Self {
-        Self::with(etcd, store, &[])
+        Self::into(etcd, &["--store", &address(store)])
     }
 
-    /// With more arguments.
-    pub fn with(etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
-        let (endpoint, store) = (etcd.url(), address(store));
-        let arguments =
-            ["archive", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue", "--flush-every", "200ms"];
+    /// Into the store that these arguments are about.
+    pub fn into(etcd: &Etcd, store: &[&str]) -> Self {
+        let endpoint = etcd.url();
+        let arguments = ["archive", "--endpoint", &endpoint, "--lineage", "blue", "--flush-every", "200ms"];
         let child =
-            command(&[&arguments[..], more].concat()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            command(&[&arguments[..], store].concat()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self(child)
     }
 

@@ -43,9 +43,10 @@ async fn goes_on(binaries: &Binaries) {
     let mut client = etcd.connect().await;
     let mut rng = fastrand::Rng::with_seed(11);
     let mut moments = Vec::new();
+    let at = address(store.path());
     // Killed and started again, it goes on in the same generation: what it reads of the store takes no private key.
     for round in 0..2 {
-        let archive = Archive::with(&etcd, store.path(), &["--recipients-file", first.recipients()]);
+        let archive = Archive::into(&etcd, &["--store", &at, "--recipients-file", first.recipients()]);
         recorded(store.path(), 1, 1).await;
         let moment = write(&mut client, round, &mut rng).await;
         recorded(store.path(), 1, moment.revision).await;
@@ -58,7 +59,7 @@ async fn goes_on(binaries: &Binaries) {
     let file = tempfile::tempdir().unwrap();
     let changing = file.path().join("recipients");
     fs::copy(first.recipients(), &changing).unwrap();
-    let archive = Archive::with(&etcd, store.path(), &["--recipients-file", changing.to_str().unwrap()]);
+    let archive = Archive::into(&etcd, &["--store", &at, "--recipients-file", changing.to_str().unwrap()]);
     let moment = write(&mut client, 2, &mut rng).await;
     recorded(store.path(), 1, moment.revision).await;
     fs::copy(second.recipients(), &changing).unwrap();
@@ -71,7 +72,7 @@ async fn goes_on(binaries: &Binaries) {
     archive.stop();
 
     // Encryption is turned off: again a new one.
-    let archive = Archive::with(&etcd, store.path(), &[]);
+    let archive = Archive::into(&etcd, &["--store", &at]);
     let newest = recorded(store.path(), 3, 1).await;
     assert!(newest.full.data.recipients().is_empty());
     archive.stop();

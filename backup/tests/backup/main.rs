@@ -2,7 +2,8 @@
 //! process that fails as told.
 //!
 //! What needs real etcd runs for each version that the local cluster's tools have been built with, or for each folder (with
-//! `etcd`, `etcdutl` and `etcdctl` of one version) that `QUORATE_ETCD_BIN` names, separated by `:`.
+//! `etcd`, `etcdutl` and `etcdctl` of one version) that `QUORATE_ETCD_BIN` names, separated by `:`. What needs servers of
+//! object stores takes the programs that `QUORATE_VERSITYGW` and `QUORATE_AZURITE` name, or those of the tools.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
@@ -18,9 +19,11 @@ mod fake;
 mod pair;
 #[path = "../../../etcd/tests/ports/mod.rs"]
 mod ports;
+mod programs;
 mod real;
 mod recorded;
 mod restore;
 mod seed;
 mod snapshot;
 mod snapshot_real;
+mod stores;

@@ -4,31 +4,26 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::ports::free_address;
-
-/// How long a condition may take to come about.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PERIOD: Duration = Duration::from_millis(20);
+use crate::programs::{built, serves, without};
 
 /// Set to `required` where the binaries must be there.
 const DEMAND: &str = "QUORATE_REAL_ETCD";
 
 /// The binaries to try, by their versions.
 fn versions() -> Vec<Binaries> {
-    let binaries = match std::env::var_os("QUORATE_ETCD_BIN") {
-        Some(folders) => std::env::split_paths(&folders).map(Binaries).collect(),
-        None => built(),
+    let folders = match std::env::var_os("QUORATE_ETCD_BIN") {
+        Some(folders) => std::env::split_paths(&folders).collect(),
+        None => built("etcd-3.", "etcdutl"),
     };
-    let demanded = std::env::var(DEMAND).is_ok_and(|demand| demand == "required");
-    assert!(!binaries.is_empty() || !demanded, "no etcd in .cache/tools, and {DEMAND}=required");
+    let binaries: Vec<_> = folders.into_iter().map(Binaries).collect();
     if binaries.is_empty() {
-        eprintln!("no etcd in .cache/tools, and QUORATE_ETCD_BIN is not set: nothing was tried here");
+        without("etcd", "QUORATE_ETCD_BIN", DEMAND);
     }
     for binaries in &binaries {
         assert!(binaries.tool("etcd").is_file(), "there is no {}", binaries.tool("etcd").display());
@@ -46,17 +41,9 @@ pub fn each_version(test: impl AsyncFn(&Binaries) + Sync) {
     });
 }
 
-/// Those that the local cluster's tools have been built with.
-fn built() -> Vec<Binaries> {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/tools");
-    let entries = std::fs::read_dir(tools).into_iter().flatten().map(|entry| entry.unwrap());
-    let mut found: Vec<_> = entries
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("etcd-3."))
-        .map(|entry| entry.path().join("bin"))
-        .filter(|folder| folder.join("etcdutl").is_file())
-        .collect();
-    found.sort();
-    found.into_iter().map(Binaries).collect()
+/// The newest of them, for what does not depend on the version.
+pub fn newest() -> Option<Binaries> {
+    versions().pop()
 }
 
 /// The binaries of one version.
@@ -150,13 +137,7 @@ impl Etcd {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        self.process = Some(child);
-        let begun = Instant::now();
-        while std::net::TcpStream::connect(self.client).is_err() {
-            assert!(begun.elapsed() < PATIENCE, "etcd does not serve");
-            assert!(self.process.as_mut().unwrap().try_wait().unwrap().is_none(), "etcd has ended");
-            thread::sleep(PERIOD);
-        }
+        serves(self.process.insert(child), self.client);
     }
 
     pub fn url(&self) -> String {

@@ -1,4 +1,4 @@
-//! The Go programs that a local cluster is made of, and how each is built. Builds nothing.
+//! The programs that a local cluster and the tests of stores are made of, and how each is built. Builds nothing.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl Etcd {
     }
 }
 
-/// A set of Go programs that is built from one pinned module.
+/// A set of programs that is built from one pinned module or package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// The control plane, kubelet, kube-proxy and kubectl.
@@ -45,12 +45,14 @@ pub enum Tool {
     Etcd(Etcd),
     /// An S3 store on a folder. A local cluster does without.
     VersityGw,
+    /// A store that speaks Azure's protocol. A local cluster does without.
+    Azurite,
 }
 
 impl Tool {
-    /// What a local cluster is made of, that first which the rest of the work waits for; and the store of the scenes, which
+    /// What a local cluster is made of, that first which the rest of the work waits for; and the stores of the tests, which
     /// run where nothing can be fetched any more.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Kubernetes,
         Self::Etcd(Etcd::V3_6),
         Self::Containerd,
@@ -59,9 +61,10 @@ impl Tool {
         Self::Etcd(Etcd::V3_5),
         Self::Etcd(Etcd::V3_7),
         Self::VersityGw,
+        Self::Azurite,
     ];
 
-    /// The folder of its go.mod, which is also its name.
+    /// The folder of its go.mod or package.json, which is also its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kubernetes => "kubernetes",
@@ -72,13 +75,14 @@ impl Tool {
             Self::Etcd(Etcd::V3_6) => "etcd-3.6",
             Self::Etcd(Etcd::V3_7) => "etcd-3.7",
             Self::VersityGw => "versitygw",
+            Self::Azurite => "azurite",
         }
     }
 
     /// How it is built.
     pub const fn recipe(self) -> Recipe {
         match self {
-            Self::Kubernetes => Recipe {
+            Self::Kubernetes => Recipe::Go(GoRecipe {
                 module: "k8s.io/kubernetes",
                 packages: &[
                     "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -91,18 +95,18 @@ impl Tool {
                 // Without these the server calls itself v0.0.0 and kubectl complains of the skew.
                 ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
                           -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36",
-                ..Recipe::PLAIN
-            },
-            Self::Containerd => Recipe {
+                ..GoRecipe::PLAIN
+            }),
+            Self::Containerd => Recipe::Go(GoRecipe {
                 module: "github.com/containerd/containerd/v2",
                 packages: &[
                     "github.com/containerd/containerd/v2/cmd/containerd",
                     "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
                     "github.com/containerd/containerd/v2/cmd/ctr",
                 ],
-                ..Recipe::PLAIN
-            },
-            Self::Runc => Recipe {
+                ..GoRecipe::PLAIN
+            }),
+            Self::Runc => Recipe::Go(GoRecipe {
                 module: "github.com/opencontainers/runc",
                 packages: &["github.com/opencontainers/runc"],
                 // runc enters namespaces in C before Go starts; seccomp profiles need libseccomp.
@@ -114,24 +118,25 @@ impl Tool {
                     Need::Program("pkg-config", "pkg-config"),
                     Need::Library("libseccomp", "libseccomp-dev"),
                 ],
-                ..Recipe::PLAIN
-            },
-            Self::CoreDns => Recipe {
+                ..GoRecipe::PLAIN
+            }),
+            Self::CoreDns => Recipe::Go(GoRecipe {
                 module: "github.com/coredns/coredns",
                 packages: &["github.com/coredns/coredns"],
-                ..Recipe::PLAIN
-            },
-            Self::Etcd(_) => Recipe {
+                ..GoRecipe::PLAIN
+            }),
+            Self::Etcd(_) => Recipe::Go(GoRecipe {
                 module: "go.etcd.io/etcd/server/v3",
                 packages: &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
                 rename: Some(("server", "etcd")),
-                ..Recipe::PLAIN
-            },
-            Self::VersityGw => Recipe {
+                ..GoRecipe::PLAIN
+            }),
+            Self::Azurite => Recipe::Npm(NpmRecipe { programs: &["azurite-blob"] }),
+            Self::VersityGw => Recipe::Go(GoRecipe {
                 module: "github.com/versity/versitygw",
                 packages: &["github.com/versity/versitygw/cmd/versitygw"],
-                ..Recipe::PLAIN
-            },
+                ..GoRecipe::PLAIN
+            }),
         }
     }
 }
@@ -144,7 +149,26 @@ impl fmt::Display for Tool {
 
 /// How a tool is built.
 #[derive(Debug, Clone, Copy)]
-pub struct Recipe {
+pub enum Recipe {
+    /// From a Go module.
+    Go(GoRecipe),
+    /// From packages of npm, which are used as they come.
+    Npm(NpmRecipe),
+}
+
+impl Recipe {
+    /// What the build needs of the operating system.
+    pub const fn needs(&self) -> &'static [Need] {
+        match self {
+            Self::Go(recipe) => recipe.needs,
+            Self::Npm(_) => &[Need::Program("node", "nodejs"), Need::Program("npm", "npm")],
+        }
+    }
+}
+
+/// How Go programs are built.
+#[derive(Debug, Clone, Copy)]
+pub struct GoRecipe {
     /// The module whose version is the tool's.
     pub module: &'static str,
     /// The packages to build, each a program.
@@ -161,7 +185,7 @@ pub struct Recipe {
     pub needs: &'static [Need],
 }
 
-impl Recipe {
+impl GoRecipe {
     const PLAIN: Self =
         Self { module: "", packages: &[], cgo: false, tags: "", ldflags: "-s -w", rename: None, needs: &[] };
 
@@ -194,6 +218,29 @@ impl Recipe {
     }
 }
 
+/// How programs of npm are installed.
+#[derive(Debug, Clone, Copy)]
+pub struct NpmRecipe {
+    /// The programs that are used.
+    pub programs: &'static [&'static str],
+}
+
+impl NpmRecipe {
+    /// The arguments of `npm`. No script of a package runs, and nothing is asked but for the packages.
+    pub const FLAGS: [&'static str; 6] =
+        ["ci", "--ignore-scripts", "--omit=dev", "--omit=optional", "--no-audit", "--no-fund"];
+
+    /// What the result depends on, as a short key.
+    pub fn key(&self, package: &[u8], lock: &[u8]) -> String {
+        let Self { programs } = self;
+        let mut digest = Sha256::new().field(package).field(lock);
+        for text in Self::FLAGS.iter().chain(*programs) {
+            digest = digest.field(text);
+        }
+        digest.key()
+    }
+}
+
 /// The version of `module` that a go.mod asks for, as in `v1.36.3`.
 pub fn pinned_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
     go_mod.lines().find_map(|line| {
@@ -206,27 +253,39 @@ pub fn pinned_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
+    /// The tools that are built from Go.
+    fn of_go() -> impl Iterator<Item = (Tool, GoRecipe)> {
+        Tool::ALL.into_iter().filter_map(|tool| match tool.recipe() {
+            Recipe::Go(recipe) => Some((tool, recipe)),
+            Recipe::Npm(_) => None,
+        })
+    }
+
+    fn go(wanted: Tool) -> GoRecipe {
+        of_go().find(|(tool, _)| *tool == wanted).unwrap().1
+    }
+
     fn go_mod(tool: Tool) -> String {
         std::fs::read_to_string(crate::workspace::tool_module(tool.name()).join("go.mod")).unwrap()
     }
 
     #[test]
     fn the_key_depends_on_all_that_decides_the_result() {
-        let recipe = Tool::Runc.recipe();
+        let recipe = go(Tool::Runc);
         let key = recipe.key("go1.26.8", b"mod", b"sum");
         assert_eq!(key, recipe.key("go1.26.8\n", b"mod", b"sum"));
         assert_ne!(key, recipe.key("go1.26.9", b"mod", b"sum"));
         assert_ne!(key, recipe.key("go1.26.8", b"mod2", b"sum"));
         assert_ne!(key, recipe.key("go1.26.8", b"mod", b"sum2"));
-        assert_ne!(key, Recipe { tags: "", ..recipe }.key("go1.26.8", b"mod", b"sum"));
-        assert_ne!(key, Recipe { cgo: false, ..recipe }.key("go1.26.8", b"mod", b"sum"));
-        assert_ne!(key, Recipe { ldflags: "", ..recipe }.key("go1.26.8", b"mod", b"sum"));
-        assert_ne!(key, Recipe { packages: &["x"], ..recipe }.key("go1.26.8", b"mod", b"sum"));
+        assert_ne!(key, GoRecipe { tags: "", ..recipe }.key("go1.26.8", b"mod", b"sum"));
+        assert_ne!(key, GoRecipe { cgo: false, ..recipe }.key("go1.26.8", b"mod", b"sum"));
+        assert_ne!(key, GoRecipe { ldflags: "", ..recipe }.key("go1.26.8", b"mod", b"sum"));
+        assert_ne!(key, GoRecipe { packages: &["x"], ..recipe }.key("go1.26.8", b"mod", b"sum"));
     }
 
     #[test]
     fn programs_are_called_by_their_known_names() {
-        let programs = |tool: Tool| tool.recipe().programs().collect::<Vec<_>>();
+        let programs = |tool: Tool| go(tool).programs().collect::<Vec<_>>();
         assert_eq!(programs(Tool::Etcd(Etcd::V3_7)), ["etcd", "etcdctl", "etcdutl"]);
         assert_eq!(programs(Tool::Containerd), ["containerd", "containerd-shim-runc-v2", "ctr"]);
     }
@@ -236,11 +295,11 @@ mod tests {
         for etcd in Etcd::ALL {
             let pinned = go_mod(Tool::Etcd(etcd));
             let version = format!("v{}", etcd.version());
-            for package in Tool::Etcd(etcd).recipe().packages {
+            for package in go(Tool::Etcd(etcd)).packages {
                 assert_eq!(pinned_version(&pinned, package), Some(version.as_str()));
             }
         }
-        let kubernetes = Tool::Kubernetes.recipe();
+        let kubernetes = go(Tool::Kubernetes);
         let pinned = go_mod(Tool::Kubernetes);
         let version = pinned_version(&pinned, kubernetes.module).unwrap();
         assert!(kubernetes.ldflags.contains(&format!("gitVersion={version} ")), "{version}");
@@ -248,9 +307,9 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_line_of_its_module() {
-        for tool in Tool::ALL {
+        for (tool, recipe) in of_go() {
             let pinned = go_mod(tool);
-            for package in tool.recipe().packages {
+            for package in recipe.packages {
                 let line = pinned.lines().any(|line| line.trim().trim_start_matches("tool ") == *package);
                 assert!(line, "{tool}: no tool line for {package}");
             }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -39,8 +40,12 @@ pub struct Faulty {
     put: AtomicUsize,
     /// The part that fails, counted from zero.
     failing_part: Option<usize>,
+    /// How long each part takes.
+    part_takes: Duration,
     /// Uploads that were aborted.
     pub aborted: Arc<AtomicUsize>,
+    /// Parts that have arrived.
+    pub arrived: Arc<AtomicUsize>,
     /// Objects that were read, or asked for.
     pub reads: Arc<AtomicUsize>,
 }
@@ -56,9 +61,15 @@ impl Faulty {
             puts: Vec::new(),
             put: AtomicUsize::new(0),
             failing_part: part.into(),
+            part_takes: Duration::ZERO,
             aborted: Arc::default(),
+            arrived: Arc::default(),
             reads: Arc::default(),
         }
+    }
+
+    pub fn slow_parts(part_takes: Duration) -> Self {
+        Self { part_takes, ..Self::failing_part(None) }
     }
 
     pub fn store(self) -> Store {
@@ -110,7 +121,14 @@ impl ObjectStore for Faulty {
 
     async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         let inner = self.inner.put_multipart_opts(path, options).await?;
-        Ok(Box::new(FaultyUpload { inner, failing: self.failing_part, part: 0, aborted: Arc::clone(&self.aborted) }))
+        Ok(Box::new(FaultyUpload {
+            inner,
+            failing: self.failing_part,
+            takes: self.part_takes,
+            part: 0,
+            aborted: Arc::clone(&self.aborted),
+            arrived: Arc::clone(&self.arrived),
+        }))
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
@@ -139,8 +157,10 @@ impl ObjectStore for Faulty {
 struct FaultyUpload {
     inner: Box<dyn MultipartUpload>,
     failing: Option<usize>,
+    takes: Duration,
     part: usize,
     aborted: Arc<AtomicUsize>,
+    arrived: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -148,7 +168,16 @@ impl MultipartUpload for FaultyUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let turn = self.part;
         self.part += 1;
-        if self.failing == Some(turn) { Box::pin(async { Err(lost()) }) } else { self.inner.put_part(data) }
+        if self.failing == Some(turn) {
+            return Box::pin(async { Err(lost()) });
+        }
+        let (takes, part, arrived) = (self.takes, self.inner.put_part(data), Arc::clone(&self.arrived));
+        Box::pin(async move {
+            tokio::time::sleep(takes).await;
+            part.await?;
+            arrived.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {

@@ -4,10 +4,13 @@ pub mod faulty;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use faulty::{Fault, Faulty, sound};
 use futures::TryStreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
 use super::upload::PART;
 use super::*;
@@ -131,6 +134,21 @@ async fn an_upload_that_is_dropped_or_given_up_is_taken_back() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_upload_is_given_up_only_when_no_part_is_on_its_way() {
+    // A part that takes too long is cut off, so that nobody waits for a store that is away.
+    for (seconds, arrive) in [(1, 2), (1000, 0)] {
+        let objects = Faulty::slow_parts(Duration::from_secs(seconds));
+        let (aborted, arrived) = (Arc::clone(&objects.aborted), Arc::clone(&objects.arrived));
+        let mut upload = objects.store().upload(&Key::new("x"));
+        upload.write(vec![7; 2 * PART + 1].into()).await.unwrap();
+        let begun = Instant::now();
+        upload.abort().await;
+        assert_eq!((arrived.load(Ordering::SeqCst), aborted.load(Ordering::SeqCst)), (arrive, 1));
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let address = "s3://bucket/p".parse().unwrap();
@@ -138,7 +156,8 @@ fn errors_say_what_to_do() {
     let not_found = |text: &str| object_store::Error::NotFound { path: "k".into(), source: text.into() };
     assert!(matches!(of(not_found("404: <Code>NoSuchBucket</Code>")), StoreError::NoBucket(_)));
     assert!(matches!(of(not_found("404: <Code>InvalidAccessKeyId</Code>")), StoreError::Refused { .. }));
-    assert!(matches!(of(not_found("404: <Code>NoSuchKey</Code>")), StoreError::Missing(_)));
+    assert!(matches!(of(not_found("status code: 404: <Code>NoSuchKey</Code>")), StoreError::Missing(_)));
+    assert!(matches!(of(not_found("no such file or directory")), StoreError::Missing(_)));
     let denied = object_store::Error::PermissionDenied { path: "k".into(), source: "403".into() };
     assert!(matches!(of(denied), StoreError::Refused { .. }));
     let long = "403: <Error><Code>SignatureDoesNotMatch</Code><Message>Check your key.</Message><CanonicalRequest>GET";
@@ -147,4 +166,54 @@ fn errors_say_what_to_do() {
     assert!(text.ends_with("403: SignatureDoesNotMatch: Check your key.") && !text.contains("GET"), "{text}");
     let generic = object_store::Error::Generic { store: "S3", source: "503 Slow Down".into() };
     assert!(of(generic).to_string().contains("503 Slow Down"));
+}
+
+/// A server that answers this to every request.
+async fn answering(answer: &'static str) -> Store {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // None has a body, so what comes first is all.
+            let read = stream.read(&mut [0; 8192]).await.unwrap();
+            assert!(read > 0);
+            let length = answer.len();
+            let text =
+                format!("HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{answer}");
+            stream.write_all(text.as_bytes()).await.unwrap();
+        }
+    });
+    let credentials = tempfile::tempdir().unwrap();
+    std::fs::write(credentials.path().join("account-key"), "c2VjcmV0").unwrap();
+    let options = BTreeMap::from([("endpoint".to_owned(), endpoint)]);
+    let credentials = Some(CredentialsFolder(credentials.path().to_owned()));
+    Store::open(&Settings { options, credentials, ..settings("azure://account/container/prefix") }).unwrap()
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_no_store_is_not_taken_for_an_empty_one() {
+    let key = Key::new("x");
+    let page = "<html><body>\n<h1>not found</h1>\n</body></html>";
+    let store = answering(page).await;
+    for error in [
+        store.read(&key, 1).await.unwrap_err(),
+        store.size(&key).await.unwrap_err(),
+        store.check().await.unwrap_err(),
+        store.list(None).try_collect::<Vec<_>>().await.unwrap_err(),
+    ] {
+        assert!(matches!(error, StoreError::Failed { .. }), "{error}");
+        assert!(error.to_string().contains("404 Not Found") && !error.to_string().contains('\n'), "{error}");
+    }
+    let store = answering("<Error><Code>BlobNotFound</Code></Error>").await;
+    assert_eq!((store.read(&key, 1).await.unwrap(), store.size(&key).await.unwrap()), (None, None));
+}
+
+#[test]
+fn what_a_store_says_at_length_is_cut() {
+    let address = "s3://bucket/p".parse().unwrap();
+    let source = format!("502 Bad Gateway: <html>{}", "ä \n".repeat(10_000)).into();
+    let generic = object_store::Error::Generic { store: "S3", source };
+    let text = StoreError::of(&address, Act::List, &Key::new("k"), &generic).to_string();
+    assert!(text.chars().count() < 500 && text.ends_with("...") && text.contains("502 Bad Gateway"), "{text}");
 }

@@ -1,0 +1,43 @@
+//! The servers that tests run: where their programs are, and when they answer. Builds none of them.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// The folders of the local cluster's tools whose names begin so and that have this program, in order.
+pub fn built(tool: &str, program: &str) -> Vec<PathBuf> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/tools");
+    let entries = fs::read_dir(tools).into_iter().flatten().map(|entry| entry.unwrap());
+    let mut found: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(tool))
+        .map(|entry| entry.path().join("bin"))
+        .filter(|folder| folder.join(program).is_file())
+        .collect();
+    found.sort();
+    found
+}
+
+/// Says that nothing is tried for want of a program, which is a failure where it is required.
+pub fn without(program: &str, variable: &str, demand: &str) {
+    let required = std::env::var(demand).is_ok_and(|demand| demand == "required");
+    assert!(!required, "no {program} in .cache/tools, and {demand}=required: quorate-e2e tools builds it");
+    eprintln!("no {program} in .cache/tools, and {variable} is not set: nothing was tried here");
+}
+
+/// Waits until a process that was started answers there.
+pub fn serves(process: &mut Child, address: SocketAddr) {
+    let begun = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "nobody serves on {address}");
+        let ended = process.try_wait().unwrap();
+        assert!(ended.is_none(), "what should serve on {address} has ended: {ended:?}");
+        thread::sleep(PERIOD);
+    }
+}

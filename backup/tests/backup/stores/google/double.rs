@@ -1,0 +1,264 @@
+//! A double of Google Cloud Storage in this process: of its XML API no more than the library uses, over objects in memory. It
+//! shows that what is sent and understood there is what Google documents. It is no proof of what Google's own servers do: that
+//! takes a bucket (`bucket.rs`).
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, RANGE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::runtime::Runtime;
+use url::form_urlencoded;
+
+use super::objects::{Condition, Fault, Listing, Object, Objects, escaped};
+use super::tokens::{Account, Accounts, Right};
+use crate::stores::place::Place;
+use crate::stores::{Flaw, Server};
+
+const BUCKET: &str = "backups";
+
+/// A server with one bucket.
+pub struct Double {
+    url: String,
+    writer: Account,
+    reader: Account,
+    objects: Arc<Mutex<Objects>>,
+    runtime: Option<Runtime>,
+}
+
+impl Double {
+    pub fn start() -> Self {
+        let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
+        let accounts = Arc::new(Accounts::new([(&writer, Right::ReadWrite), (&reader, Right::Read)]));
+        let objects = Arc::<Mutex<Objects>>::default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let runtime = Runtime::new().unwrap();
+        runtime.spawn(serve(listener, accounts, Arc::clone(&objects)));
+        Self { url, writer, reader, objects, runtime: Some(runtime) }
+    }
+
+    fn place(&self, bucket: &str, prefix: &str, account: &Account) -> Place {
+        Place::at(format!("gs://{bucket}/{prefix}"))
+            .with_option("endpoint", &self.url)
+            .with_credentials(&[("service-account.json", &account.file())])
+    }
+}
+
+impl Drop for Double {
+    fn drop(&mut self) {
+        self.runtime.take().unwrap().shutdown_background();
+    }
+}
+
+impl Server for Double {
+    fn place(&self, prefix: &str) -> Place {
+        self.place(BUCKET, prefix, &self.writer)
+    }
+
+    fn flawed(&self, prefix: &str, flaw: Flaw) -> Option<Place> {
+        Some(match flaw {
+            Flaw::WrongKey => self.place(BUCKET, prefix, &Account::new(self.writer.email())),
+            Flaw::WrongAccount => self.place(BUCKET, prefix, &Account::new("nobody@quorate.example")),
+            Flaw::NoBucket => self.place("missing", prefix, &self.writer),
+            Flaw::ReadOnly => self.place(BUCKET, prefix, &self.reader),
+        })
+    }
+
+    fn parts_left(&self) -> Option<usize> {
+        Some(locked(&self.objects).parts())
+    }
+}
+
+async fn serve(listener: TcpListener, accounts: Arc<Accounts>, objects: Arc<Mutex<Objects>>) {
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let call = Call::new(&head.method, &head.uri, &head.headers, body);
+                let result = accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(&objects));
+                Ok::<_, hyper::Error>(result.unwrap_or_else(refusal))
+            }
+        });
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+    }
+}
+
+fn locked(objects: &Mutex<Objects>) -> MutexGuard<'_, Objects> {
+    objects.lock().unwrap()
+}
+
+type Answer = Response<Full<Bytes>>;
+
+fn refusal(fault: Fault) -> Answer {
+    let (status, code, message) = fault.words();
+    let document =
+        format!("<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message></Error>");
+    let mut answer = Response::new(Full::from(document));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn document(element: &str, content: &str) -> Answer {
+    Response::new(Full::from(format!("<?xml version='1.0' encoding='UTF-8'?><{element}>{content}</{element}>")))
+}
+
+/// A request, read.
+struct Call<'a> {
+    method: &'a Method,
+    headers: &'a HeaderMap,
+    bucket: String,
+    object: Option<String>,
+    query: BTreeMap<String, String>,
+    body: Bytes,
+}
+
+impl<'a> Call<'a> {
+    fn new(method: &'a Method, uri: &http::Uri, headers: &'a HeaderMap, body: Bytes) -> Self {
+        let query = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        let mut words = uri.path().trim_start_matches('/').splitn(2, '/').map(decoded);
+        let bucket = words.next().unwrap_or_default();
+        let object = words.next().filter(|name| !name.is_empty());
+        Self { method, headers, bucket, object, query: query.into_owned().collect(), body }
+    }
+
+    fn answer(self, objects: &Mutex<Objects>) -> Result<Answer, Fault> {
+        if self.bucket != BUCKET {
+            return Err(Fault::NoSuchBucket);
+        }
+        let mut objects = locked(objects);
+        match (&self.object, self.query.get("uploadId")) {
+            (None, _) => Ok(document("ListBucketResult", &self.listed(&objects))),
+            (Some(name), None) => self.on_object(name, &mut objects),
+            (Some(name), Some(upload)) => self.on_upload(name, upload, &mut objects),
+        }
+    }
+
+    fn on_object(&self, name: &str, objects: &mut Objects) -> Result<Answer, Fault> {
+        match self.method.as_str() {
+            "GET" | "HEAD" => self.read(objects.get(name)?),
+            "PUT" => {
+                let condition = match self.headers.get("x-goog-if-generation-match") {
+                    Some(generation) if generation == "0" => Condition::Missing,
+                    Some(_) => return Err(Fault::NotImplemented),
+                    None => Condition::None,
+                };
+                Ok(described(objects.put(name, self.body.clone(), condition)?))
+            }
+            "DELETE" => objects.delete(name).map(|()| empty(StatusCode::NO_CONTENT)),
+            "POST" if self.query.contains_key("uploads") => {
+                Ok(document("InitiateMultipartUploadResult", &format!("<UploadId>{}</UploadId>", objects.begin())))
+            }
+            _ => Err(Fault::NotImplemented),
+        }
+    }
+
+    fn on_upload(&self, name: &str, upload: &str, objects: &mut Objects) -> Result<Answer, Fault> {
+        match self.method.as_str() {
+            "PUT" => {
+                let number = self.query.get("partNumber").and_then(|number| number.parse().ok());
+                let tag = objects.add_part(upload, number.ok_or(Fault::InvalidPart)?, self.body.clone())?;
+                Ok(with(empty(StatusCode::OK), ETAG, &tag))
+            }
+            "POST" => {
+                let text = String::from_utf8_lossy(&self.body);
+                let object = objects.complete(name, upload, &elements(&text, "ETag"))?;
+                Ok(document("CompleteMultipartUploadResult", &format!("<ETag>{}</ETag>", object.tag())))
+            }
+            "DELETE" => objects.abort(upload).map(|()| empty(StatusCode::NO_CONTENT)),
+            _ => Err(Fault::NotImplemented),
+        }
+    }
+
+    fn read(&self, object: &Object) -> Result<Answer, Fault> {
+        let length = object.content.len();
+        let (first, end) = match self.headers.get(RANGE) {
+            None => (0, length),
+            Some(range) => {
+                let (first, last) = range_of(range).ok_or(Fault::InvalidRange)?;
+                (first, length.min(last + 1))
+            }
+        };
+        let mut answer = described(object);
+        if self.headers.contains_key(RANGE) {
+            if first >= end {
+                return Err(Fault::InvalidRange);
+            }
+            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+            answer = with(answer, CONTENT_RANGE, &format!("bytes {first}-{}/{length}", end - 1));
+        }
+        // hyper sends nothing to a HEAD, and tells no length of an empty object.
+        answer = with(answer, CONTENT_LENGTH, &(end - first).to_string());
+        *answer.body_mut() = Full::new(object.content.slice(first..end));
+        Ok(answer)
+    }
+
+    fn listed(&self, objects: &Objects) -> String {
+        let word = |name: &str| self.query.get(name).map(String::as_str);
+        let after = word("continuation-token").or_else(|| word("start-after"));
+        let Listing { found, folders, next } =
+            objects.list(word("prefix").unwrap_or_default(), word("delimiter"), after);
+        let found = found.into_iter().map(|(name, object)| {
+            let (name, bytes, modified, tag) = (escaped(name), object.content.len(), object.modified, object.tag());
+            format!(
+                "<Contents><Key>{name}</Key><Size>{bytes}</Size><LastModified>{modified}</LastModified>\
+                 <ETag>{tag}</ETag></Contents>"
+            )
+        });
+        let folders = folders.iter().map(|folder| {
+            let folder = escaped(folder);
+            format!("<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>")
+        });
+        let next = next.map(|next| format!("<NextContinuationToken>{}</NextContinuationToken>", escaped(&next)));
+        found.chain(folders).chain(next).collect()
+    }
+}
+
+/// The first and the last byte, as in `bytes=3-6`.
+fn range_of(value: &HeaderValue) -> Option<(usize, usize)> {
+    let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+fn empty(status: StatusCode) -> Answer {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = status;
+    answer
+}
+
+fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
+    answer.headers_mut().insert(name, value.parse().unwrap());
+    answer
+}
+
+/// An answer with the headers that say which object it is.
+fn described(object: &Object) -> Answer {
+    let modified = object.modified.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let answer = with(empty(StatusCode::OK), LAST_MODIFIED, &modified);
+    let answer = with(answer, HeaderName::from_static("x-goog-generation"), &object.generation.to_string());
+    with(answer, ETAG, &object.tag())
+}
+
+/// A word of a path. The library escapes all but letters and digits in it, so that no plus sign stands for itself.
+fn decoded(word: &str) -> String {
+    let field = format!("word={word}");
+    form_urlencoded::parse(field.as_bytes()).map(|(_, word)| word.into_owned()).next().unwrap_or_default()
+}
+
+/// The texts of all elements of this name.
+fn elements<'a>(document: &'a str, name: &str) -> Vec<&'a str> {
+    let (start, end) = (format!("<{name}>"), format!("</{name}>"));
+    document.split(&start).skip(1).filter_map(|rest| Some(rest.split_once(&end)?.0)).collect()
+}

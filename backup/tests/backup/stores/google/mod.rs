@@ -1,0 +1,9 @@
+//! Google Cloud Storage: as a double, and as Google's own where somebody names a bucket.
+
+mod bucket;
+mod double;
+mod objects;
+mod tokens;
+
+pub use bucket::Bucket;
+pub use double::Double;

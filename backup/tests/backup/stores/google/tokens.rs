@@ -1,0 +1,83 @@
+//! Service accounts as Google has them: a file with a private key, and tokens that are signed by it. The double takes only a
+//! token that has been signed by the account that it names.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::encoding::AsDer as _;
+use aws_lc_rs::rsa::{KeyPair, KeySize};
+use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
+use data_encoding::{BASE64, BASE64URL_NOPAD};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method};
+use serde_json::{Value, json};
+
+use super::objects::Fault;
+
+/// What an account may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    Read,
+    ReadWrite,
+}
+
+/// An account with a key of its own.
+pub struct Account {
+    email: &'static str,
+    key: KeyPair,
+}
+
+impl Account {
+    pub fn new(email: &'static str) -> Self {
+        Self { email, key: KeyPair::generate(KeySize::Rsa2048).unwrap() }
+    }
+
+    pub fn email(&self) -> &'static str {
+        self.email
+    }
+
+    /// The file that Google hands out when a key is made.
+    pub fn file(&self) -> String {
+        let text = BASE64.encode(self.key.as_der().unwrap().as_ref());
+        let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+        let key = format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"));
+        json!({
+            "type": "service_account",
+            "private_key_id": "1",
+            "private_key": key,
+            "client_email": self.email,
+        })
+        .to_string()
+    }
+}
+
+/// The accounts that a server knows: their public keys and what they may do.
+pub struct Accounts(BTreeMap<&'static str, (Vec<u8>, Right)>);
+
+impl Accounts {
+    pub fn new<const COUNT: usize>(accounts: [(&Account, Right); COUNT]) -> Self {
+        let known =
+            |(account, right): (&Account, Right)| (account.email, (account.key.public_key().as_ref().to_vec(), right));
+        Self(accounts.into_iter().map(known).collect())
+    }
+
+    /// Whether a request comes from one of them that may do it.
+    pub fn allow(&self, method: &Method, headers: &HeaderMap) -> Result<(), Fault> {
+        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        match token.and_then(|token| self.right(token)) {
+            None => Err(Fault::AuthenticationRequired),
+            Some(Right::Read) if ![Method::GET, Method::HEAD].contains(method) => Err(Fault::AccessDenied),
+            Some(Right::Read | Right::ReadWrite) => Ok(()),
+        }
+    }
+
+    /// What the bearer of a token may do, if its signature is that of the account that it names.
+    fn right(&self, token: &str) -> Option<Right> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let claims = BASE64URL_NOPAD.decode(signed.split_once('.')?.1.as_bytes()).ok()?;
+        let claims: Value = serde_json::from_slice(&claims).ok()?;
+        let (key, right) = self.0.get(claims["iss"].as_str()?)?;
+        let signature = BASE64URL_NOPAD.decode(signature.as_bytes()).ok()?;
+        UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, key).verify(signed.as_bytes(), &signature).ok()?;
+        claims["scope"].as_str()?.contains("https://www.googleapis.com/auth/").then_some(*right)
+    }
+}

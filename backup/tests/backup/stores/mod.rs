@@ -1,0 +1,156 @@
+//! Every kind of store that backups can be kept in, as a server on this machine, and what all of them are tried on alike: S3
+//! is versitygw, Azure is azurite, a volume is a folder. Google's is a double in this process, since there is no server to be
+//! had that takes what the library sends; the same is tried on a bucket of Google's own where one is named.
+
+mod azure;
+mod checks;
+mod flaws;
+mod google;
+mod place;
+mod s3;
+mod volume;
+mod whole_way;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use azure::Azurite;
+use google::{Bucket, Double};
+use place::Place;
+use s3::VersityGw;
+use volume::Volume;
+
+use crate::programs::{built, serves, without};
+
+/// Set to `required` where the servers' programs must be there.
+const DEMAND: &str = "QUORATE_REAL_STORES";
+
+/// What can be wrong with how a store is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    /// The right name with another's key.
+    WrongKey,
+    /// A name that the store doesn't know.
+    WrongAccount,
+    /// No such bucket or container.
+    NoBucket,
+    /// Credentials that may read and list, and nothing else.
+    ReadOnly,
+}
+
+/// A store that runs until it is dropped.
+trait Server {
+    /// The place with this prefix in it.
+    fn place(&self, prefix: &str) -> Place;
+
+    /// The same place, reached with a flaw. `None` if this kind of store can't have it.
+    fn flawed(&self, prefix: &str, flaw: Flaw) -> Option<Place>;
+
+    /// How many parts of uploads that came to nothing it still keeps. `None` if it doesn't tell.
+    fn parts_left(&self) -> Option<usize>;
+}
+
+/// A server's process, ended when it is dropped.
+struct Process(Child);
+
+impl Process {
+    /// Starts it, and waits until it answers.
+    fn start(command: &mut Command, address: SocketAddr) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut process = Self(child);
+        serves(&mut process.0, address);
+        process
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Of one that has ended this is an error that says so.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program that a variable names, or else that of the tool.
+fn program(tool: &str, name: &str, variable: &str) -> Option<PathBuf> {
+    let found = match std::env::var_os(variable) {
+        Some(path) => Some(PathBuf::from(path)),
+        None => built(&format!("{tool}-"), name).pop().map(|folder| folder.join(name)),
+    };
+    match &found {
+        Some(path) => assert!(path.is_file(), "there is no {}", path.display()),
+        None => without(name, variable, DEMAND),
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_volume_does_what_a_store_has_to() {
+    checks::all(&Volume::new()).await;
+}
+
+#[tokio::test]
+async fn s3_does_what_a_store_has_to_and_says_what_is_wrong() {
+    if let Some(server) = VersityGw::start() {
+        checks::all(&server).await;
+        flaws::all(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn azure_does_what_a_store_has_to_and_says_what_is_wrong() {
+    if let Some(server) = Azurite::start() {
+        checks::all(&server).await;
+        checks::all(&server.with_token()).await;
+        flaws::all(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn the_double_of_google_does_what_a_store_has_to_and_says_what_is_wrong() {
+    let server = Double::start();
+    checks::all(&server).await;
+    flaws::all(&server).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bucket of Google's: QUORATE_GCS=gs://bucket/prefix QUORATE_GCS_KEY=/path/to/service-account.json"]
+async fn google_does_what_a_store_has_to_and_says_what_is_wrong() {
+    let bucket = Bucket::from_environment();
+    checks::all(&bucket).await;
+    flaws::all(&bucket).await;
+    bucket.clear().await;
+}
+
+#[tokio::test]
+async fn a_cluster_comes_back_from_a_volume() {
+    whole_way::go(&Volume::new()).await;
+}
+
+#[tokio::test]
+async fn a_cluster_comes_back_from_s3() {
+    if let Some(server) = VersityGw::start() {
+        whole_way::go(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_comes_back_from_azure() {
+    if let Some(server) = Azurite::start() {
+        whole_way::go(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_comes_back_from_the_double_of_google() {
+    whole_way::go(&Double::start()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a bucket of Google's: QUORATE_GCS=gs://bucket/prefix QUORATE_GCS_KEY=/path/to/service-account.json"]
+async fn a_cluster_comes_back_from_google() {
+    let bucket = Bucket::from_environment();
+    whole_way::go(&bucket).await;
+    bucket.clear().await;
+}

@@ -1,0 +1,141 @@
+//! The whole way through a store: a real etcd is backed up into it, by a snapshot and by a continuous record, and comes back
+//! as a new cluster in which every key, version, lease and revision is what it was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, DeleteOptions, GetOptions, PutOptions};
+use serde_json::Value;
+
+use super::Server;
+use super::place::Place;
+use crate::archive_real::Archive;
+use crate::database::leases;
+use crate::real::{Binaries, Etcd, newest};
+use crate::snapshot_real::write_some;
+
+/// How long the archive may take to record what was written: it is told to store five times a second.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A key with its value, as etcd has it: created, modified, version, lease.
+type Entry = (Vec<u8>, [i64; 4]);
+
+/// All that a client can see of a cluster, and etcd's own hash of its history, which covers every earlier revision too.
+#[derive(Debug, PartialEq)]
+struct State {
+    revision: i64,
+    hash: u32,
+    keys: BTreeMap<Vec<u8>, Entry>,
+    /// By their ids, with the seconds for which they were granted.
+    leases: BTreeMap<i64, i64>,
+}
+
+impl State {
+    async fn of(client: &mut Client) -> Self {
+        let all = client.get("", Some(GetOptions::new().with_all_keys())).await.unwrap();
+        let revision = all.header().unwrap().revision();
+        let keys = all.kvs().iter().map(|kv| {
+            let numbers = [kv.create_revision(), kv.mod_revision(), kv.version(), kv.lease()];
+            (kv.key().to_vec(), (kv.value().to_vec(), numbers))
+        });
+        let mut leases = BTreeMap::new();
+        for lease in client.leases().await.unwrap().leases() {
+            let granted = client.lease_time_to_live(lease.id(), None).await.unwrap().granted_ttl();
+            leases.insert(lease.id(), granted);
+        }
+        let hash = client.hash_kv(revision).await.unwrap().hash();
+        Self { revision, hash, keys: keys.collect(), leases }
+    }
+}
+
+/// Adds to the history: several versions of keys, deletions, transactions, a lease with keys and one without.
+async fn write(client: &mut Client, round: i64) -> State {
+    client.lease_grant(9_000 + round, None).await.unwrap();
+    let lease = client.lease_grant(5_000 + round, None).await.unwrap().id();
+    for number in 0..3 {
+        let kept = PutOptions::new().with_lease(lease);
+        client.put(format!("leased/{number}"), format!("{round}"), Some(kept)).await.unwrap();
+    }
+    client.delete("key/1", Some(DeleteOptions::new().with_prefix())).await.unwrap();
+    write_some(client).await;
+    State::of(client).await
+}
+
+pub async fn go(server: &dyn Server) {
+    let Some(binaries) = newest() else { return };
+    let place = server.place("whole/way");
+    let etcd = Etcd::start(&binaries);
+    let mut client = etcd.connect().await;
+    let first = write(&mut client, 0).await;
+    let taken = place.run("snapshot", &["--endpoint", &etcd.url(), "--lineage", "once"]).json();
+    assert_eq!(taken["revision"].as_i64(), Some(first.revision), "{taken}");
+
+    let store = place.arguments();
+    let archive = Archive::into(&etcd, &store.iter().map(String::as_str).collect::<Vec<_>>());
+    recorded(&place, first.revision).await;
+    let second = write(&mut client, 1).await;
+    recorded(&place, second.revision).await;
+    let third = write(&mut client, 2).await;
+    let whole = recorded(&place, third.revision).await;
+    archive.stop();
+    drop(etcd);
+    assert!(whole["deltas"].as_u64() >= Some(2), "{whole}");
+
+    for (lineage, state) in [("once", &first), ("blue", &second), ("blue", &third)] {
+        comes_back(&place, &binaries, lineage, state).await;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let proved = place.run("verify", &["--lineage", "blue", "--strict", "--scratch", text(scratch.path())]).json();
+    assert_eq!(proved["revision"].as_i64(), Some(third.revision), "{proved}");
+
+    let (manifest, hash) = (taken["manifest"].as_str().unwrap(), taken["manifestBlake3"].as_str().unwrap());
+    assert_eq!(place.run("delete", &[manifest, "--hash", hash]).json()["objects"].as_u64(), Some(2));
+    assert_eq!(whole_backups(&place).iter().filter(|line| line["lineage"] == "once").count(), 0);
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The backups that `list` shows.
+fn whole_backups(place: &Place) -> Vec<Value> {
+    let listed = place.run("list", &[]).json();
+    listed.as_array().unwrap().iter().filter(|line| line["state"] == "whole").cloned().collect()
+}
+
+/// What `list` shows of the record, once it has got so far.
+async fn recorded(place: &Place, revision: i64) -> Value {
+    let begun = Instant::now();
+    loop {
+        let found = whole_backups(place).into_iter().find(|line| line["lineage"] == "blue");
+        if let Some(line) = found
+            && line["whole"]["lastRevision"].as_i64() >= Some(revision)
+        {
+            return line["whole"].clone();
+        }
+        assert!(begun.elapsed() < PATIENCE, "revision {revision} is not recorded");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Restores a state as a file, whose history etcd's own tool hashes, and as a cluster, which is asked for all it has.
+async fn comes_back(place: &Place, binaries: &Binaries, lineage: &str, state: &State) {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, data, tool) = (folder.path().join("db"), folder.path().join("data"), binaries.tool("etcdutl"));
+    let to = state.revision.to_string();
+    let restore = |more: &[&str]| {
+        place.run("restore", &[&["--lineage", lineage, "--to", &to], more].concat()).json();
+    };
+    restore(&["--database", text(&database)]);
+    assert_eq!(Binaries::hash(&database, state.revision.unsigned_abs()), u64::from(state.hash), "{lineage} at {to}");
+    assert_eq!(leases(&database), state.leases);
+
+    restore(&["--data-dir", text(&data), "--etcdutl", text(&tool)]);
+    let etcd = Etcd::on(binaries, folder);
+    let back = State::of(&mut etcd.connect().await).await;
+    assert!(back.revision > state.revision, "clients with a cache would not notice");
+    assert!(back.keys == state.keys, "{lineage} at {to}");
+    assert_eq!(back.leases, state.leases);
+}
