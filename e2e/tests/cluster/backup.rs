@@ -260,3 +260,25 @@ async fn a_backup_that_is_being_taken_shows_how_far_it_is() -> Result<()> {
     })
     .await
 }
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_backup_whose_time_is_over_goes_by_itself_and_what_it_stored_stays() -> Result<()> {
+    play("backup_ttl", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        scene.create(&Wish::new("db", 1)).await?.settles(1).await?;
+        let mut brief = backup("brief", &gateway.store("s3"));
+        brief["spec"]["ttlMinutes"] = json!(1);
+        scene.apply(&brief).await?.well()?;
+        let status = shows(scene, "brief", BackupPhase::Complete, "BackupComplete").await?;
+        let manifest = status.manifest.context("the status names no manifest")?;
+        wait_for("the object to be gone", PATIENCE, async || {
+            ensure!(scene.api::<EtcdBackup>().get_opt("brief").await?.is_none(), "it is there");
+            Ok(())
+        })
+        .await?;
+        gateway.object(&manifest).map(drop)
+    })
+    .await
+}

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use cases::{Case, right as right_cases, wrong as wrong_cases};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use quorate_crds::ConditionType;
 use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, PATIENCE, Said, Scene, Stage, View, Wish, kubectl, play, thorough, wait_for};
 use serde_json::{Value, json};
 
@@ -245,29 +247,79 @@ async fn a_pod_that_no_node_takes_is_shown_and_recovers_when_mended() -> Result<
     .await
 }
 
+/// A StorageClass of this name that makes volumes as the default one does, but lets none grow.
+async fn class(scene: &Scene, name: &str) -> Result<()> {
+    let classes = scene.kubectl(&["get", "storageclass", "-o", "json"]).await?.well()?;
+    let classes: Value = serde_json::from_str(&classes)?;
+    let default = classes["items"].as_array().and_then(|items| items.first()).context("there is no class")?;
+    let copy = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": { "name": name },
+        "provisioner": default["provisioner"],
+        "volumeBindingMode": default["volumeBindingMode"],
+        "parameters": default["parameters"],
+        "reclaimPolicy": default["reclaimPolicy"],
+    });
+    scene.apply(&copy).await?.well().map(drop)
+}
+
 #[tokio::test]
 async fn a_missing_storage_class_is_shown_and_recovers_when_it_is_there() -> Result<()> {
     play("spec_class", Stage::Shared, async |scene| {
-        let class = format!("late-{}", scene.namespace());
-        let wish = Wish::new("db", 1).with("/storage/storageClassName", json!(class));
+        let name = format!("late-{}", scene.namespace());
+        let wish = Wish::new("db", 1).with("/storage/storageClassName", json!(name));
         let db = shows(scene, &wish, "StorageClassMissing").await?;
-        // A class of that name, otherwise as the default one: then it goes on by itself.
-        let classes = scene.kubectl(&["get", "storageclass", "-o", "json"]).await?.well()?;
-        let classes: Value = serde_json::from_str(&classes)?;
-        let default = classes["items"].as_array().and_then(|items| items.first()).context("there is no class")?;
-        let copy = json!({
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": { "name": class },
-            "provisioner": default["provisioner"],
-            "volumeBindingMode": default["volumeBindingMode"],
-            "parameters": default["parameters"],
-            "reclaimPolicy": default["reclaimPolicy"],
-        });
-        scene.apply(&copy).await?.well()?;
+        // Once it is there, it goes on by itself.
+        class(scene, &name).await?;
         let settled = db.settles(1).await;
-        let deleted = kubectl(&["delete", "storageclass", &class], None).await?;
+        let deleted = kubectl(&["delete", "storageclass", &name], None).await?;
         settled?;
+        deleted.well().map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn volumes_grow_with_the_spec_and_those_that_can_not_are_told_and_go_on() -> Result<()> {
+    play("spec_growth", Stage::Shared, async |scene| {
+        let larger = json!({ "spec": { "storage": { "size": "2Gi" } } });
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        db.patch(larger.clone()).await?;
+        db.until("all claims to ask for more", PATIENCE, |view| {
+            let asked = |claim: &PersistentVolumeClaim| {
+                let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+                Some(requests.get("storage")?.0 == "2Gi")
+            };
+            ensure!(view.claims.values().all(|claim| asked(claim) == Some(true)), "{}", view.summary());
+            Ok(())
+        })
+        .await?;
+        db.settles(3).await?;
+
+        let name = format!("fixed-{}", scene.namespace());
+        class(scene, &name).await?;
+        let fixed = scene.create(&Wish::new("fixed", 1).with("/storage/storageClassName", json!(name))).await?;
+        let told = async {
+            fixed.settles(1).await?;
+            fixed.patch(larger).await?;
+            fixed
+                .until("the volume that can't grow to be told", PATIENCE, |view| {
+                    let stalled = view.condition(ConditionType::Stalled).context("no Stalled")?;
+                    let says = stalled.status == "True" && stalled.message.contains("fixed-0");
+                    ensure!(says && stalled.reason == "ObjectRefused", "{}: {}", stalled.reason, stalled.message);
+                    Ok(())
+                })
+                .await?;
+            // All else goes on.
+            pods::delete_by_force(&fixed, &["fixed-0"]).await?;
+            wait_for("the member to serve again", PATIENCE, async || fixed.put("hello", "world").await).await
+        };
+        let told = told.await;
+        let deleted = kubectl(&["delete", "storageclass", &name], None).await?;
+        told?;
         deleted.well().map(drop)
     })
     .await

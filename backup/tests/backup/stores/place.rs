@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use quorate_backup::keys::KeyFiles;
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
 use tempfile::TempDir;
 
@@ -42,8 +43,14 @@ impl Place {
 
     pub fn open(&self) -> Store {
         let credentials = self.credentials.as_ref().map(|folder| CredentialsFolder(folder.path().to_owned()));
-        Store::open(&Settings { address: self.address(), options: self.options.clone(), credentials, ca: None })
-            .unwrap()
+        Store::open(&Settings {
+            address: self.address(),
+            options: self.options.clone(),
+            credentials,
+            ca: None,
+            keys: KeyFiles::default(),
+        })
+        .unwrap()
     }
 
     /// The agent's arguments that say so.
