@@ -204,9 +204,23 @@ impl Metrics {
         self.calls.get_or_create(&Call { service, verb, kind: kind.to_owned(), outcome }).inc();
     }
 
-    /// This operator is, or is no longer, the one that acts.
+    /// This operator is, or is no longer, the one that acts. One that is not sees no cluster, and tells of none.
     pub fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
+        if !leads {
+            let clusters: Vec<_> =
+                self.phases.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+            for cluster in clusters {
+                self.forget(&cluster);
+            }
+        }
+    }
+
+    /// A cluster is no more, or is seen by another operator.
+    pub fn forget(&self, cluster: &str) {
+        self.phase(cluster, None);
+        self.certificates(cluster, None);
+        self.archive(cluster, None);
     }
 
     /// All of it in the OpenMetrics text form.
@@ -246,6 +260,22 @@ mod tests {
         assert_eq!(metrics.certificates.days_left(Timestamp::UNIX_EPOCH), Some(2.0));
         metrics.certificates("ns/b", None);
         assert_eq!(metrics.certificates.days_left(Timestamp::UNIX_EPOCH), Some(3.0));
+    }
+
+    #[test]
+    fn an_operator_that_does_not_lead_any_more_tells_of_no_cluster() {
+        let metrics = Metrics::new();
+        metrics.leads(true);
+        metrics.phase("ns/a", Some("Running"));
+        metrics.certificates("ns/a", Some(Timestamp::UNIX_EPOCH));
+        metrics.archive("ns/a", Some(Archive { health: "healthy", lag_seconds: Some(1), proved_at: None }));
+        metrics.leads(true);
+        let text = metrics.render().unwrap();
+        assert!(text.contains("quorate_clusters{phase=\"Running\"} 1") && text.contains("quorate_archives{"), "{text}");
+        metrics.leads(false);
+        let text = metrics.render().unwrap();
+        assert!(text.contains("quorate_clusters{phase=\"Running\"} 0"), "{text}");
+        assert!(!text.contains("quorate_certificates_days_left ") && !text.contains("quorate_archives{"), "{text}");
     }
 
     #[test]

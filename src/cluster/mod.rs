@@ -192,9 +192,7 @@ impl Driver {
     /// A cluster is no more.
     fn forget(&self, key: &Key) {
         self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        self.metrics.phase(&key.to_string(), None);
-        self.metrics.certificates(&key.to_string(), None);
-        self.metrics.archive(&key.to_string(), None);
+        self.metrics.forget(&key.to_string());
     }
 }
 
