@@ -208,8 +208,7 @@ impl Metrics {
     pub fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
         if !leads {
-            let clusters: Vec<_> =
-                self.phases.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+            let clusters: Vec<_> = self.phases.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
             for cluster in clusters {
                 self.forget(&cluster);
             }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{EnvVar, Pod};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::core::v1::{EnvVar, Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
@@ -70,21 +70,39 @@ impl Operator {
         spec.template.metadata.get_or_insert_default().labels = Some(labels);
         let template = spec.template.spec.as_mut().context("a Deployment without a template")?;
         template.affinity = None;
+        template.service_account_name = Some(name.to_owned());
+        template.service_account = None;
         let container = template.containers.first_mut().context("a Deployment without a container")?;
         for (variable, value) in [("QUORATE_NAMESPACES", namespace), ("QUORATE_LEASE_NAME", name)] {
             let value = EnvVar { name: variable.into(), value: Some(value.into()), value_from: None };
             container.env.get_or_insert_default().push(value);
         }
-        let lease = json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name],
-            "verbs": ["get", "update"] });
-        let role: Role = serde_json::from_value(json!({ "metadata": { "name": name }, "rules": [lease] }))?;
-        let binding: RoleBinding = serde_json::from_value(json!({ "metadata": { "name": name },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
-            "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }] }))?;
+        self.allow(name).await?;
+        let created = self.deployments().create(&PostParams::default(), &deployment).await;
+        created.context("failed to create its Deployment").map(drop)
+    }
+
+    /// Makes a ServiceAccount that may do what the installed operator may. It is another one, so that the audit log tells
+    /// which of them did what.
+    async fn allow(&self, name: &str) -> Result<()> {
+        let lease = |verbs: &[&str], names: &[&str]| json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": names, "verbs": verbs });
+        let metadata = json!({ "name": name });
+        let rules = [lease(&["create"], &[]), lease(&["get", "update"], &[name])];
+        let bind = |kind: &str, role: &str| {
+            json!({ "metadata": metadata,
+                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role },
+                "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": NAMESPACE }] })
+        };
+        let account: ServiceAccount = serde_json::from_value(json!({ "metadata": metadata }))?;
+        let role: Role = serde_json::from_value(json!({ "metadata": metadata, "rules": rules }))?;
+        let here: RoleBinding = serde_json::from_value(bind("Role", name))?;
+        let everywhere: ClusterRoleBinding = serde_json::from_value(bind("ClusterRole", NAME))?;
         let params = PostParams::default();
-        self.own::<Role>().create(&params, &role).await.context("failed to create its Role")?;
-        self.own::<RoleBinding>().create(&params, &binding).await.context("failed to create its RoleBinding")?;
-        self.deployments().create(&params, &deployment).await.context("failed to create its Deployment").map(drop)
+        self.own().create(&params, &account).await.context("failed to create its ServiceAccount")?;
+        self.own().create(&params, &role).await.context("failed to create its Role")?;
+        self.own().create(&params, &here).await.context("failed to create its RoleBinding")?;
+        let bindings = Api::all(self.client.clone());
+        bindings.create(&params, &everywhere).await.context("failed to create its ClusterRoleBinding").map(drop)
     }
 
     /// Takes away all there is of it, and waits until its pods are gone.
@@ -93,8 +111,10 @@ impl Operator {
         gone(self.deployments().delete(&self.name, &params).await)?;
         self.is_gone().await?;
         gone(self.own::<Lease>().delete(&self.name, &params).await)?;
+        gone(Api::<ClusterRoleBinding>::all(self.client.clone()).delete(&self.name, &params).await)?;
         gone(self.own::<RoleBinding>().delete(&self.name, &params).await)?;
-        gone(self.own::<Role>().delete(&self.name, &params).await)
+        gone(self.own::<Role>().delete(&self.name, &params).await)?;
+        gone(self.own::<ServiceAccount>().delete(&self.name, &params).await)
     }
 
     /// Objects of a kind in the operator's namespace.

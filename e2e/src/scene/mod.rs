@@ -69,7 +69,7 @@ static STAGE: RwLock<()> = RwLock::const_new(());
 pub enum Stage {
     /// It touches only its own namespace.
     Shared,
-    /// It disturbs nodes, the network or the operator: no other scene runs meanwhile.
+    /// It disturbs nodes, the network or the operator, or bounds for how long nobody can write: no other scene runs meanwhile.
     Alone,
 }
 

@@ -47,7 +47,7 @@ pub async fn is_told(db: &Cluster, reason: &str, words: &[&str]) -> Result<()> {
 
 #[tokio::test]
 async fn members_are_restarted_one_by_one_when_settings_change_under_a_writer() -> Result<()> {
-    play("roll_settings", Stage::Shared, async |scene| {
+    play("roll_settings", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
         db.settles(3).await?;
         let before = db.identities().await?;
@@ -72,7 +72,7 @@ async fn members_are_restarted_one_by_one_when_settings_change_under_a_writer() 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_change_of_settings_and_version_is_one_roll() -> Result<()> {
-    play("roll_once", Stage::Shared, async |scene| {
+    play("roll_once", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version("3.6.16")).await?;
         db.settles(3).await?;
         let before = db.identities().await?;

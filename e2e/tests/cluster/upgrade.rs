@@ -58,7 +58,7 @@ async fn in_place(db: &Cluster, body: impl AsyncFnOnce() -> Result<()>) -> Resul
 
 #[tokio::test]
 async fn members_go_from_one_minor_to_the_next_in_place_under_a_writer() -> Result<()> {
-    play("upgrade_next", Stage::Shared, async |scene| {
+    play("upgrade_next", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
@@ -114,7 +114,7 @@ async fn an_idle_cluster_goes_from_3_5_to_3_7_and_takes_new_members() -> Result<
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_busy_cluster_goes_from_3_5_to_3_7() -> Result<()> {
-    play("upgrade_busy", Stage::Shared, async |scene| {
+    play("upgrade_busy", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version(V3_5)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
@@ -132,7 +132,7 @@ async fn a_busy_cluster_goes_from_3_5_to_3_7() -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_cluster_goes_down_from_3_7_to_3_5_and_up_again() -> Result<()> {
-    play("upgrade_down", Stage::Shared, async |scene| {
+    play("upgrade_down", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version(V3_7)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
@@ -163,7 +163,7 @@ async fn is_stuck(db: &Cluster, reason: &str, words: &str) -> Result<()> {
 
 #[tokio::test]
 async fn an_image_that_is_missing_or_of_another_version_stops_no_member() -> Result<()> {
-    play("upgrade_images", Stage::Shared, async |scene| {
+    play("upgrade_images", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
@@ -239,7 +239,7 @@ async fn own_backup_that_failed(db: &Cluster) -> Result<String> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_version_that_crashes_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes", Stage::Shared, async |scene| {
+    play("upgrade_crashes", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
@@ -277,7 +277,7 @@ async fn is_mixed(db: &Cluster, versions_wanted: [&str; 2]) -> Result<View> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_way_is_turned_back_while_members_run_both_versions() -> Result<()> {
-    play("upgrade_back", Stage::Shared, async |scene| {
+    play("upgrade_back", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
         db.settles(3).await?;
         in_place(&db, async || {
