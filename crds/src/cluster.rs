@@ -95,7 +95,8 @@ pub struct EtcdClusterSpec {
     pub tls: Tls,
     /// Settings of etcd itself.
     pub etcd: EtcdSettings,
-    /// Compute resources of each member's etcd container.
+    /// Compute resources of each member's etcd container. If it is left out, each member asks for 100m of CPU and 100Mi of
+    /// memory, as kubeadm's etcd does; `{}` asks for nothing.
     pub resources: Resources,
     /// Where the cluster's pods may run.
     pub scheduling: Scheduling,
@@ -121,7 +122,7 @@ impl Default for EtcdClusterSpec {
             storage: Storage::default(),
             tls: Tls::default(),
             etcd: EtcdSettings::default(),
-            resources: Resources::default(),
+            resources: Resources::usual(),
             scheduling: Scheduling::default(),
             service: ClientService::default(),
             paused: false,

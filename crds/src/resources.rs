@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::rules_at;
 
+/// What a member asks for if nothing is said: as much as kubeadm does for its own etcd (`GetEtcdPodSpec` in
+/// `cmd/kubeadm/app/phases/etcd/local.go`). A pod that asks for nothing is starved and evicted before all others.
+const USUAL: [(&str, &str); 2] = [("cpu", "100m"), ("memory", "100Mi")];
+
 /// Compute resources of each member's etcd container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -23,6 +27,14 @@ pub struct Resources {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 4))]
     pub limits: BTreeMap<String, Quantity>,
+}
+
+impl Resources {
+    /// What a spec has that says nothing of them. One that says anything has that and no more, and `{}` is nothing.
+    pub fn usual() -> Self {
+        let requests = USUAL.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into();
+        Self { requests, limits: BTreeMap::new() }
+    }
 }
 
 impl From<Resources> for ResourceRequirements {

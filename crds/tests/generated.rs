@@ -109,6 +109,20 @@ fn the_fields_of_the_status_have_no_defaults_and_refuse_no_word() {
 }
 
 #[test]
+fn resources_are_the_usual_only_where_nothing_is_said_of_them() {
+    let given = |spec: serde_json::Value| {
+        let defaulted = kube_cel::apply_defaults(&schema(), &json!({ "spec": spec }));
+        let spec: EtcdClusterSpec = serde_json::from_value(defaulted["spec"].clone()).expect("it is a spec");
+        serde_json::to_value(&spec.resources).expect("resources have a form in JSON")
+    };
+    assert_eq!(given(json!({})), json!({ "requests": { "cpu": "100m", "memory": "100Mi" } }));
+    assert_eq!(given(json!({ "resources": {} })), json!({}));
+    // Kubernetes asks for as much as the limits then.
+    let limits = json!({ "limits": { "cpu": "50m", "memory": "4Gi" } });
+    assert_eq!(given(json!({ "resources": limits })), limits);
+}
+
+#[test]
 fn the_defaults_of_the_schema_are_those_of_the_type() {
     let defaulted = kube_cel::apply_defaults(&schema(), &json!({ "spec": {} }));
     let spec: EtcdClusterSpec = serde_json::from_value(defaulted["spec"].clone()).expect("the defaults are a spec");

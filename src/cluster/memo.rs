@@ -14,14 +14,15 @@ use tokio::time::Instant;
 use super::act::{Furnished, Urged};
 use super::observe::Observed;
 use super::observe::archive::Archives;
+use super::observe::pods::Leaving;
 use super::observe::said::Seen;
 use super::observe::verify::Proofs;
 use super::pki::Wallet;
 use super::report;
 use crate::metrics::Metrics;
 
-/// For how long a member of a cluster at rest may be silent before that is reported: one look that failed, or a process
-/// that the kubelet restarts at once, is no news. Decisions do not wait for it.
+/// For how long a member of a cluster at rest may be silent before that is reported: one look that failed, a process that
+/// the kubelet restarts at once, or a pod whose object goes in a moment, is no news. Decisions do not wait for it.
 const SILENCE: Duration = Duration::from_secs(2);
 /// How many of our own writes may be on their way through the watch; far more than one round makes.
 const ON_THEIR_WAY: usize = 16;
@@ -172,12 +173,13 @@ fn somebody_is_silent(observed: &Observed) -> bool {
         pod.sight == Sight::Unknown && pod.stage == PodStage::Running && !pod.terminating
     };
     observed.world.membership == Membership::Unknown
+        || observed.pods.values().any(|pod| pod.leaving == Leaving::AtOnce)
         || observed.world.seats.values().filter_map(|seat| seat.pod.as_ref()).any(silent_pod)
 }
 
 #[cfg(test)]
 mod tests {
-    use quorate_crds::EtcdClusterSpec;
+    use quorate_crds::{EtcdClusterSpec, EtcdClusterStatus};
 
     use super::*;
 
@@ -206,6 +208,24 @@ mod tests {
         assert_eq!(memo.newest(version(9)), version(9));
         memo.wrote(&version(9), &version(9));
         assert_eq!(memo.newest(version(9)), version(9));
+    }
+
+    #[test]
+    fn a_pod_whose_object_goes_in_a_moment_is_a_moment_of_silence() {
+        let silent = |leaving: Leaving| {
+            let mut observed = report::fixture::healthy();
+            let (phase, observed_generation) =
+                (Some(quorate_crds::Phase::Running), observed.cluster.metadata.generation);
+            let status = EtcdClusterStatus { phase, observed_generation, ..EtcdClusterStatus::default() };
+            observed.cluster = Arc::new(EtcdCluster { status: Some(status), ..(*observed.cluster).clone() });
+            observed.pods.get_mut(&Serial(1)).unwrap().leaving = leaving;
+            let mut plan = quorate_statemachine::plan(&observed.world);
+            (plan.steps, plan.ledger, plan.phase) = (Vec::new(), None, Phase::Healing);
+            Memo::new(&version(1)).is_moment_of_silence(&observed, &plan)
+        };
+        assert!(silent(Leaving::AtOnce));
+        assert!(!silent(Leaving::InGrace), "that takes a while, and is told");
+        assert!(!silent(Leaving::No));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The floor: etcd in hand-written pods, with the same image, volumes, probes and security as Quorate's, and nobody who
-//! looks after them. What an administrator would do with them by hand is here too.
+//! The floor: etcd in hand-written pods, with the same image, volumes, probes, requests and security as Quorate's, and
+//! nobody who looks after them. What an administrator would do with them by hand is here too.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -277,6 +277,7 @@ impl Raw {
                 "containers": [{
                     "name": "etcd", "image": image(self.version), "imagePullPolicy": "IfNotPresent", "command": command,
                     "readinessProbe": { "httpGet": { "path": "/readyz", "port": 2381 }, "periodSeconds": 1 },
+                    "resources": { "requests": { "cpu": "100m", "memory": "100Mi" } },
                     "securityContext": {
                         "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                         "capabilities": { "drop": ["ALL"] },

@@ -31,15 +31,20 @@ const BETWEEN_KILLS: Duration = Duration::from_secs(10);
 const LOAD_VALUE: usize = 100;
 
 /// A cluster with a continuous backup to this store.
-fn wish(gateway: &Gateway) -> Wish {
+pub fn wish(gateway: &Gateway) -> Wish {
     let backup = json!({ "store": gateway.store("s3"), "flushIntervalSeconds": FLUSH.as_secs() });
     Wish::new("db", 3).with("/backup", backup)
 }
 
 /// Such a cluster that is backed up.
 pub async fn begin(scene: &Scene, gateway: &Gateway) -> Result<Cluster> {
+    begin_with(scene, wish(gateway)).await
+}
+
+/// The cluster of this wish, backed up.
+pub async fn begin_with(scene: &Scene, wish: Wish) -> Result<Cluster> {
     scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
-    let db = scene.create(&wish(gateway)).await?;
+    let db = scene.create(&wish).await?;
     db.settles(3).await?;
     is_healthy(&db, true).await?;
     Ok(db)

@@ -18,6 +18,7 @@ mod lab;
 mod lose;
 mod node;
 mod operator;
+mod past;
 mod rest;
 mod restore;
 mod roll;

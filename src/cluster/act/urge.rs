@@ -71,7 +71,7 @@ impl Urged {
 }
 
 fn is_wordless(pod: &PodFacts) -> bool {
-    pod.stage == PodStage::Pending && pod.node.is_some() && pod.trouble.is_none() && !pod.terminating
+    pod.stage == PodStage::Pending && pod.node.is_some() && pod.trouble.is_none() && !pod.leaving.leaves()
 }
 
 #[cfg(test)]
@@ -79,6 +79,7 @@ mod tests {
     use quorate_statemachine::Serial;
 
     use super::*;
+    use crate::cluster::observe::pods::Leaving;
     use crate::cluster::report::fixture;
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
         for change in [
             |pod: &mut PodFacts| pod.stage = PodStage::Running,
             |pod: &mut PodFacts| pod.node = None,
-            |pod: &mut PodFacts| pod.terminating = true,
+            |pod: &mut PodFacts| pod.leaving = Leaving::InGrace,
         ] {
             let mut other = pod.clone();
             change(&mut other);

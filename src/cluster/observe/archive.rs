@@ -33,7 +33,7 @@ pub async fn ask(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, earli
     if earlier.asked.is_some_and(|asked| asked.elapsed() < EVERY) {
         return earlier.clone();
     }
-    let running = pods.iter().filter(|(_, pod)| pod.stage == PodStage::Running && !pod.terminating);
+    let running = pods.iter().filter(|(_, pod)| pod.stage == PodStage::Running && !pod.leaving.leaves());
     let asked = running.filter_map(|(serial, pod)| Some((*serial, pod.ip?)));
     let reports = join_all(asked.map(async |(serial, ip)| (serial, report(ip).await))).await;
     Archives { asked: Some(Instant::now()), reports: reports.into_iter().collect() }

@@ -40,7 +40,7 @@ use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
 use self::members::Address;
-use self::pods::{AnyPod, PodFacts};
+use self::pods::{AnyPod, Leaving, PodFacts};
 use self::said::{Said, Seen};
 use self::snapshots::SnapshotFacts;
 use self::trials::TrialFacts;
@@ -402,7 +402,8 @@ fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMa
 /// Where each pod can be asked, if it can.
 pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
     let Some(cluster) = render::Cluster::of(cluster) else { return BTreeMap::new() };
-    let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
+    // Who goes at once is not waited for: his successor would wait as well.
+    let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished && pod.leaving != Leaving::AtOnce);
     can_answer
         .filter_map(|(serial, pod)| {
             let address = Address {
@@ -411,7 +412,7 @@ pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BT
                 ip: pod.ip?,
                 host: cluster.host(*serial),
                 ticketed: pod.ticket.is_some(),
-                terminating: pod.terminating,
+                terminating: pod.leaving.leaves(),
             };
             Some((*serial, address))
         })

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use quorate_backup::ticket::Ticket;
 use quorate_crds::EtcdClusterSpec;
@@ -64,8 +65,36 @@ pub struct TicketFacts {
     pub since: Millis,
 }
 
+/// Whether a pod is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// It stays.
+    No,
+    /// It was deleted, and has time to end.
+    InGrace,
+    /// It was deleted and has no time left: its object goes with the API server's very next write.
+    AtOnce,
+}
+
+impl Leaving {
+    fn of(metadata: &ObjectMeta) -> Self {
+        match (&metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) {
+            (None, _) => Self::No,
+            (Some(_), Some(0)) => Self::AtOnce,
+            (Some(_), _) => Self::InGrace,
+        }
+    }
+
+    /// Whether it has a deletion timestamp.
+    pub fn leaves(self) -> bool {
+        match self {
+            Self::No => false,
+            Self::InGrace | Self::AtOnce => true,
+        }
+    }
+}
+
 /// A member's pod.
-#[expect(clippy::struct_excessive_bools, reason = "each is one thing that Kubernetes shows of it")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its UID.
@@ -82,8 +111,8 @@ pub struct PodFacts {
     pub ip: Option<IpAddr>,
     /// How far it has come.
     pub stage: PodStage,
-    /// It has a deletion timestamp.
-    pub terminating: bool,
+    /// Whether it is on its way out.
+    pub leaving: Leaving,
     /// What keeps it from running.
     pub trouble: Option<Told>,
     /// The volume it was made for.
@@ -145,7 +174,7 @@ impl PodFacts {
             node: pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).map(NodeName::new),
             ip: status.and_then(|s| s.pod_ip.as_ref()).and_then(|ip| ip.parse().ok()),
             stage: stage(status),
-            terminating: pod.metadata.deletion_timestamp.is_some(),
+            leaving: Leaving::of(&pod.metadata),
             trouble: trouble::of(pod),
             volume: volume_of(pod).unwrap_or_else(|| uid.clone()),
             restores: restores(pod),
@@ -226,10 +255,28 @@ fn stage(status: Option<&PodStatus>) -> PodStage {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use quorate_statemachine::Serial;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pod_goes_at_once_only_when_it_was_deleted_and_has_no_grace_left() {
+        let leaving = |deleted: bool, grace: Option<i64>| {
+            Leaving::of(&ObjectMeta {
+                deletion_timestamp: deleted.then_some(Time(Timestamp::UNIX_EPOCH)),
+                deletion_grace_period_seconds: grace,
+                ..ObjectMeta::default()
+            })
+        };
+        assert_eq!(leaving(false, None), Leaving::No);
+        assert_eq!(leaving(true, Some(30)), Leaving::InGrace);
+        assert_eq!(leaving(true, None), Leaving::InGrace);
+        assert_eq!(leaving(true, Some(0)), Leaving::AtOnce);
+        assert_eq!([Leaving::No, Leaving::InGrace, Leaving::AtOnce].map(Leaving::leaves), [false, true, true]);
+    }
 
     #[test]
     fn what_was_rendered_is_read_back() {
@@ -260,7 +307,7 @@ mod tests {
         assert_eq!((facts.release, facts.resources), (Some(release.clone()), render::resources_hash(&spec)));
         assert_eq!(render::changed_settings(&spec, facts.settings.as_deref().unwrap()), [""; 0]);
         assert_eq!((facts.switching, facts.resize_refused, facts.resize_pending), (false, None, None));
-        assert_eq!((facts.stage, facts.ready, facts.terminating), (PodStage::Pending, false, false));
+        assert_eq!((facts.stage, facts.ready, facts.leaving), (PodStage::Pending, false, Leaving::No));
         let mut ephemeral = render::pod(
             &cluster,
             Serial(3),

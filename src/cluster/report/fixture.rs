@@ -14,7 +14,7 @@ use quorate_statemachine::{
 
 use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::certificates::Tls;
-use crate::cluster::observe::pods::PodFacts;
+use crate::cluster::observe::pods::{Leaving, PodFacts};
 use crate::cluster::observe::said::{Furthest, Said, Seen};
 use crate::cluster::observe::verify::Proofs;
 use crate::cluster::observe::{Furniture, Observed};
@@ -87,7 +87,7 @@ fn facts(pod: &Pod) -> PodFacts {
         node: pod.node.clone(),
         ip: Some(IpAddr::from([10, 0, 0, 1])),
         stage: pod.stage,
-        terminating: pod.terminating,
+        leaving: if pod.terminating { Leaving::InGrace } else { Leaving::No },
         trouble: None,
         volume: pod.volume.clone(),
         restores: false,
