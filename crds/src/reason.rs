@@ -44,8 +44,8 @@ reasons! {
     BackupMissing,
     /// The EtcdBackup that the cluster is to begin with has failed. Create the cluster anew with another one.
     BackupFailed,
-    /// A part of the backup is missing or damaged; the message names it. Put it back from a copy (`quorate-agent copy`),
-    /// upon which the restore goes on; or create the cluster anew with another backup.
+    /// A part of the backup is missing or damaged; the message names it. Delete it, if it is there, and put it back from a
+    /// copy (`quorate-agent copy`), upon which the restore goes on; or create the cluster anew with another backup.
     BackupDamaged,
     /// The volume has no room for the restore, which needs the database's size twice. Make `spec.storage.size` larger.
     NoRoomToRestore,

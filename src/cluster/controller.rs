@@ -1,7 +1,7 @@
 //! The wiring: what the watches bring goes into the caches and wakes the clusters it concerns; each cluster is driven by
 //! one round at a time, many clusters at once. Nothing is decided here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -215,10 +215,16 @@ impl Sources {
     /// The clusters themselves: woken by what the user changes, not by our own status.
     fn clusters(&self, writer: reflector::store::Writer<EtcdCluster>, driver: Arc<Driver>) -> BoxStream<'static, Wake> {
         let changes = predicates::generation.combine(predicates::finalizers).combine(predicates::annotations);
-        let forget = move |event: &watcher::Result<Event<EtcdCluster>>| {
-            if let Ok(Event::Delete(cluster)) = event {
-                driver.forget(&key(cluster));
+        let mut listed = HashSet::new();
+        let forget = move |event: &watcher::Result<Event<EtcdCluster>>| match event {
+            Ok(Event::Delete(cluster)) => driver.forget(&key(cluster)),
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(cluster)) => {
+                listed.insert(key(cluster));
             }
+            // A list comes anew when the watch was away for too long, and tells of no deletion.
+            Ok(Event::InitDone) => driver.forget_all_but(&std::mem::take(&mut listed)),
+            Ok(Event::Apply(_)) | Err(_) => {}
         };
         self.watch(self.api::<EtcdCluster>(), None)
             .inspect(forget)

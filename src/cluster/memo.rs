@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
-use quorate_statemachine::{Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
+use quorate_statemachine::{LookAgain, Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
 use tokio::time::Instant;
 
 use super::act::{Furnished, Urged};
@@ -24,6 +24,9 @@ use crate::metrics::Metrics;
 /// For how long a member of a cluster at rest may be silent before that is reported: one look that failed, a process that
 /// the kubelet restarts at once, or a pod whose object goes in a moment, is no news. Decisions do not wait for it.
 const SILENCE: Duration = Duration::from_secs(2);
+/// For how long a cluster is looked at in haste when nothing comes of it: far longer than a process takes to start. What
+/// lasts longer (a pod that hangs while it ends, a learner that copies gigabytes) is looked at every few seconds then.
+const HASTE: Duration = Duration::from_mins(1);
 /// How many of our own writes may be on their way through the watch; far more than one round makes.
 const ON_THEIR_WAY: usize = 16;
 
@@ -52,6 +55,10 @@ pub struct Memo {
     pub urged: Urged,
     /// How many rounds in a row have failed.
     pub failures: u32,
+    /// The object is gone, as we let it go: nothing is worth remembering.
+    pub is_over: bool,
+    /// Since when it has been looked at in haste without anything coming of it.
+    hasty_since: Option<Instant>,
     silent_since: Option<Instant>,
     troubled_since: Option<Instant>,
     has_run: bool,
@@ -73,6 +80,8 @@ impl Memo {
             wallet: Wallet::default(),
             urged: Urged::default(),
             failures: 0,
+            is_over: false,
+            hasty_since: None,
             silent_since: None,
             troubled_since: None,
             has_run: cluster_id.is_some(),
@@ -137,7 +146,8 @@ impl Memo {
     /// Whether all that is wrong with a cluster that was at rest is that somebody has been silent for a moment.
     pub fn is_moment_of_silence(&mut self, observed: &Observed, plan: &Plan) -> bool {
         let was = observed.cluster.status.as_ref().and_then(|status| status.phase);
-        let nothing_to_do = plan.steps.is_empty() && plan.ledger.is_none() && plan.phase != Phase::Running;
+        let unlike_before = plan.phase != Phase::Running || observed.world.membership == Membership::Unknown;
+        let nothing_to_do = plan.steps.is_empty() && plan.ledger.is_none() && unlike_before;
         let at_rest = was == Some(quorate_crds::Phase::Running) && nothing_to_do;
         let current = observed.cluster.status.as_ref().and_then(|status| status.observed_generation);
         if !at_rest || !somebody_is_silent(observed) || current != observed.cluster.metadata.generation {
@@ -145,6 +155,20 @@ impl Memo {
             return false;
         }
         self.silent_since.get_or_insert_with(Instant::now).elapsed() < SILENCE
+    }
+
+    /// When to look again, given whether anything `moved`: in haste only as long as that can help.
+    pub fn without_haste(&mut self, look_again: LookAgain, moved: bool) -> LookAgain {
+        match look_again {
+            LookAgain::AtOnce | LookAgain::Soon if !moved => {
+                let hasty = self.hasty_since.get_or_insert_with(Instant::now).elapsed();
+                if hasty < HASTE { look_again } else { LookAgain::Later }
+            }
+            LookAgain::AtOnce | LookAgain::Soon | LookAgain::Later | LookAgain::AtRest => {
+                self.hasty_since = None;
+                look_again
+            }
+        }
     }
 
     /// Takes the time of a bootstrap, and of a fault until it is mended.
@@ -226,6 +250,21 @@ mod tests {
         assert!(silent(Leaving::AtOnce));
         assert!(!silent(Leaving::InGrace), "that takes a while, and is told");
         assert!(!silent(Leaving::No));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn haste_ends_when_nothing_comes_of_it_and_begins_anew_when_something_does() {
+        let mut memo = Memo::new(&version(1));
+        assert_eq!(memo.without_haste(LookAgain::Soon, false), LookAgain::Soon);
+        tokio::time::advance(HASTE).await;
+        assert_eq!(memo.without_haste(LookAgain::Soon, false), LookAgain::Later);
+        assert_eq!(memo.without_haste(LookAgain::AtOnce, false), LookAgain::Later);
+        assert_eq!(memo.without_haste(LookAgain::AtOnce, true), LookAgain::AtOnce, "something moved");
+        assert_eq!(memo.without_haste(LookAgain::Soon, false), LookAgain::Soon);
+        tokio::time::advance(HASTE / 2).await;
+        assert_eq!(memo.without_haste(LookAgain::AtRest, false), LookAgain::AtRest);
+        tokio::time::advance(HASTE / 2).await;
+        assert_eq!(memo.without_haste(LookAgain::Soon, false), LookAgain::Soon, "it was at rest between");
     }
 
     #[test]

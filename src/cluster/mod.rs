@@ -11,7 +11,7 @@ mod pki;
 pub mod render;
 mod report;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,11 @@ impl Driver {
         let result = self.drive(&mut memo, cluster).await;
         self.metrics.reconciled(if result.is_ok() { "ok" } else { "error" }, started.elapsed());
         memo.failures = if result.is_ok() { 0 } else { memo.failures.saturating_add(1) };
-        self.keep_memo(key, memo);
+        if memo.is_over {
+            self.forget(&key);
+        } else {
+            self.keep_memo(key, memo);
+        }
         result.map(pace::pause)
     }
 
@@ -100,11 +104,12 @@ impl Driver {
         memo.labelled(&observed, &acted.done);
         self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
+        let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {
-            None => Ok(look_again),
+            None => Ok(memo.without_haste(look_again, moved)),
             Some(stop) if stop.is_surprise() => {
                 tracing::debug!(cluster = %observed.cluster.name_any(), %stop, "observes again");
-                Ok(LookAgain::Soon)
+                Ok(memo.without_haste(LookAgain::Soon, moved))
             }
             Some(stop) => Err(Error::Act(stop)),
         }
@@ -133,7 +138,8 @@ impl Driver {
         acted: &Acted,
     ) -> Result<LookAgain, Error> {
         if let Some((reason, words)) = acted.stop.as_ref().or(acted.refused.as_ref()).and_then(refused) {
-            report::conditions::stall(&mut status.conditions, reason, &words, Timestamp::now());
+            let old = observed.cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
+            report::conditions::stall(&mut status.conditions, old, reason, &words, Timestamp::now());
         }
         memo.wrote(&observed.cluster, &acted.cluster);
         let released = acted.done.contains(&Step::ReleaseFinalizer);
@@ -148,6 +154,11 @@ impl Driver {
                 Err(error) if error.is_surprise() || error.is_shut() => return Ok(LookAgain::Soon),
                 Err(error) => return Err(Error::Report(error)),
             }
+        }
+        if released {
+            memo.is_over = true;
+            self.tell(observed, plan, status, acted, written);
+            return Ok(plan.look_again);
         }
         memo.take_time(observed, plan, &self.metrics);
         let phase = report::phase(plan.phase);
@@ -193,6 +204,14 @@ impl Driver {
     fn forget(&self, key: &Key) {
         self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(&key.to_string());
+    }
+
+    /// These clusters are all that there are: the others went while nobody watched.
+    fn forget_all_but(&self, listed: &HashSet<Key>) {
+        let known: Vec<_> = self.memos.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        for key in known.iter().filter(|key| !listed.contains(key)) {
+            self.forget(key);
+        }
     }
 }
 

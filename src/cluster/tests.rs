@@ -190,7 +190,45 @@ async fn what_kubernetes_refuses_of_what_no_step_needs_is_told_and_stops_nothing
         let conditions = api.object(CLUSTER)["status"]["conditions"].clone();
         let stalled = conditions.as_array().unwrap().iter().find(|condition| condition["type"] == "Stalled").unwrap();
         assert_eq!((&stalled["status"], &stalled["reason"]), (&json!("True"), &json!("ObjectRefused")), "{refused}");
+        // The same refusal in the next rounds is not news.
+        let before = api.written().len();
+        let _ = rounds(&driver(&api, Claim::forever()), &api).await;
+        let again = api.written()[before..].iter().filter(|line| line.ends_with("status")).count();
+        assert_eq!(again, 0, "{refused}: {:?}", &api.written()[before..]);
     }
+}
+
+#[tokio::test]
+async fn what_is_known_of_clusters_that_went_unseen_is_forgotten() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    let driver = driver(&api, Claim::forever());
+    driver.round(watched(&api)).await.unwrap();
+    let shown = |driver: &Driver| driver.metrics.render().unwrap().contains("phase=\"Pending\"} 1");
+    let key = super::observe::key(&watched(&api));
+    driver.forget_all_but(&[key.clone()].into());
+    assert!(driver.memos.lock().unwrap().contains_key(&key) && shown(&driver), "{}", driver.metrics.render().unwrap());
+    driver.forget_all_but(&[].into());
+    assert!(driver.memos.lock().unwrap().is_empty() && !shown(&driver));
+}
+
+#[tokio::test]
+async fn of_a_cluster_that_was_let_go_nothing_is_remembered() {
+    let api = FakeApi::default();
+    let mut deleted = object();
+    deleted["metadata"]["finalizers"] = json!([quorate_crds::names::FINALIZER]);
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T14:25:36Z");
+    api.put(CLUSTER, deleted);
+    let driver = driver(&api, Claim::forever());
+    for _ in 0..ROUNDS {
+        driver.round(watched(&api)).await.unwrap();
+        if api.written().iter().any(|line| line == "PATCH etcdclusters db") {
+            break;
+        }
+    }
+    assert_eq!(watched(&api).metadata.finalizers.clone().unwrap_or_default(), [""; 0], "{:?}", api.written());
+    assert!(driver.memos.lock().unwrap().is_empty());
+    assert!(!driver.metrics.render().unwrap().contains("phase=\"Deleting\"} 1"));
 }
 
 const CRON_JOB: &str = "/apis/batch/v1/namespaces/ns/cronjobs/db-verify";

@@ -12,9 +12,9 @@ const READ: u64 = 8 << 20;
 /// What was copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Manifests that were copied.
+    /// Manifests that were copied, or whose data was.
     pub manifests: u64,
-    /// Manifests that were there already.
+    /// Manifests that were there already, with data of the right size.
     pub present: u64,
     /// Bytes of data that were copied.
     pub bytes: u64,
@@ -47,11 +47,15 @@ pub async fn copy(from: &Store, to: &Store, chain: &Chain, report: impl Fn(u64, 
     let (mut copied, mut done) = (Copied::default(), 0);
     for (key, data) in parts {
         let manifest = from.read(&key, MANIFEST_LIMIT).await?.ok_or_else(|| CopyError::Gone(key.clone()))?;
-        if to.read(&key, MANIFEST_LIMIT).await?.as_ref() == Some(&manifest) {
+        let committed = to.read(&key, MANIFEST_LIMIT).await?.as_ref() == Some(&manifest);
+        // A manifest is no proof of its data: that may have gone, or have been cut, since.
+        if committed && to.size(&chain.key.data(&data.name)).await? == Some(data.stored_bytes()) {
             copied.present += 1;
         } else {
             object(from, to, &chain.key, data, |bytes| report(done + bytes, total)).await?;
-            commit(to, &key, manifest.to_vec()).await?;
+            if !committed {
+                commit(to, &key, manifest.to_vec()).await?;
+            }
             copied.manifests += 1;
             copied.bytes += data.stored_bytes();
         }

@@ -2,7 +2,7 @@
 //! snapshot every later revision of it would be lost.
 
 use super::prune::{Pruned, remove_generation};
-use crate::format::{Full, GenerationKey, Hash, MANIFEST_LIMIT, ManifestFault};
+use crate::format::{Full, GenerationKey, Hash, MANIFEST_LIMIT, ManifestFault, has_deltas};
 use crate::store::{Key, Store, StoreError};
 
 /// Why a backup was not deleted.
@@ -54,7 +54,8 @@ impl DeleteError {
 /// repeated.
 pub async fn delete(store: &Store, generation: &GenerationKey, manifest: Hash) -> Result<Pruned, DeleteError> {
     let key = generation.full();
-    // Without it, it is no backup any more, and the rest of it is what an earlier try left.
+    // Without it, it is no backup any more, and the rest of it is what an earlier try left; but for deltas, which go on from
+    // none that was to be deleted: somebody may put their full back.
     if let Some(bytes) = store.read(&key, MANIFEST_LIMIT).await? {
         let found = Hash::of(&bytes);
         if found != manifest {
@@ -65,6 +66,8 @@ pub async fn delete(store: &Store, generation: &GenerationKey, manifest: Hash) -
         if store.size(&generation.delta(full.revision.next())).await?.is_some() {
             return Err(DeleteError::GoneOnFrom(generation.clone()));
         }
+    } else if has_deltas(store, generation).await? {
+        return Err(DeleteError::GoneOnFrom(generation.clone()));
     }
     let mut pruned = Pruned::default();
     remove_generation(store, generation, &mut pruned).await?;

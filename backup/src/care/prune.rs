@@ -54,15 +54,20 @@ pub struct Pruned {
     pub failed: Vec<String>,
 }
 
-/// Finds what can go.
+/// Finds what can go. It is as late as `now`, or as the newest object in the store if that is earlier.
 pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) -> Result<Plan, StoreError> {
     // Data first and manifests second: data whose manifest comes between the two is not taken for garbage.
     let listed: Vec<Listed> = store.list(Some(&Key::new(lineage.as_str()))).try_collect().await?;
     let all = overview(store, Some(lineage)).await?;
-    let gone = unneeded(&all, keep, now);
-    let mut removals: Vec<_> = gone.iter().cloned().map(Removal::Generation).collect();
     // By the store's clock it is at least as late as its newest object.
     let store_now = listed.iter().map(|listed| listed.modified).max().unwrap_or(now);
+    // A clock of ours that is days ahead must not make all but the newest old.
+    let gone = unneeded(&all, keep, now.min(store_now));
+    let mut removals: Vec<_> = gone.iter().cloned().map(Removal::Generation).collect();
+    let has_deltas = |generation: &GenerationKey| {
+        let folder = format!("{}/", generation.deltas());
+        listed.iter().any(|listed| listed.key.as_str().starts_with(&folder))
+    };
     for overview in &all {
         if gone.contains(&overview.key) {
             continue;
@@ -72,9 +77,10 @@ pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) 
                 let deltas = chain.links.iter().map(|link| overview.key.data(&link.delta.data.name));
                 deltas.chain([overview.key.data(&chain.full.data.name)]).collect()
             }
-            State::WithoutFull => BTreeSet::new(),
             // What its lost manifests referred to may still be wanted by somebody who mends it.
+            State::WithoutFull if has_deltas(&overview.key) => continue,
             State::Damaged(_) => continue,
+            State::WithoutFull => BTreeSet::new(),
         };
         let folder = format!("{}/", overview.key.data_folder());
         let data = listed.iter().filter(|listed| listed.key.as_str().starts_with(&folder));
@@ -174,6 +180,25 @@ mod tests {
     use super::*;
     use crate::format::tests::{at, stored};
     use crate::store::tests::faulty::sound;
+
+    #[tokio::test]
+    async fn a_clock_that_is_far_ahead_makes_nothing_old() {
+        let store = sound();
+        store.prepare().await.unwrap();
+        let old = stored(&store, 100, &[]).await.key;
+        stored(&store, 300, &[]).await;
+        let centuries = |count: u64| Duration::from_hours(count * 100 * 365 * 24);
+        let gone = async |last| {
+            let keep = Keep { newest: 1, last };
+            plan(&store, &old.lineage, keep, "9000-01-01T00:00:00Z".parse().unwrap()).await.unwrap().removals
+        };
+        assert_eq!(
+            gone(centuries(1)).await,
+            [],
+            "both are of 1970, and the store has nothing that is much newer than today"
+        );
+        assert_eq!(gone(Duration::from_hours(1)).await, [Removal::Generation(old.clone())]);
+    }
 
     #[tokio::test]
     async fn what_went_on_beside_a_later_snapshot_is_needed_to_its_end() {

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use tokio::task::spawn_blocking;
@@ -12,6 +12,9 @@ use crate::bolt::{Database, Tail};
 use crate::format::{Chain, DataObject, DataReader};
 use crate::store::Store;
 
+/// Who may read a database that is restored: who restores it, as with etcd's own.
+const OWN: u32 = 0o600;
+
 /// Writes the database of a generation's full snapshot to `path`, which must not exist.
 pub(super) async fn full(
     store: &Store,
@@ -20,7 +23,7 @@ pub(super) async fn full(
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<(), RestoreError> {
     let fault = |source| RestoreError::Write { path: path.to_owned(), source };
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(fault)?;
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(OWN).open(path).map_err(fault)?;
     let mut reader = DataReader::new(&DataObject::new(store, &chain.key, &chain.full.data)?);
     let total = chain.full.data.plain_bytes;
     let mut offset = 0;

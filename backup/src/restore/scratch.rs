@@ -3,9 +3,13 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use super::RestoreError;
+
+/// Who may look into the folder: who restores, as with etcd's own.
+const OWN: u32 = 0o700;
 
 /// The folder, on the target's file system. It goes when this is dropped.
 pub(super) struct Scratch {
@@ -24,7 +28,7 @@ impl Scratch {
         };
         let path = path_for(target).filter(|_| free).ok_or_else(|| RestoreError::Exists(target.to_owned()))?;
         let fault = |source| RestoreError::Write { path: path.clone(), source };
-        match fs::create_dir(&path) {
+        match fs::DirBuilder::new().mode(OWN).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fault(error)),
             Err(_) | Ok(()) => {}
         }

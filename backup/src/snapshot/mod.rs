@@ -108,9 +108,11 @@ pub async fn take(
     let source = Box::pin(choose(members)).await?;
     let mut client = source.connect().await?.client;
     let Identity { cluster, version } = Identity::ask(&mut client).await?;
+    let stream = SnapshotStream::open(&mut client).await?;
+    // The answer begins with its first message, for which etcd has begun to read its database by then (`Snapshot` in
+    // server/etcdserver/api/v3rpc/maintenance.go): what was written after this moment is not in it.
     let taken = Timestamp::now();
     let generation = GenerationKey { lineage: lineage.clone(), cluster, name: GenerationName::new(taken) };
-    let stream = SnapshotStream::open(&mut client).await?;
     let writer = DataWriter::new(store, &generation, &seal)?;
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
     let object = DataObject::of_writer(store, &generation, &data, own);

@@ -141,6 +141,13 @@ async fn a_copy_restores_and_is_continued() {
     let json = recorded.run("copy", &["--target", &to]).json();
     assert_eq!((json[0]["manifests"].as_u64(), json[0]["present"].as_u64()), (Some(0), Some(3)), "{json}");
 
+    // What is committed there and has lost its data, or a part of it, is mended.
+    let copied = |path: &Path| target.path().join(path.strip_prefix(recorded.folder.path()).unwrap());
+    fs::remove_file(copied(&recorded.data_of(0))).unwrap();
+    fs::write(copied(&object), &sound[1..]).unwrap();
+    let json = recorded.run("copy", &["--target", &to]).json();
+    assert_eq!((json[0]["manifests"].as_u64(), json[0]["present"].as_u64()), (Some(2), Some(1)), "{json}");
+
     let in_folder = |folder: &Path| {
         files(folder)
             .into_iter()
@@ -210,6 +217,30 @@ async fn only_data_that_nobody_can_refer_to_any_more_is_garbage() {
     let done = recorded.run("prune", &["--keep-last", "1d"]).json();
     assert_eq!(texts(&done["garbage"]).len(), 1, "{done}");
     assert!(!garbage.exists() && fresh.exists() && recorded.data_of(0).exists());
+}
+
+#[tokio::test]
+async fn a_record_whose_full_snapshot_is_gone_keeps_what_it_has_till_that_is_put_back() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    // Another one is newer, so that no rule speaks for this one.
+    recorded.taken_at(recorded.chain.full.taken + SignedDuration::from_secs(1)).await;
+    let full = recorded.folder.path().join(recorded.chain.key.full().as_str());
+    let manifest = fs::read(&full).unwrap();
+    fs::remove_file(&full).unwrap();
+    let old = SystemTime::now() - Duration::from_hours(25);
+    for path in files(&recorded.data_folder()) {
+        File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
+    }
+    let before = files(recorded.folder.path());
+    let done = recorded.run("prune", &["--keep-last", "1d"]).json();
+    assert_eq!(texts(&done["garbage"]), [""; 0], "{done}");
+    let ended = delete(&recorded, &recorded.chain.key, &recorded.chain.full_hash.to_string());
+    assert!(ended.error().contains("a continuous backup has gone on from"), "{}", ended.stderr);
+    assert_eq!(files(recorded.folder.path()), before);
+    fs::write(&full, manifest).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--scratch", folder.path().to_str().unwrap(), "--generation", recorded.chain.key.name.as_str()];
+    assert_eq!(recorded.run("verify", &arguments).json()["revision"].as_u64(), Some(10));
 }
 
 fn delete(recorded: &Recorded, key: &GenerationKey, hash: &str) -> Ended {

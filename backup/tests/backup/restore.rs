@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread;
@@ -24,7 +25,9 @@ async fn restored(recorded: &Recorded, at: u64, folder: &Path) -> PathBuf {
     let path = folder.join(format!("{at}.db"));
     let choice = Choice { chain: &recorded.chain, revision: revision(at), others: Vec::new() };
     let restored = restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap();
-    assert_eq!((restored.revision.get(), restored.bytes), (at, fs::metadata(&path).unwrap().len()));
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((restored.revision.get(), restored.bytes), (at, metadata.len()));
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "nobody else may read it");
     path
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
-use quorate_etcd::{CallError, Pool};
+use quorate_etcd::{CallError, Pool, Refusal};
 use quorate_statemachine::{Bind, Life, Phase, Plan, Serial, Step, Uid};
 use serde_json::json;
 
@@ -59,6 +59,8 @@ impl Stop {
     /// Whether another look is all that it takes: no fault of anybody's.
     pub fn is_surprise(&self) -> bool {
         match self {
+            // It would be refused again at once, till somebody does something about it.
+            Self::Etcd(error) if matches!(error.refusal(), Some(Refusal::Forbidden | Refusal::Corrupt)) => false,
             // etcd refuses changes for some seconds after each start and election, and a call whose answer was lost
             // shows its effect in the next list.
             Self::Surprise(_) | Self::Etcd(_) => true,
@@ -358,5 +360,27 @@ fn name_of(step: &Step) -> &'static str {
         Step::EnableDowngrade(_) => "EnableDowngrade",
         Step::CancelDowngrade => "CancelDowngrade",
         Step::ReleaseFinalizer => "ReleaseFinalizer",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_etcd::Call;
+
+    use super::*;
+
+    #[test]
+    fn what_etcd_refuses_till_somebody_acts_is_not_asked_again_at_once() {
+        let refused =
+            |refusal| Stop::Etcd(CallError::Refused { call: Call::AddLearner, refusal, message: "no".into() });
+        for (refusal, at_once) in [
+            (Refusal::Forbidden, false),
+            (Refusal::Corrupt, false),
+            (Refusal::UnhealthyCluster, true),
+            (Refusal::LearnerNotReady, true),
+            (Refusal::NotLeader, true),
+        ] {
+            assert_eq!(refused(refusal).is_surprise(), at_once, "{refusal:?}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::facts::millis;
 use super::launcher;
 use super::links::Sent;
+use super::pods::Leaving;
 use super::said::{Furthest, Said, Seen};
 
 /// The port on which the launcher and etcd say how they are.
@@ -43,8 +44,8 @@ pub struct Address {
     pub host: String,
     /// It carries a ticket, so etcd may be running in it.
     pub ticketed: bool,
-    /// It is on its way out.
-    pub terminating: bool,
+    /// Whether it is on its way out.
+    pub leaving: Leaving,
 }
 
 impl Address {
@@ -105,13 +106,14 @@ fn nothing_at(address: &Address, now: Millis) -> Seen {
     Seen::nothing(address.pod.clone(), address.ip, now)
 }
 
-/// Looks at one pod, for longer at one that is to stay.
+/// Looks at one pod, for longer at one that is to stay. One that goes at once is not looked at: its successor would wait.
 async fn look_in_time(address: &Address) -> Seen {
-    if !address.terminating {
-        return look(address).await;
-    }
     let silent = nothing_at(address, millis(Timestamp::now()));
-    timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent)
+    match address.leaving {
+        Leaving::No => look(address).await,
+        Leaving::InGrace => timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent),
+        Leaving::AtOnce => silent,
+    }
 }
 
 /// Looks at one pod.
@@ -178,9 +180,9 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
     }
 }
 
-/// The client ports of those that carry a ticket: in the others no etcd should run.
+/// The client ports of those that carry a ticket: in the others no etcd should run. Nor of those that go at once.
 pub fn ticketed(addresses: &BTreeMap<Serial, Address>) -> BTreeMap<Serial, Endpoint> {
-    let ticketed = addresses.iter().filter(|(_, address)| address.ticketed);
+    let ticketed = addresses.iter().filter(|(_, address)| address.ticketed && address.leaving != Leaving::AtOnce);
     ticketed.map(|(serial, address)| (*serial, address.endpoint())).collect()
 }
 
@@ -242,7 +244,7 @@ mod tests {
     async fn pods_that_do_not_answer_are_unknown_and_soon_so() {
         let (pod, ip, host) = (Uid::new("u"), IpAddr::from([127, 0, 0, 77]), "db-0".to_owned());
         let volume = Uid::new("claim-uid");
-        let address = Address { pod, volume, ip, host, ticketed: true, terminating: false };
+        let address = Address { pod, volume, ip, host, ticketed: true, leaving: Leaving::No };
         let addresses = BTreeMap::from([(Serial(0), address)]);
         for access in [Some(Access::plaintext()), None] {
             let said = ask(&Pool::default(), access.as_ref(), &addresses, None).await;

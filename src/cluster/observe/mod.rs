@@ -40,7 +40,7 @@ use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
 use self::members::Address;
-use self::pods::{AnyPod, Leaving, PodFacts};
+use self::pods::{AnyPod, PodFacts};
 use self::said::{Said, Seen};
 use self::snapshots::SnapshotFacts;
 use self::trials::TrialFacts;
@@ -402,8 +402,7 @@ fn by_serial<T>(cluster: &EtcdCluster, children: BTreeMap<String, T>) -> BTreeMa
 /// Where each pod can be asked, if it can.
 pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BTreeMap<Serial, Address> {
     let Some(cluster) = render::Cluster::of(cluster) else { return BTreeMap::new() };
-    // Who goes at once is not waited for: his successor would wait as well.
-    let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished && pod.leaving != Leaving::AtOnce);
+    let can_answer = pods.iter().filter(|(_, pod)| pod.stage != PodStage::Finished);
     can_answer
         .filter_map(|(serial, pod)| {
             let address = Address {
@@ -412,7 +411,7 @@ pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BT
                 ip: pod.ip?,
                 host: cluster.host(*serial),
                 ticketed: pod.ticket.is_some(),
-                terminating: pod.leaving.leaves(),
+                leaving: pod.leaving,
             };
             Some((*serial, address))
         })

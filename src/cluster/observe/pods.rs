@@ -72,7 +72,8 @@ pub enum Leaving {
     No,
     /// It was deleted, and has time to end.
     InGrace,
-    /// It was deleted and has no time left: its object goes with the API server's very next write.
+    /// It was deleted and has no time left: its object goes with the API server's very next write, unless a finalizer
+    /// holds it.
     AtOnce,
 }
 

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quorate_crds::{ConditionType, Reason};
-use quorate_statemachine::{Finding, LookAgain, Membership, Phase, Plan, Seeding, Serial, Sight};
+use quorate_statemachine::{Finding, LookAgain, Membership, Phase, Plan, Seeding, Serial, Sight, Standing};
 
 use super::sentences::{self, Told, Weight};
 use crate::cluster::observe::Observed;
@@ -125,7 +125,7 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
     match observed.world.membership {
         Membership::Known(_) => told(Truth::True, Reason::ClusterReady, "A majority of the members serves."),
         Membership::Unknown if !seeded => told(Truth::False, Reason::Progressing, "The cluster does not serve yet."),
-        Membership::Unknown if nobody_is_silent(observed) => {
+        Membership::Unknown if nobody_is_silent(observed) && !a_majority_runs(observed, plan) => {
             told(Truth::False, Reason::QuorumLost, "A majority of the members is down.")
         }
         Membership::Unknown => {
@@ -153,6 +153,18 @@ fn nobody_is_silent(observed: &Observed) -> bool {
         Sight::Unknown => pod.terminating || !pod.ready,
         Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) | Sight::Etcd(_) => true,
     })
+}
+
+/// Whether as many voters run as it takes for a majority: what keeps them from an answer is not that they are down. They may
+/// be electing a leader, or slow, or not believe the operator.
+fn a_majority_runs(observed: &Observed, plan: &Plan) -> bool {
+    let entries = super::ledger_of(observed, plan).into_iter().flat_map(|ledger| &ledger.members);
+    let voters: Vec<_> = entries.filter(|(_, entry)| matches!(entry.standing, Standing::Voter(_))).collect();
+    let runs = |serial: &Serial| {
+        let pod = observed.world.seats.get(serial).and_then(|seat| seat.pod.as_ref());
+        pod.is_some_and(|pod| matches!(pod.sight, Sight::Etcd(_)))
+    };
+    voters.iter().filter(|(serial, _)| runs(serial)).count() > voters.len() / 2
 }
 
 fn stalled(plan: &Plan, worst: Option<&(Weight, Told)>) -> Verdict {
@@ -205,8 +217,9 @@ fn reconciling(plan: &Plan, stalled: Truth, worst: Option<&(Weight, Told)>) -> V
     Verdict { kind: ConditionType::Reconciling, truth, told }
 }
 
-/// Says in conditions that are made already that Kubernetes or the spec keeps Quorate from going on.
-pub fn stall(conditions: &mut [Condition], reason: Reason, words: &str, now: Timestamp) {
+/// Says in conditions that are made already that Kubernetes or the spec keeps Quorate from going on. What the `old` ones
+/// said so since is kept: the same refusal in every round is one turn.
+pub fn stall(conditions: &mut [Condition], old: &[Condition], reason: Reason, words: &str, now: Timestamp) {
     for condition in conditions {
         let truth = match condition.type_.as_str() {
             "Stalled" => Truth::True,
@@ -214,8 +227,9 @@ pub fn stall(conditions: &mut [Condition], reason: Reason, words: &str, now: Tim
             _ => continue,
         };
         if condition.status != truth.as_str() {
+            let unturned = old.iter().find(|old| old.type_ == condition.type_ && old.status == truth.as_str());
             condition.status = truth.as_str().into();
-            condition.last_transition_time = Time(now);
+            condition.last_transition_time = unturned.map_or(Time(now), |old| old.last_transition_time.clone());
         }
         condition.reason = reason.as_str().into();
         words.clone_into(&mut condition.message);

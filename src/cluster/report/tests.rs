@@ -112,6 +112,18 @@ fn a_majority_that_was_seen_down_is_not_available() {
 }
 
 #[test]
+fn members_that_run_and_give_no_list_are_no_loss_of_quorum() {
+    let (_, before) = report(&healthy(), EARLY);
+    for (waiting, loss) in [(0, false), (1, false), (2, true)] {
+        let sights: Vec<_> = SERIALS.into_iter().take(waiting).map(|serial| (serial, Sight::Waiting)).collect();
+        let (_, status) = report(&after(sighted(&sights, false), before.clone()), late());
+        let (truth, reason) = truth(&status, "Available");
+        let expected = if loss { ("False", "QuorumLost") } else { ("Unknown", "EtcdUnknown") };
+        assert_eq!((truth.as_str(), reason.as_str()), expected, "{waiting} wait");
+    }
+}
+
+#[test]
 fn a_missing_image_is_told_with_the_kubelets_words() {
     let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
     let told =
@@ -147,11 +159,16 @@ fn a_ledger_that_cannot_be_read_is_left_as_it_is() {
 
 #[test]
 fn a_refusal_by_kubernetes_stalls_and_is_dated_once() {
-    let mut conditions = report(&healthy(), EARLY).1.conditions;
-    super::conditions::stall(&mut conditions, Reason::ObjectRefused, "exceeded quota", late());
-    let once = conditions.clone();
-    super::conditions::stall(&mut conditions, Reason::ObjectRefused, "exceeded quota", Timestamp::MAX);
-    assert_eq!(conditions, once);
+    let before = report(&healthy(), EARLY).1;
+    let refused = |before: &quorate_crds::EtcdClusterStatus, now: Timestamp| {
+        let mut status = report(&after(healthy(), before.clone()), now).1;
+        let old = &before.conditions;
+        super::conditions::stall(&mut status.conditions, old, Reason::ObjectRefused, "exceeded quota", now);
+        status
+    };
+    let first = refused(&before, late());
+    let once = first.conditions.clone();
+    assert_eq!(refused(&first, Timestamp::MAX), first, "the next round refused it again");
     let stalled = once.iter().find(|c| c.type_ == "Stalled").unwrap();
     assert_eq!((stalled.status.as_str(), stalled.message.as_str()), ("True", "exceeded quota"));
 }
