@@ -246,8 +246,9 @@ impl<'a> Recording<'a> {
         if deltas > settings.full_after {
             return Ok(Some("the events since the last one have become many"));
         }
-        let age = Timestamp::now().duration_since(chain.full.taken);
-        Ok((age.unsigned_abs() >= settings.full_every).then_some("it is time for one"))
+        // Before it was taken it is no time for the next one: our clock is behind then.
+        let age = Duration::try_from(Timestamp::now().duration_since(chain.full.taken)).unwrap_or_default();
+        Ok((age >= settings.full_every).then_some("it is time for one"))
     }
 
     /// Stores what is closed, unless something else is under way.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use crate::store::Key;
@@ -194,11 +196,20 @@ impl Nonce {
     }
 }
 
+/// The form of the time in the name of a generation.
+const NAME_TIME: &str = "%Y%m%dT%H%M%SZ";
+
 impl GenerationName {
     /// A new one, for a generation that begins now.
     pub fn new(now: Timestamp) -> Self {
-        // Only for people to read; nothing is concluded from the time in a name.
-        Self(format!("{}-{:016x}", now.strftime("%Y%m%dT%H%M%SZ"), fastrand::u64(..)))
+        Self(format!("{}-{:016x}", now.strftime(NAME_TIME), fastrand::u64(..)))
+    }
+
+    /// The second that it names: of two generations, the one with the later name began later. Long ago, if it names none.
+    pub fn moment(&self) -> Timestamp {
+        let named = self.0.split_once('-').and_then(|(time, _)| DateTime::strptime(NAME_TIME, time).ok());
+        let moment = named.and_then(|time| time.to_zoned(TimeZone::UTC).ok());
+        moment.map_or(Timestamp::UNIX_EPOCH, |zoned| zoned.timestamp())
     }
 }
 
@@ -273,6 +284,7 @@ mod tests {
         let name = GenerationName::new("2026-11-21T14:25:36Z".parse().unwrap());
         assert!(name.as_str().starts_with("20261121T142536Z-"), "{name}");
         assert_eq!(name.as_str().parse::<GenerationName>().unwrap(), name);
+        assert_eq!(name.moment(), "2026-11-21T14:25:36Z".parse().unwrap());
         assert_eq!(Nonce::random().as_str().len(), 32);
         for wrong in ["", ".", "..", "a/b", "-a", "ä", "a b"] {
             assert!(wrong.parse::<Lineage>().is_err(), "{wrong}");

@@ -7,13 +7,14 @@ mod stored_pages;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
-    CommitError, Data, DataError, DataObject, DataWriter, EventHash, Full, GenerationKey, GenerationName, Hash, Header,
-    Lineage, Nonce, Record, RecordFault, Revision, Seal, commit, write_record,
+    ChainError, CommitError, Data, DataError, DataObject, DataWriter, EventHash, Extent, Full, GenerationKey,
+    GenerationName, Hash, Header, Lineage, Nonce, Record, RecordFault, Revision, Seal, commit, generations,
+    write_record,
 };
 use crate::keys::{Identities, KeysError};
 use crate::source::{Access, AccessError, Identity, NoMember, Piece, SnapshotError, SnapshotStream, choose};
@@ -92,6 +93,14 @@ pub struct Taken {
     pub took: Duration,
 }
 
+/// How many of the newest generations are held against our clock: the one that is recorded into is among them, unless as
+/// many snapshots were taken beside it since it began.
+const RECENT: usize = 8;
+/// By how much a generation's name is later than the one before: names tell seconds.
+const NAME_STEP: SignedDuration = SignedDuration::from_secs(1);
+/// By how much its first moment is later than the last one before: manifests tell milliseconds.
+const MOMENT_STEP: SignedDuration = SignedDuration::from_millis(1);
+
 /// Takes one of the member that suits best. Each call begins a generation of its own.
 pub async fn take(
     store: &Store,
@@ -108,10 +117,11 @@ pub async fn take(
     let source = Box::pin(choose(members)).await?;
     let mut client = source.connect().await?.client;
     let Identity { cluster, version } = Identity::ask(&mut client).await?;
+    let not_before = after_all(store, lineage).await?;
     let stream = SnapshotStream::open(&mut client).await?;
     // The answer begins with its first message, for which etcd has begun to read its database by then (`Snapshot` in
     // server/etcdserver/api/v3rpc/maintenance.go): what was written after this moment is not in it.
-    let taken = Timestamp::now();
+    let taken = Timestamp::now().max(not_before);
     let generation = GenerationKey { lineage: lineage.clone(), cluster, name: GenerationName::new(taken) };
     let writer = DataWriter::new(store, &generation, &seal)?;
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
@@ -141,6 +151,31 @@ pub async fn take(
     // If this fails, whether it is there is not known, so the data stays; without a manifest it is garbage to be pruned.
     commit(store, &generation.full(), manifest).await?;
     Ok(Taken { generation, full, hash, event_hash, endpoint: source.endpoint.clone(), took: begun.elapsed() })
+}
+
+/// Now; or, if the newest generations speak of later moments, just after those. Of two generations the newer one is told by
+/// such moments and by the time in its name, and the clock of whoever took the last one may have been ahead of ours.
+async fn after_all(store: &Store, lineage: &Lineage) -> Result<Timestamp, StoreError> {
+    let now = Timestamp::now();
+    let mut latest = now;
+    for key in generations(store, lineage).await?.iter().rev().take(RECENT) {
+        let named = key.name.moment();
+        if named > now {
+            latest = latest.max(named.saturating_add(NAME_STEP).unwrap_or(named));
+        }
+        match Extent::read(store, key).await {
+            Ok(extent) if extent.last_moment >= now => {
+                latest = latest.max(extent.last_moment.saturating_add(MOMENT_STEP).unwrap_or(extent.last_moment));
+            }
+            Err(ChainError::Store(error)) => return Err(error),
+            // What is wrong with one is for others to tell; its name counts all the same.
+            Ok(_)
+            | Err(
+                ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
+            ) => {}
+        }
+    }
+    Ok(latest)
 }
 
 /// Copies the stream into the store. On any error nothing of it is left there.
@@ -216,5 +251,26 @@ async fn discard(store: &Store, generation: &GenerationKey, data: &Data) {
     let key = generation.data(&data.name);
     if let Err(error) = store.delete(&key).await {
         tracing::warn!("{key} stays behind and is garbage: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::tests::{at, stored};
+    use crate::store::tests::faulty::sound;
+
+    #[tokio::test]
+    async fn a_generation_is_later_than_one_of_a_clock_that_was_ahead() {
+        let (store, ahead) = (sound(), 40_000_000_000);
+        store.prepare().await.unwrap();
+        let before = Timestamp::now();
+        let past = stored(&store, 100, &[(20, 110)]).await.key;
+        let now = after_all(&store, &past.lineage).await.unwrap();
+        assert!(now >= before && now <= Timestamp::now(), "what is past moves nothing: {now}");
+        // Its clock was ahead for its full, and for one more second while it recorded.
+        stored(&store, ahead, &[(20, ahead + 1)]).await;
+        let next = after_all(&store, &past.lineage).await.unwrap();
+        assert!(next > at(ahead + 1) && next < at(ahead + 3), "{next}");
     }
 }
