@@ -17,6 +17,9 @@ const ANSWER: Duration = Duration::from_secs(3);
 /// How long a flush waits for answers. What comes later is in the next one.
 const WAIT: Duration = Duration::from_secs(5);
 
+/// Grants that go into one manifest: far below what may be in one. What is more waits for the next.
+const GRANTS: usize = 100_000;
+
 /// What is known of leases.
 pub(super) struct Leases {
     client: LeaseClient,
@@ -58,7 +61,7 @@ impl Leases {
             self.take(answer.ok());
             self.ask();
         }
-        std::mem::take(&mut self.learned).into_iter().map(|(id, ttl)| LeaseGrant { id, ttl }).collect()
+        some_of(&mut self.learned)
     }
 
     /// Another archive has recorded these.
@@ -95,5 +98,29 @@ impl Leases {
             }
             None => {}
         }
+    }
+}
+
+/// Takes as many as go into one manifest.
+fn some_of(learned: &mut BTreeMap<i64, i64>) -> Vec<LeaseGrant> {
+    let rest = learned.keys().nth(GRANTS).copied().map(|first| learned.split_off(&first)).unwrap_or_default();
+    std::mem::replace(learned, rest).into_iter().map(|(id, ttl)| LeaseGrant { id, ttl }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::MANIFEST_LIMIT;
+
+    #[test]
+    fn more_leases_than_a_manifest_holds_come_with_the_next() {
+        let largest = |nth: usize| i64::MAX - i64::try_from(nth).unwrap();
+        let mut learned: BTreeMap<_, _> = (0..=GRANTS).map(|nth| (largest(nth), i64::MAX)).collect();
+        let first = some_of(&mut learned);
+        let bytes = serde_json::to_vec(&first).unwrap().len() as u64;
+        assert!(bytes < MANIFEST_LIMIT / 2, "{bytes}");
+        assert_eq!(first.len(), GRANTS);
+        assert_eq!(some_of(&mut learned), [LeaseGrant { id: largest(0), ttl: i64::MAX }]);
+        assert_eq!(some_of(&mut learned), []);
     }
 }

@@ -10,7 +10,7 @@ mod verify;
 
 pub use copy::{Copied, CopyError, copy};
 pub use delete::{DeleteError, delete};
-pub use overview::{Overview, State, overview};
+pub use overview::{Overview, State, keys};
 pub use prune::{Keep, Plan, Pruned, Removal, plan, prune};
 pub use report::{Proved, Report};
 pub use verify::{Verified, VerifyError, verify};

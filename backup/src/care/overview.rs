@@ -24,24 +24,29 @@ pub enum State {
 }
 
 /// All generations of a lineage, or of all lineages, in the order of their names.
-pub async fn overview(store: &Store, lineage: Option<&Lineage>) -> Result<Vec<Overview>, StoreError> {
+pub async fn keys(store: &Store, lineage: Option<&Lineage>) -> Result<Vec<GenerationKey>, StoreError> {
     let lineages = match lineage {
         Some(lineage) => vec![lineage.clone()],
         None => store.folders(None).await?.iter().filter_map(|name| name.parse().ok()).collect(),
     };
     let mut found = Vec::new();
     for lineage in lineages {
-        for key in generations(store, &lineage).await? {
-            let state = match Chain::read(store, &key).await {
-                Ok(chain) => State::Whole(Box::new(chain)),
-                Err(ChainError::NoFull(_)) => State::WithoutFull,
-                Err(ChainError::Store(error)) => return Err(error),
-                Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })) => {
-                    State::Damaged(error.to_string())
-                }
-            };
-            found.push(Overview { key, state });
-        }
+        found.extend(generations(store, &lineage).await?);
     }
     Ok(found)
+}
+
+impl Overview {
+    /// Reads one. A day of flushes takes some megabytes of memory: whoever looks at many holds one at a time.
+    pub async fn read(store: &Store, key: GenerationKey) -> Result<Self, StoreError> {
+        let state = match Chain::read(store, &key).await {
+            Ok(chain) => State::Whole(Box::new(chain)),
+            Err(ChainError::NoFull(_)) => State::WithoutFull,
+            Err(ChainError::Store(error)) => return Err(error),
+            Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })) => {
+                State::Damaged(error.to_string())
+            }
+        };
+        Ok(Self { key, state })
+    }
 }

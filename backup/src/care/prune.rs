@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use jiff::Timestamp;
 
-use super::overview::{Overview, State, overview};
-use crate::format::{Cluster, GARBAGE_AGE, GenerationKey, Lineage};
+use super::overview::{Overview, State};
+use crate::format::{Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations, has_deltas};
 use crate::store::{Key, Listed, Store, StoreError};
 
 /// What is kept of each cluster. A generation goes only if no rule keeps it, and the newest one that is whole never goes.
@@ -54,54 +54,78 @@ pub struct Pruned {
     pub failed: Vec<String>,
 }
 
+/// What has to be known of a generation to tell whether it goes. Its manifests are not kept: those of weeks would take
+/// hundreds of megabytes.
+#[derive(Debug)]
+struct Looked {
+    key: GenerationKey,
+    /// From when to when it goes. One that can't be read whole has none: it is for a person to decide on.
+    span: Option<(Timestamp, Timestamp)>,
+    /// When the last of its objects came, by the store's clock.
+    newest: Option<Timestamp>,
+    /// Data that no manifest refers to.
+    unreferred: Vec<Listed>,
+}
+
 /// Finds what can go. It is as late as `now`, or as the newest object in the store if that is earlier.
 pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) -> Result<Plan, StoreError> {
-    // Data first and manifests second: data whose manifest comes between the two is not taken for garbage.
-    let listed: Vec<Listed> = store.list(Some(&Key::new(lineage.as_str()))).try_collect().await?;
-    let all = overview(store, Some(lineage)).await?;
+    let mut all = Vec::new();
+    for key in generations(store, lineage).await? {
+        all.push(look(store, key).await?);
+    }
     // By the store's clock it is at least as late as its newest object.
-    let store_now = listed.iter().map(|listed| listed.modified).max().unwrap_or(now);
+    let store_now = all.iter().filter_map(|looked| looked.newest).max().unwrap_or(now);
     // A clock of ours that is days ahead must not make all but the newest old.
     let gone = unneeded(&all, keep, now.min(store_now));
+    let kept = all.len() - gone.len();
     let mut removals: Vec<_> = gone.iter().cloned().map(Removal::Generation).collect();
-    let has_deltas = |generation: &GenerationKey| {
-        let folder = format!("{}/", generation.deltas());
-        listed.iter().any(|listed| listed.key.as_str().starts_with(&folder))
-    };
-    for overview in &all {
-        if gone.contains(&overview.key) {
-            continue;
-        }
-        let referred = match &overview.state {
-            State::Whole(chain) => {
-                let deltas = chain.links.iter().map(|link| overview.key.data(&link.delta.data.name));
-                deltas.chain([overview.key.data(&chain.full.data.name)]).collect()
-            }
-            // What its lost manifests referred to may still be wanted by somebody who mends it.
-            State::WithoutFull if has_deltas(&overview.key) => continue,
-            State::Damaged(_) => continue,
-            State::WithoutFull => BTreeSet::new(),
-        };
-        let folder = format!("{}/", overview.key.data_folder());
-        let data = listed.iter().filter(|listed| listed.key.as_str().starts_with(&folder));
-        for Listed { key, bytes, modified } in data {
-            let old = store_now.duration_since(*modified).unsigned_abs() >= GARBAGE_AGE;
-            if old && !referred.contains(key) {
-                removals.push(Removal::Garbage { key: key.clone(), bytes: *bytes });
-            }
+    let staying = all.into_iter().filter(|looked| !gone.contains(&looked.key));
+    for Listed { key, bytes, modified } in staying.flat_map(|looked| looked.unreferred) {
+        if store_now.duration_since(modified).unsigned_abs() >= GARBAGE_AGE {
+            removals.push(Removal::Garbage { key, bytes });
         }
     }
-    Ok(Plan { removals, kept: all.len() - gone.len() })
+    Ok(Plan { removals, kept })
+}
+
+/// Looks at one generation.
+async fn look(store: &Store, key: GenerationKey) -> Result<Looked, StoreError> {
+    // Data first and manifests second: data whose manifest comes between the two is not taken for garbage.
+    let folder = format!("{}/", key.data_folder());
+    let (mut newest, mut data) = (None, Vec::new());
+    let mut objects = store.list(Some(&key.folder()));
+    while let Some(listed) = objects.try_next().await? {
+        newest = newest.max(Some(listed.modified));
+        if listed.key.as_str().starts_with(&folder) {
+            data.push(listed);
+        }
+    }
+    drop(objects);
+    let Overview { key, state } = Overview::read(store, key).await?;
+    let span = match state {
+        State::Whole(chain) => {
+            let deltas = chain.links.iter().map(|link| key.data(&link.delta.data.name));
+            let referred: BTreeSet<Key> = deltas.chain([key.data(&chain.full.data.name)]).collect();
+            data.retain(|listed| !referred.contains(&listed.key));
+            Some((chain.full.taken, chain.last_moment()))
+        }
+        State::WithoutFull | State::Damaged(_) => {
+            // What its lost manifests referred to may still be wanted by somebody who mends it.
+            if matches!(state, State::Damaged(_)) || has_deltas(store, &key).await? {
+                data.clear();
+            }
+            None
+        }
+    };
+    Ok(Looked { key, span, newest, unreferred: data })
 }
 
 /// Generations that no rule keeps. The one that goes furthest never goes: an archive may record into it.
-fn unneeded(all: &[Overview], keep: Keep, now: Timestamp) -> BTreeSet<GenerationKey> {
+fn unneeded(all: &[Looked], keep: Keep, now: Timestamp) -> BTreeSet<GenerationKey> {
     let mut clusters: BTreeMap<&Cluster, Vec<(Timestamp, Timestamp, &GenerationKey)>> = BTreeMap::new();
-    for overview in all {
-        // One that can't be read whole is for a person to decide on.
-        let State::Whole(chain) = &overview.state else { continue };
-        let generation = (chain.full.taken, chain.last_moment(), &overview.key);
-        clusters.entry(&overview.key.cluster).or_default().push(generation);
+    for Looked { key, span, newest: _, unreferred: _ } in all {
+        let Some((begin, end)) = *span else { continue };
+        clusters.entry(&key.cluster).or_default().push((begin, end, key));
     }
     let mut gone = BTreeSet::new();
     for mut generations in clusters.into_values() {
@@ -208,7 +232,10 @@ mod tests {
         let snapshot = stored(&store, 300, &[]).await.key;
         let keep = |last| Keep { newest: 1, last: Duration::from_secs(last) };
         let gone = async |last, now| -> Vec<GenerationKey> {
-            let all = overview(&store, Some(&record.key.lineage)).await.unwrap();
+            let mut all = Vec::new();
+            for key in generations(&store, &record.key.lineage).await.unwrap() {
+                all.push(look(&store, key).await.unwrap());
+            }
             unneeded(&all, keep(last), at(now)).into_iter().collect()
         };
         // It goes furthest: an archive may record into it, however old it is.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use quorate_backup::care::{Copied, State, copy, overview};
+use quorate_backup::care::{Copied, Overview, State, copy, keys};
 use quorate_backup::format::{GenerationName, Lineage};
 use quorate_backup::keys::KeyFiles;
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
@@ -77,12 +77,13 @@ impl Copy {
             keys: KeyFiles::default(),
         })?;
         let mut lines = Vec::new();
-        for one in overview(&from, Some(&lineage)).await? {
-            if generation.as_ref().is_some_and(|name| *name != one.key.name) {
+        for key in keys(&from, Some(&lineage)).await? {
+            if generation.as_ref().is_some_and(|name| *name != key.name) {
                 continue;
             }
-            let State::Whole(chain) = one.state else {
-                tracing::warn!("{} is not whole, and is left out", one.key);
+            let Overview { key, state } = Overview::read(&from, key).await?;
+            let State::Whole(chain) = state else {
+                tracing::warn!("{key} is not whole, and is left out");
                 continue;
             };
             let bar = print::bytes_bar("copy");
@@ -93,7 +94,7 @@ impl Copy {
             .await;
             bar.finish_and_clear();
             let Copied { manifests, present, bytes } = copied?;
-            lines.push(Line { generation: one.key.to_string(), manifests, present, bytes });
+            lines.push(Line { generation: key.to_string(), manifests, present, bytes });
         }
         if lines.is_empty() {
             anyhow::bail!("there is no such backup of {lineage} in {}", from.address());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use jiff::Timestamp;
-use quorate_backup::care::{Overview, State, overview};
+use quorate_backup::care::{Overview, State, keys};
 use quorate_backup::format::{Chain, Full, GenerationName, Lineage, Link, opened_by};
 use quorate_backup::keys::{Fingerprint, Fingerprints, KeyFiles};
 use serde::Serialize;
@@ -131,7 +131,10 @@ impl List {
         super::run(async move {
             let store = store.open(KeyFiles::default())?;
             store.check().await?;
-            let lines: Vec<_> = overview(&store, lineage.as_ref()).await?.iter().map(Line::of).collect();
+            let mut lines = Vec::new();
+            for key in keys(&store, lineage.as_ref()).await? {
+                lines.push(Line::of(&Overview::read(&store, key).await?));
+            }
             print::show(output, &lines, || print::table(&HEADINGS, &lines.iter().map(Line::row).collect::<Vec<_>>()))
         })
     }
@@ -153,22 +156,23 @@ impl Inspect {
 
     async fn inspect(self) -> anyhow::Result<()> {
         let Self { store, identity, lineage, generation, output } = self;
-        let keys = KeyFiles::from(identity);
-        let store = store.open(keys.clone())?;
+        let identity = KeyFiles::from(identity);
+        let store = store.open(identity.clone())?;
         store.check().await?;
-        let all = overview(&store, Some(&lineage)).await?;
-        let found = all.into_iter().rev().find(|one| generation.as_ref().is_none_or(|name| one.key.name == *name));
-        let Some(Overview { key, state }) = found else {
+        let all = keys(&store, Some(&lineage)).await?;
+        let found = all.into_iter().rfind(|key| generation.as_ref().is_none_or(|name| key.name == *name));
+        let Some(key) = found else {
             anyhow::bail!("there is no such backup of {lineage} in {}", store.address());
         };
+        let Overview { key, state } = Overview::read(&store, key).await?;
         let chain = match state {
             State::Whole(chain) => chain,
             State::WithoutFull => anyhow::bail!("{key} has no full snapshot: it is being taken, or never was"),
             State::Damaged(fault) => anyhow::bail!(fault),
         };
         // Manifests are read without it: whoever gives one asks whether it fits.
-        if keys.identity.is_some() {
-            opened_by(&keys, &chain.full.data, &key.to_string())?;
+        if identity.identity.is_some() {
+            opened_by(&identity, &chain.full.data, &key.to_string())?;
         }
         let deltas = chain.links.iter().map(|link| &link.delta).collect();
         let parts = Parts { key: key.to_string(), full: &chain.full, deltas };
