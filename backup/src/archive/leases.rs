@@ -50,8 +50,11 @@ impl Leases {
         let deadline = Instant::now() + WAIT;
         match timeout_at(deadline, Box::pin(self.client.leases())).await {
             Ok(Ok(all)) => {
-                for lease in all.leases() {
-                    self.see(lease.id());
+                let now: BTreeSet<i64> = all.leases().iter().map(etcd_client::LeaseStatus::id).collect();
+                // One that has ended may be granted anew, for another time.
+                self.seen.retain(|id| now.contains(id));
+                for id in now {
+                    self.see(id);
                 }
             }
             Ok(Err(error)) => tracing::warn!("leases can't be listed: {error}"),
@@ -89,7 +92,7 @@ impl Leases {
 
     fn take(&mut self, answer: Option<(i64, Option<i64>)>) {
         match answer {
-            Some((id, Some(ttl))) if id > 0 && ttl > 0 => {
+            Some((id, Some(ttl))) if id != 0 && ttl > 0 => {
                 self.learned.insert(id, ttl);
             }
             // It has run out already, or etcd did not answer: then it is asked again at its next sight.

@@ -67,6 +67,8 @@ pub(super) struct Recording<'a> {
     post: Post,
     /// What is closed is stored with the next answer to a question for progress.
     due: bool,
+    /// A look by the clock came while something was being done, and could not tell whether a full snapshot is due.
+    look_owed: bool,
     flushed: Instant,
     /// When others were last asked for.
     looked: Instant,
@@ -99,6 +101,7 @@ impl<'a> Recording<'a> {
             work: None,
             post,
             due: false,
+            look_owed: false,
             flushed: now,
             looked: now,
             moved: now,
@@ -129,7 +132,14 @@ impl<'a> Recording<'a> {
                     self.take(news?).await?;
                     None
                 }
-                done = finished(&mut self.work), if self.work.is_some() => self.done(done?, course).await?,
+                done = finished(&mut self.work), if self.work.is_some() => match self.done(done?, course).await? {
+                    // Before the next flush: where there is always something to store, no tick would find it idle.
+                    None if std::mem::take(&mut self.look_owed) => {
+                        let leads = *leads.borrow();
+                        self.look(course, leads).await?
+                    }
+                    next => next,
+                },
                 _ = clock.tick() => {
                     // Not held while it looks: whoever tells must not wait.
                     let leads = *leads.borrow();
@@ -234,9 +244,10 @@ impl<'a> Recording<'a> {
         Ok(None)
     }
 
-    /// Why the generation has to end. While something is being done with it that is not known; the next tick asks again.
+    /// Why the generation has to end. While something is being done with it that is not known: it is asked when that ends.
     async fn full_is_due(&mut self) -> Result<Option<&'static str>, ArchiveError> {
         let settings = self.session.settings;
+        self.look_owed = self.chain.is_none();
         let Some(chain) = &self.chain else { return Ok(None) };
         let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };
         if auth_revision? != chain.full.auth_revision {

@@ -5,17 +5,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use quorate_backup::format::Chain;
-use quorate_backup::restore::{self, Damaged, Membership, Progress, Restored, Tool, Wanted};
+use quorate_backup::restore::{self, Bump, Damaged, Membership, Progress, Restored, Tool, Wanted};
 use serde::Serialize;
 
 use super::arguments::{IdentityArgument, StoreArguments};
 use super::choose::WantedArguments;
 use super::print::{self, Output};
-
-/// How far the revision is moved on if nothing else is said: more than a cluster hands out between its last backup and its
-/// end.
-pub const BUMP: u64 = 1_000_000_000;
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -54,10 +49,11 @@ struct Member {
     /// etcdutl of the etcd version that will run: a path, or a name on PATH
     #[arg(long, value_name = "PROGRAM", default_value = "etcdutl")]
     etcdutl: PathBuf,
-    /// How far the revision is moved on. It has to be above every revision that was ever handed out, so that clients
-    /// notice; 0 is for looking at a backup only
-    #[arg(long, value_name = "REVISIONS", default_value_t = BUMP)]
-    bump_revision: u64,
+    /// How far the revision is moved on. It has to be above every revision that was ever handed out, so that clients notice
+    /// what is gone. Not given: to the microseconds since 1970, and by 1,000,000,000 at least, which is above all that came
+    /// after the backup and that earlier restores have handed out. 0 is for looking at a backup only
+    #[arg(long, value_name = "REVISIONS")]
+    bump_revision: Option<u64>,
     /// The member's name
     #[arg(long, default_value = "default")]
     name: String,
@@ -97,8 +93,7 @@ impl Restore {
         let begun = std::time::Instant::now();
         let store = store.open(identity)?;
         let wanted = Wanted::from(wanted);
-        let chains: Vec<Chain> = restore::survey(&store, &wanted, Damaged::LeftOut).await?;
-        let choice = restore::pick(&chains, &wanted)?;
+        let choice = restore::find(&store, &wanted, Damaged::NewestFails).await?;
         let bar = print::bytes_bar("restore");
         let report = |progress| show(&bar, progress);
         let Place { data_dir, database } = target;
@@ -112,7 +107,7 @@ impl Restore {
                     initial_cluster_token: token,
                     initial_advertise_peer_urls: peer_urls,
                 } = member;
-                let tool = Tool { program: etcdutl, bump_revision };
+                let tool = Tool { program: etcdutl, bump: bump_revision.map_or(Bump::ToTheClock, Bump::By) };
                 let membership = Membership { name, initial_cluster, token, peer_urls };
                 restore::data_folder(&store, &choice, &folder, (&tool, &membership), &report).await
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use quorate_backup::keys::KeyFiles;
 use quorate_backup::launch::{Identity, PORT};
-use quorate_backup::restore::{Membership, Restored, Tool, Wanted};
+use quorate_backup::restore::{Bump, Membership, Restored, Tool, Wanted};
 use quorate_backup::seed::{self, Desk, Filled, Order};
 use quorate_backup::ticket::{EtcdVersion, MemberName, VolumeUid};
 
@@ -52,9 +52,11 @@ pub struct Seed {
     /// etcdutl: a path, or a name on PATH
     #[arg(long, value_name = "PROGRAM", default_value = "etcdutl")]
     etcdutl: PathBuf,
-    /// How far the revision is moved on: above every revision that was ever handed out, so that clients notice
-    #[arg(long, value_name = "REVISIONS", default_value_t = super::restore::BUMP)]
-    bump_revision: u64,
+    /// How far the revision is moved on. It has to be above every revision that was ever handed out, so that clients notice
+    /// what is gone. Not given: to the microseconds since 1970, and by 1,000,000,000 at least, which is above all that came
+    /// after the backup and that earlier restores have handed out. 0 is for looking at a backup only
+    #[arg(long, value_name = "REVISIONS")]
+    bump_revision: Option<u64>,
 }
 
 impl Seed {
@@ -87,7 +89,7 @@ impl Seed {
             ticket,
             quota,
             wanted: Wanted::from(wanted),
-            tool: Tool { program: etcdutl, bump_revision },
+            tool: Tool { program: etcdutl, bump: bump_revision.map_or(Bump::ToTheClock, Bump::By) },
             membership: Membership {
                 initial_cluster: format!("{member}={peer_url}"),
                 name: member,

@@ -56,11 +56,10 @@ impl Verify {
         let store = store.open(identity)?;
         let wanted = Wanted::from(wanted);
         let damaged = if strict { Damaged::NewestFails } else { Damaged::LeftOut };
-        let chains = restore::survey(&store, &wanted, damaged).await?;
-        let choice = restore::pick(&chains, &wanted)?;
+        let choice = restore::find(&store, &wanted, damaged).await?;
         let bar = print::bytes_bar("verify");
         let report = |progress| super::restore::show(&bar, progress);
-        let verified = verify(&store, choice.chain, choice.revision, &scratch, &report).await;
+        let verified = verify(&store, &choice.chain, choice.revision, &scratch, &report).await;
         bar.finish_and_clear();
         Ok(Proved::of(&choice.chain.key, &verified?))
     }

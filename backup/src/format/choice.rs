@@ -33,15 +33,49 @@ impl FromStr for Target {
     }
 }
 
+/// How far a generation goes: what it takes to choose it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Which.
+    pub key: GenerationKey,
+    /// When its full snapshot was taken.
+    pub taken: Timestamp,
+    /// The last moment for which a revision is known.
+    pub last_moment: Timestamp,
+    /// The revision of its full snapshot.
+    pub first: Revision,
+    /// The last revision in it.
+    pub head: Revision,
+}
+
+impl From<&Chain> for Span {
+    fn from(chain: &Chain) -> Self {
+        Self {
+            key: chain.key.clone(),
+            taken: chain.full.taken,
+            last_moment: chain.last_moment(),
+            first: chain.full.revision,
+            head: chain.head(),
+        }
+    }
+}
+
+/// The generation to restore from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen<'a> {
+    /// It.
+    pub key: &'a GenerationKey,
+    /// Others that also hold the revision, of an earlier or another history: to be named to whoever restores.
+    pub others: Vec<&'a GenerationKey>,
+}
+
 /// What will be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice<'a> {
+pub struct Choice {
     /// The generation.
-    pub chain: &'a Chain,
+    pub chain: Chain,
     /// The last revision that is restored.
     pub revision: Revision,
-    /// Others that also hold this revision, of an earlier or another history: to be named to whoever restores.
-    pub others: Vec<GenerationKey>,
 }
 
 /// Why nothing fits.
@@ -81,44 +115,58 @@ pub enum ChoiceError {
 }
 
 /// Chooses among the generations of one lineage.
-pub fn choose(chains: &[Chain], target: Target) -> Result<Choice<'_>, ChoiceError> {
+pub fn choose(spans: &[Span], target: Target) -> Result<Chosen<'_>, ChoiceError> {
     match target {
         Target::Latest => {
-            let chain =
-                chains.iter().max_by_key(|chain| (chain.last_moment(), chain.head())).ok_or(ChoiceError::Nothing)?;
-            Ok(Choice { chain, revision: chain.head(), others: Vec::new() })
+            let newest = spans.iter().max_by_key(|span| (span.last_moment, span.head)).ok_or(ChoiceError::Nothing)?;
+            Ok(Chosen { key: &newest.key, others: Vec::new() })
         }
-        Target::Revision(wanted) => at_revision(chains, wanted),
-        Target::Time(wanted) => at_time(chains, wanted),
+        Target::Revision(wanted) => with_revision(spans, wanted),
+        Target::Time(wanted) => with_time(spans, wanted),
     }
 }
 
-fn at_revision(chains: &[Chain], wanted: Revision) -> Result<Choice<'_>, ChoiceError> {
-    let mut holding: Vec<&Chain> =
-        chains.iter().filter(|chain| (chain.full.revision..=chain.head()).contains(&wanted)).collect();
-    holding.sort_by_key(|chain| chain.full.taken);
-    let Some(chain) = holding.pop() else {
-        let spans: Vec<_> = chains.iter().map(|chain| format!("{} to {}", chain.full.revision, chain.head())).collect();
-        return Err(if spans.is_empty() {
+fn with_revision(spans: &[Span], wanted: Revision) -> Result<Chosen<'_>, ChoiceError> {
+    let mut holding: Vec<&Span> = spans.iter().filter(|span| (span.first..=span.head).contains(&wanted)).collect();
+    holding.sort_by_key(|span| span.taken);
+    let Some(span) = holding.pop() else {
+        let held: Vec<_> = spans.iter().map(|span| format!("{} to {}", span.first, span.head)).collect();
+        return Err(if held.is_empty() {
             ChoiceError::Nothing
         } else {
-            ChoiceError::Revision { wanted, held: spans.join(", ") }
+            ChoiceError::Revision { wanted, held: held.join(", ") }
         });
     };
-    Ok(Choice { chain, revision: wanted, others: holding.into_iter().map(|chain| chain.key.clone()).collect() })
+    Ok(Chosen { key: &span.key, others: holding.into_iter().map(|span| &span.key).collect() })
 }
 
-fn at_time(chains: &[Chain], wanted: Timestamp) -> Result<Choice<'_>, ChoiceError> {
-    let oldest = chains.iter().map(|chain| chain.full.taken).min().ok_or(ChoiceError::Nothing)?;
-    let begun = || chains.iter().filter(|chain| chain.full.taken <= wanted);
-    let newest = begun().max_by_key(|chain| chain.full.taken).ok_or(ChoiceError::TooEarly { wanted, oldest })?;
+fn with_time(spans: &[Span], wanted: Timestamp) -> Result<Chosen<'_>, ChoiceError> {
+    let oldest = spans.iter().map(|span| span.taken).min().ok_or(ChoiceError::Nothing)?;
+    let begun = || spans.iter().filter(|span| span.taken <= wanted);
+    let newest = begun().max_by_key(|span| span.taken).ok_or(ChoiceError::TooEarly { wanted, oldest })?;
     // Its cluster's archive may have gone on in another one, beside which somebody took this one.
-    let of_its_cluster = begun().filter(|chain| chain.key.cluster == newest.key.cluster);
-    let chain = of_its_cluster.max_by_key(|chain| (chain.last_moment() >= wanted, chain.full.taken)).unwrap_or(newest);
+    let of_its_cluster = begun().filter(|span| span.key.cluster == newest.key.cluster);
+    let span = of_its_cluster.max_by_key(|span| (span.last_moment >= wanted, span.taken)).unwrap_or(newest);
+    Ok(Chosen { key: &span.key, others: Vec::new() })
+}
+
+impl Choice {
+    /// What is wanted, in the generation that was chosen for it.
+    pub fn of(chain: Chain, target: Target) -> Result<Self, ChoiceError> {
+        let revision = match target {
+            Target::Latest => chain.head(),
+            Target::Revision(wanted) => wanted,
+            Target::Time(wanted) => at_time(&chain, wanted)?,
+        };
+        Ok(Self { chain, revision })
+    }
+}
+
+fn at_time(chain: &Chain, wanted: Timestamp) -> Result<Revision, ChoiceError> {
     let reached = chain.samples().take_while(|sample| sample.at <= wanted).last();
     let revision = reached.map_or(chain.full.revision, |sample| sample.revision);
-    if chain.last_moment() < wanted {
-        return Err(ChoiceError::NotRecorded { wanted, end: chain.last_moment(), revision });
+    match chain.last_moment() {
+        end if end < wanted => Err(ChoiceError::NotRecorded { wanted, end, revision }),
+        _ => Ok(revision),
     }
-    Ok(Choice { chain, revision, others: Vec::new() })
 }

@@ -150,7 +150,7 @@ pub struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseGrant {
-    /// etcd's number for it. Only positive ones are valid.
+    /// etcd's number for it, as its user or etcd chose it: any but zero, which stands for none.
     pub id: i64,
     /// For how long it was granted, in seconds.
     pub ttl: i64,
@@ -247,7 +247,7 @@ impl Delta {
             return contradiction("its moments are not in order");
         }
         let leases: BTreeSet<_> = delta.leases.iter().map(|lease| lease.id).collect();
-        if leases.len() != delta.leases.len() || delta.leases.iter().any(|lease| lease.id <= 0 || lease.ttl <= 0) {
+        if leases.len() != delta.leases.len() || delta.leases.iter().any(|lease| lease.id == 0 || lease.ttl <= 0) {
             return contradiction("its leases are impossible");
         }
         Ok(delta)

@@ -240,18 +240,26 @@ async fn damaged_data_is_never_taken_for_whole() {
     assert!(error.contains(name.as_str()) && error.contains("not there"), "{error}");
 }
 
+/// What is restored if these are all there are.
+fn chosen(chains: &[Chain], target: Target) -> Result<(GenerationKey, u64), ChoiceError> {
+    let spans: Vec<_> = chains.iter().map(Span::from).collect();
+    let key = choose(&spans, target)?.key;
+    let chain = chains.iter().find(|chain| chain.key == *key).unwrap().clone();
+    Choice::of(chain, target).map(|choice| (key.clone(), choice.revision.get()))
+}
+
 #[tokio::test]
 async fn what_to_restore_is_chosen_among_histories() {
     let store = sound();
     let old = stored(&store, 100, &[(20, 110), (30, 120)]).await;
     let forked = stored(&store, 200, &[(25, 210)]).await;
     let chains = [old.clone(), forked.clone()];
-    let chosen = |target| choose(&chains, target).map(|choice| (choice.chain.key.clone(), choice.revision.get()));
+    let chosen = |target| chosen(&chains, target);
     assert_eq!(chosen(Target::Latest).unwrap(), (forked.key.clone(), 25));
     assert_eq!(chosen(Target::Revision(revision(28))).unwrap(), (old.key.clone(), 28));
     assert_eq!(chosen(Target::Revision(revision(22))).unwrap(), (forked.key.clone(), 22));
-    let choice = choose(&chains, Target::Revision(revision(22))).unwrap();
-    assert_eq!(choice.others, std::slice::from_ref(&old.key));
+    let spans: Vec<_> = chains.iter().map(Span::from).collect();
+    assert_eq!(choose(&spans, Target::Revision(revision(22))).unwrap().others, [&old.key]);
     assert!(chosen(Target::Revision(revision(31))).unwrap_err().to_string().contains("10 to 30, 10 to 25"));
 
     assert_eq!(chosen(Target::Time(at(119))).unwrap(), (old.key.clone(), 20));
@@ -269,9 +277,7 @@ async fn a_moment_is_found_where_the_record_went_on_beside_a_later_snapshot() {
     let store = sound();
     let record = stored(&store, 100, &[(20, 110), (90, 500)]).await;
     let snapshot = stored(&store, 300, &[]).await;
-    let chosen = |chains: &[Chain], second| {
-        choose(chains, Target::Time(at(second))).map(|choice| (choice.chain.key.clone(), choice.revision.get()))
-    };
+    let chosen = |chains: &[Chain], second| chosen(chains, Target::Time(at(second)));
     let both = [record.clone(), snapshot.clone()];
     assert_eq!(chosen(&both, 300).unwrap(), (snapshot.key.clone(), 10), "the later one holds it");
     assert_eq!(chosen(&both, 500).unwrap(), (record.key.clone(), 90));

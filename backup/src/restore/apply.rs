@@ -241,10 +241,12 @@ impl<'a> Applier<'a> {
         // Also those that no key names: a client that was granted one may still mean to use it.
         let mut leases = self.granted;
         leases.extend(self.named);
-        leases.retain(|id, _| *id > 0);
+        // Zero stands for none.
+        leases.remove(&0);
         let unknown = {
             let known = known_leases(self.appender.database())?;
-            leases.retain(|id, _| !known.contains(id));
+            // One that was granted anew after the full snapshot has the time for which it was granted last.
+            leases.retain(|id, ttl| known.get(id).is_none_or(|known| ttl.is_some_and(|ttl| ttl != *known)));
             leases.values().filter(|ttl| ttl.is_none()).count() as u64
         };
         for (id, ttl) in &leases {
@@ -268,15 +270,17 @@ impl<'a> Applier<'a> {
     }
 }
 
-/// The ids that the bucket of leases has entries for.
-fn known_leases<P: bolt::Pages>(database: &Database<P>) -> Result<std::collections::BTreeSet<i64>, RestoreError> {
+/// The leases that the full snapshot has, with the time in seconds for which each was granted.
+fn known_leases<P: bolt::Pages>(database: &Database<P>) -> Result<BTreeMap<i64, i64>, RestoreError> {
     let bucket = database.bucket(LEASE)?;
     let mut cursor = database.cursor(&bucket);
-    let mut known = std::collections::BTreeSet::new();
+    let mut known = BTreeMap::new();
     let mut more = cursor.first()?;
     while more {
-        if let (Some(id), _) = cursor.pair().map(|(key, value)| (key.first_chunk(), value))? {
-            known.insert(i64::from_be_bytes(*id));
+        let (key, value) = cursor.pair()?;
+        // What is no lease is not touched.
+        if let (Some(id), Ok(lease)) = (key.first_chunk(), Lease::decode(value)) {
+            known.insert(i64::from_be_bytes(*id), lease.ttl);
         }
         more = cursor.forward()?;
     }

@@ -23,10 +23,10 @@ use crate::keys::KeysError;
 use crate::store::{Key, Store, StoreError};
 
 pub use apply::UNKNOWN_TTL;
-pub use etcdutl::{Membership, Tool};
+pub use etcdutl::{Bump, LEAST_BUMP, Membership, Tool};
 use scratch::Scratch;
 pub(crate) use scratch::clear_remains;
-pub use survey::{Damaged, pick, survey};
+pub use survey::{Damaged, find};
 
 /// Why nothing was restored.
 #[derive(Debug, thiserror::Error)]
@@ -212,13 +212,13 @@ pub(crate) async fn database(
 /// Restores a database to `path`, which must not exist.
 pub async fn database_file(
     store: &Store,
-    choice: &Choice<'_>,
+    choice: &Choice,
     path: &Path,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
     let scratch = Scratch::beside(path)?;
     let made = scratch.path().join("db");
-    let restored = database(store, choice.chain, choice.revision, &made, report).await?;
+    let restored = database(store, &choice.chain, choice.revision, &made, report).await?;
     scratch.publish(&made)?;
     Ok(restored)
 }
@@ -226,16 +226,16 @@ pub async fn database_file(
 /// Restores a member's data folder. `folder` must not exist, or be empty.
 pub async fn data_folder(
     store: &Store,
-    choice: &Choice<'_>,
+    choice: &Choice,
     folder: &Path,
     (tool, membership): (&Tool, &Membership),
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
     let scratch = Scratch::beside(folder)?;
     let file = scratch.path().join("db");
-    let restored = database(store, choice.chain, choice.revision, &file, report).await?;
+    let restored = database(store, &choice.chain, choice.revision, &file, report).await?;
     let made = scratch.path().join("data");
-    etcdutl::restore(tool, membership, &file, &made).await?;
+    etcdutl::restore(tool, membership, (&file, restored.revision), &made).await?;
     scratch.publish(&made)?;
     Ok(restored)
 }

@@ -4,7 +4,8 @@ use futures::stream::{self, StreamExt};
 
 use super::{RestoreError, Wanted};
 use crate::format::{
-    Chain, ChainError, Choice, Extent, GenerationKey, Target, choose, generations, has_deltas, last_delta,
+    Chain, ChainError, Choice, ChoiceError, Chosen, Extent, GenerationKey, Span, Target, choose, generations,
+    has_deltas, last_delta,
 };
 use crate::store::{Store, StoreError};
 
@@ -25,19 +26,28 @@ pub enum Damaged {
     Fails,
 }
 
-/// The complete generations of a lineage among which there is to choose: for the newest state the one that holds it, else
-/// all.
-pub async fn survey(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Vec<Chain>, RestoreError> {
+/// Finds what is wanted. Of all that has to be looked at for it one generation is held at a time: what says where the events
+/// of a year are takes gigabytes.
+pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Choice, RestoreError> {
     store.check().await?;
     let mut keys = generations(store, &wanted.lineage).await?;
     keys.retain(|key| {
         wanted.cluster.as_ref().is_none_or(|cluster| *cluster == key.cluster)
             && wanted.generation.as_ref().is_none_or(|name| *name == key.name)
     });
-    match (wanted.target, &wanted.generation) {
-        (Target::Latest, None) => Ok(latest(store, keys, damaged).await?.into_iter().collect()),
-        (Target::Latest | Target::Revision(_) | Target::Time(_), _) => all(store, keys, wanted, damaged).await,
-    }
+    let chain = match (wanted.target, &wanted.generation) {
+        (Target::Latest, None) => latest(store, keys, damaged).await?.ok_or(ChoiceError::Nothing)?,
+        (Target::Latest | Target::Revision(_) | Target::Time(_), _) => {
+            let spans = spans(store, keys, wanted, damaged).await?;
+            let Chosen { key, others } = choose(&spans, wanted.target)?;
+            if !others.is_empty() {
+                let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
+                tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
+            }
+            Chain::read(store, key).await?
+        }
+    };
+    Ok(Choice::of(chain, wanted.target)?)
 }
 
 /// The generation that goes furthest, and that alone, so that the others take neither memory nor time. The one that began
@@ -95,17 +105,18 @@ fn pass_over(fault: RestoreError, damaged: Damaged) -> Result<(), RestoreError> 
     }
 }
 
-async fn all(
+/// How far each complete generation goes.
+async fn spans(
     store: &Store,
     keys: Vec<GenerationKey>,
     wanted: &Wanted,
     damaged: Damaged,
-) -> Result<Vec<Chain>, RestoreError> {
-    let (mut chains, mut newest_fault) = (Vec::new(), None);
+) -> Result<Vec<Span>, RestoreError> {
+    let (mut spans, mut newest_fault) = (Vec::new(), None);
     for key in keys {
         match Chain::read(store, &key).await {
             Ok(chain) => {
-                chains.push(chain);
+                spans.push(Span::from(&chain));
                 newest_fault = None;
             }
             Err(error) if wanted.generation.is_some() => return Err(error.into()),
@@ -121,7 +132,7 @@ async fn all(
     }
     match (newest_fault, damaged) {
         (Some(fault), Damaged::NewestFails | Damaged::Fails) => Err(fault),
-        (Some(_), Damaged::LeftOut) | (None, _) => Ok(chains),
+        (Some(_), Damaged::LeftOut) | (None, _) => Ok(spans),
     }
 }
 
@@ -137,16 +148,6 @@ async fn fault(store: &Store, key: &GenerationKey, error: ChainError) -> Result<
     }
 }
 
-/// Chooses what is wanted, and says which other histories it could have been.
-pub fn pick<'a>(chains: &'a [Chain], wanted: &Wanted) -> Result<Choice<'a>, RestoreError> {
-    let choice = choose(chains, wanted.target)?;
-    if !choice.others.is_empty() {
-        let others: Vec<_> = choice.others.iter().map(ToString::to_string).collect();
-        tracing::warn!("revision {} is also in {}; {} is newer", choice.revision, others.join(", "), choice.chain.key);
-    }
-    Ok(choice)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -159,11 +160,15 @@ mod tests {
 
     const MODES: [Damaged; 3] = [Damaged::LeftOut, Damaged::NewestFails, Damaged::Fails];
 
-    /// The generations that are found.
+    /// The generation that is found; where there is more than one to choose from, all of them.
     async fn found(store: &Store, target: Target, damaged: Damaged) -> Result<Vec<GenerationKey>, RestoreError> {
         let wanted = Wanted { lineage: generation(1).lineage, cluster: None, generation: None, target };
-        let chains = survey(store, &wanted, damaged).await?;
-        Ok(chains.into_iter().map(|chain| chain.key).collect())
+        let choice = find(store, &wanted, damaged).await?;
+        if target == Target::Latest {
+            return Ok(vec![choice.chain.key]);
+        }
+        let keys = generations(store, &wanted.lineage).await?;
+        Ok(spans(store, keys, &wanted, damaged).await?.into_iter().map(|span| span.key).collect())
     }
 
     async fn damage(store: &Store, key: &GenerationKey, delta: Option<u64>) {

@@ -10,7 +10,6 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::format::Chain;
 use crate::launch::Identity;
 use crate::launch::marker::{self, Marker, Restore};
 use crate::launch::ticket_file;
@@ -75,8 +74,7 @@ pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Syn
     let data = volume.join(DATA_FOLDER);
     let cleared = marker::discard(volume).and_then(|()| restore::clear_remains(&data));
     cleared.map_err(|source| SeedError::volume("delete half a restore from", volume, source))?;
-    let chains: Vec<Chain> = restore::survey(store, wanted, Damaged::Fails).await?;
-    let choice = restore::pick(&chains, wanted)?;
+    let choice = restore::find(store, wanted, Damaged::Fails).await?;
     is_readable(&choice.chain.full.etcd_version, version)?;
     room::check(&choice, volume, *quota)?;
     let restored = restore::data_folder(store, &choice, &data, (tool, membership), report).await?;

@@ -11,7 +11,7 @@ const COPIES: u64 = 2;
 const FOR_THE_LOG: u64 = 65 << 20;
 
 /// Demands that the volume has room, and that the quota is not passed.
-pub(super) fn check(choice: &Choice<'_>, volume: &Path, quota: Option<u64>) -> Result<(), SeedError> {
+pub(super) fn check(choice: &Choice, volume: &Path, quota: Option<u64>) -> Result<(), SeedError> {
     let database = projected(choice);
     is_within(database, quota)?;
     let space = rustix::fs::statvfs(volume).map_err(|fault| SeedError::volume("measure", volume, fault.into()))?;
@@ -29,7 +29,7 @@ pub(super) fn is_within(database: u64, quota: Option<u64>) -> Result<(), SeedErr
 }
 
 /// How large the database will be: the full snapshot's, with the events that are put to it.
-fn projected(choice: &Choice<'_>) -> u64 {
+fn projected(choice: &Choice) -> u64 {
     let links = choice.chain.links.iter().take_while(|link| link.delta.from <= choice.revision);
     let events: u64 = links.map(|link| link.delta.data.plain_bytes).sum();
     choice.chain.full.database_bytes.saturating_add(events)

@@ -2,6 +2,7 @@
 //! Kubernetes would start it again ever more slowly, and what was mended would wait for that.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -15,6 +16,9 @@ use crate::store::{Store, StoreError};
 
 /// The pause between two tries. What was mended, credentials for example, is in the container some time later anyway.
 const PAUSE: Duration = Duration::from_secs(2);
+/// The longest pause after tries that had begun to fetch: each of them may have read gigabytes, and each pause is twice the
+/// one before.
+const LONGEST_PAUSE: Duration = Duration::from_mins(2);
 /// A restore is only told of in whole tenths: a status that changed more often would be written all the time.
 const TENTHS: u64 = 10;
 
@@ -34,25 +38,38 @@ pub async fn until_restored(
     let looking = Refusal::new(Reason::Restoring, "looking for the backup");
     let board = Board::new(order.identity.volume.clone(), looking);
     let listener = tokio::spawn(http::serve(listen, http::Desk { board: board.clone(), inbox: Inbox::new(None) }));
+    let mut pause = PAUSE;
     loop {
-        match attempt(order, &open, &board).await {
+        let fetched = AtomicBool::new(false);
+        match attempt(order, &open, &board, &fetched).await {
             Ok(filled) => {
                 listener.abort();
                 return filled;
             }
             Err(error) => board.post(error.refusal()),
         }
-        sleep(PAUSE).await;
+        pause = next_pause(pause, fetched.into_inner());
+        sleep(pause).await;
     }
 }
 
+/// The pause after a try, by the one before it.
+fn next_pause(last: Duration, fetched: bool) -> Duration {
+    if fetched { (last * 2).min(LONGEST_PAUSE) } else { PAUSE }
+}
+
+/// Says in `fetched` whether it has begun to fetch.
 async fn attempt(
     order: &Order,
     open: &impl Fn() -> Result<Store, StoreError>,
     board: &Board,
+    fetched: &AtomicBool,
 ) -> Result<Filled, SeedError> {
     let store = open()?;
-    let report = |progress| board.post(Refusal::new(Reason::Restoring, told(progress)));
+    let report = |progress| {
+        fetched.store(true, Ordering::Relaxed);
+        board.post(Refusal::new(Reason::Restoring, told(progress)));
+    };
     fill(&store, order, &report).await
 }
 
@@ -65,4 +82,21 @@ fn told(progress: Progress) -> String {
 
 fn tenths(done: u64, total: u64) -> u64 {
     done.saturating_mul(TENTHS).checked_div(total).unwrap_or(TENTHS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_after_gigabytes_were_fetched_is_not_fetched_all_the_time() {
+        let mut pause = PAUSE;
+        let pauses = std::iter::repeat_with(|| {
+            pause = next_pause(pause, true);
+            pause.as_secs()
+        });
+        let pauses: Vec<_> = pauses.take(9).collect();
+        assert_eq!(pauses, [4, 8, 16, 32, 64, 120, 120, 120, 120]);
+        assert_eq!(next_pause(LONGEST_PAUSE, false), PAUSE, "what costs nothing is asked for again soon");
+    }
 }

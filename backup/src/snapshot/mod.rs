@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
-    ChainError, CommitError, Data, DataError, DataObject, DataWriter, EventHash, Extent, Full, GenerationKey,
-    GenerationName, Hash, Header, Lineage, Nonce, Record, RecordFault, Revision, Seal, commit, generations,
-    write_record,
+    COMMIT_WITHIN, ChainError, CommitError, Data, DataError, DataObject, DataWriter, EventHash, Extent, Full,
+    GenerationKey, GenerationName, Hash, Header, Lineage, Nonce, Record, RecordFault, Revision, Seal, commit,
+    generations, write_record,
 };
 use crate::keys::{Identities, KeysError};
 use crate::source::{Access, AccessError, Identity, NoMember, Piece, SnapshotError, SnapshotStream, choose};
@@ -60,6 +60,13 @@ pub enum TakeError {
     /// The manifest can't be written.
     #[error(transparent)]
     Commit(#[from] CommitError),
+    /// It took so long that its data may have been taken for garbage meanwhile.
+    #[error(
+        "failed to commit the snapshot: it took {} hours, and data without a manifest is garbage after a day. Look for what \
+         makes the store so slow, or what kept this from running",
+        .0.as_secs() / 3600
+    )]
+    TooLate(Duration),
     /// The thread that read it back ended unexpectedly.
     #[error("failed to read the snapshot back from the store: {0}")]
     Thread(#[from] tokio::task::JoinError),
@@ -127,6 +134,10 @@ pub async fn take(
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
     let object = DataObject::of_writer(store, &generation, &data, own);
     let said = match look_into(object, database_bytes, event_hash).await {
+        Ok(_) if begun.elapsed() >= COMMIT_WITHIN => {
+            discard(store, &generation, &data).await;
+            return Err(TakeError::TooLate(begun.elapsed()));
+        }
         Ok(said) => said,
         Err(error) => {
             discard(store, &generation, &data).await;

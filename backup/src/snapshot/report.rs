@@ -120,7 +120,9 @@ impl Reason {
             TakeError::Store(error) | TakeError::Data(DataError::Store(error)) => Self::of_store(error),
             TakeError::Keys(_) | TakeError::Data(DataError::Keys(_)) => Self::KeysUnfit,
             TakeError::Commit(CommitError::Store { source, .. }) => Self::of_store(source),
-            TakeError::Commit(CommitError::Lost(_) | CommitError::Inconsistent(_)) => Self::StoreFailed,
+            TakeError::Commit(CommitError::Lost(_) | CommitError::Inconsistent(_)) | TakeError::TooLate(_) => {
+                Self::StoreFailed
+            }
             TakeError::Snapshot(_)
             | TakeError::Data(
                 DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_) | DataError::Thread(_),

@@ -1,7 +1,7 @@
 //! Looking at a store, copying it, and removing what is old.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
@@ -10,21 +10,10 @@ use quorate_backup::format::{Chain, GenerationKey};
 
 use crate::agent::{Ended, run};
 use crate::database::tail;
-use crate::recorded::{Recorded, address};
+use crate::recorded::{Recorded, address, files};
 
 fn texts(json: &serde_json::Value) -> Vec<&str> {
     json.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
-}
-
-/// All files below a folder, by their paths in it.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found.sort();
-    found
 }
 
 #[tokio::test]

@@ -10,17 +10,7 @@ use quorate_backup::restore;
 use crate::agent::{Ended, run};
 use crate::database::{events_after, tail};
 use crate::pair::Pair;
-use crate::recorded::{FIRST, Recorded, address, revision};
-
-/// All files in a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found
-}
+use crate::recorded::{FIRST, Recorded, address, files, revision};
 
 fn with_identity(recorded: &Recorded, command: &str, pair: &Pair, more: &[&str]) -> Ended {
     recorded.run(command, &[&["--identity-file", pair.identity()], more].concat())
@@ -32,7 +22,7 @@ async fn every_revision_comes_back_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     for at in (FIRST..=12).chain([39, 40, 41, 60]) {
         let path = folder.path().join(at.to_string());
-        let choice = Choice { chain: &recorded.chain, revision: revision(at), others: Vec::new() };
+        let choice = Choice { chain: recorded.chain.clone(), revision: revision(at) };
         restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap();
         assert!(events_after(&path, 0) == recorded.entries_until(at), "revision {at}");
         assert_eq!(tail(&path).revision, at);

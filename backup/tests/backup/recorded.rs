@@ -26,8 +26,19 @@ use crate::pair::Pair;
 pub const FIRST: u64 = 7;
 /// A lease whose TTL was learned, and that.
 pub const KNOWN: (i64, i64) = (77, 600);
-/// A lease that nobody had learned of.
-pub const UNKNOWN: i64 = 78;
+/// A lease that nobody had learned of. Its user chose its id, as a hash perhaps: etcd takes any but zero.
+pub const UNKNOWN: i64 = -78;
+/// All files below a folder, in order.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
 /// A lease that was granted and that no key names.
 pub const IDLE: (i64, i64) = (79, 900);
 

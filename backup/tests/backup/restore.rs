@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use quorate_backup::bolt::mvcc::{ALARM, LEASE, Lease};
 use quorate_backup::bolt::{self, Appender};
-use quorate_backup::format::{Choice, Target, choose};
+use quorate_backup::format::{Choice, Target};
 use quorate_backup::restore;
 
 use crate::agent::{Ended, command};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn restored(recorded: &Recorded, at: u64, folder: &Path) -> PathBuf {
     let path = folder.join(format!("{at}.db"));
-    let choice = Choice { chain: &recorded.chain, revision: revision(at), others: Vec::new() };
+    let choice = Choice { chain: recorded.chain.clone(), revision: revision(at) };
     let restored = restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap();
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!((restored.revision.get(), restored.bytes), (at, metadata.len()));
@@ -54,36 +54,36 @@ async fn every_lease_that_a_key_names_is_there_and_no_alarm() {
         (FIRST, vec![]),
         (8, vec![KNOWN, IDLE]),
         (9, vec![KNOWN, IDLE]),
-        (11, vec![KNOWN, (UNKNOWN, restore::UNKNOWN_TTL), IDLE]),
+        (11, vec![(UNKNOWN, restore::UNKNOWN_TTL), KNOWN, IDLE]),
     ] {
         let database = restored(&recorded, at, folder.path()).await;
         assert_eq!(leases(&database).into_iter().collect::<Vec<_>>(), wanted, "revision {at}");
         fs::remove_file(&database).unwrap();
     }
 
-    // A snapshot with an alarm, and with a lease that a delta learned again with another TTL.
+    // A snapshot with an alarm, and with leases of which one was granted anew after it, for longer, and one is not known.
     let database = restored(&recorded, FIRST, folder.path()).await;
     let file = bolt::open(&database).unwrap();
     let mut appender = Appender::new(&file).unwrap();
     appender.change(ALARM, &[(vec![8, 3, 16, 1], Some(Vec::new()))].into()).unwrap();
-    let entry = Lease { id: KNOWN.0, ttl: 5, remaining_ttl: 0 }.encode_to_vec();
-    appender.change(LEASE, &[(KNOWN.0.to_be_bytes().to_vec(), Some(entry))].into()).unwrap();
+    let entry = |id: i64| (id.to_be_bytes().to_vec(), Some(Lease { id, ttl: 5, remaining_ttl: 3 }.encode_to_vec()));
+    appender.change(LEASE, &[entry(KNOWN.0), entry(UNKNOWN)].into()).unwrap();
     appender.commit().unwrap();
     assert_eq!(alarms(&database), 1);
     recorded.replace_full(&database).await;
     recorded.record(20).await;
     let database = restored(&recorded, 20, folder.path()).await;
     assert_eq!(alarms(&database), 0);
-    assert_eq!(leases(&database)[&KNOWN.0], 5);
+    let leases = leases(&database);
+    assert_eq!((leases[&KNOWN.0], leases[&UNKNOWN]), (KNOWN.1, 5));
 }
 
 #[tokio::test]
 async fn a_time_is_restored_as_far_as_it_was_recorded() {
     let recorded = Recorded::with_deltas(&[10, 40]).await;
-    let chains = [recorded.chain.clone()];
     for (seconds, wanted) in [(0, FIRST), (9, FIRST), (10, 8), (25, 9), (330, 40)] {
         let at = recorded.chain.full.taken + jiff::SignedDuration::from_secs(seconds);
-        assert_eq!(choose(&chains, Target::Time(at)).unwrap().revision.get(), wanted, "{seconds} s");
+        assert_eq!(Choice::of(recorded.chain.clone(), Target::Time(at)).unwrap().revision.get(), wanted, "{seconds} s");
     }
     let (before, after) = (recorded.chain.full.taken - jiff::SignedDuration::from_secs(1), recorded.moment(41));
     let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use crate::agent::{Ended, command, run};
 use crate::fake::{Mood, Pieces, Served};
 use crate::pair::Pair;
 use crate::ports::free_address;
+use crate::recorded::files;
 
 /// The size of a piece of the stream, as etcd sends it.
 const PIECE: usize = 32 << 10;
@@ -51,16 +52,6 @@ fn take_with(member: &Served, store: &Path, more: &[&str]) -> Ended {
     let store = format!("file://{}", store.display());
     let arguments = ["snapshot", "--endpoint", &member.url, "--store", &store, "--lineage", "blue", "-o", "json"];
     run(&[&arguments[..], more].concat())
-}
-
-/// All files in a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod flaws;
 mod google;
 mod place;
 mod s3;
+mod slow;
 mod volume;
 mod whole_way;
 
@@ -121,6 +122,11 @@ async fn google_does_what_a_store_has_to_and_says_what_is_wrong() {
     checks::all(&bucket).await;
     flaws::all(&bucket).await;
     bucket.clear().await;
+}
+
+#[tokio::test]
+async fn users_that_change_are_noticed_also_where_there_is_always_something_to_store() {
+    slow::users_change().await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, RANGE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
@@ -34,6 +35,11 @@ pub struct Double {
 
 impl Double {
     pub fn start() -> Self {
+        Self::slow(Duration::ZERO)
+    }
+
+    /// One that keeps each answer back for so long.
+    pub fn slow(pause: Duration) -> Self {
         let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
         let accounts = Arc::new(Accounts::new([(&writer, Right::ReadWrite), (&reader, Right::Read)]));
         let objects = Arc::<Mutex<Objects>>::default();
@@ -41,8 +47,13 @@ impl Double {
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let runtime = Runtime::new().unwrap();
-        runtime.spawn(serve(listener, accounts, Arc::clone(&objects)));
+        runtime.spawn(serve(listener, accounts, Arc::clone(&objects), pause));
         Self { url, writer, reader, objects, runtime: Some(runtime) }
+    }
+
+    /// How many objects have this in their names.
+    pub fn count(&self, part: &str) -> usize {
+        locked(&self.objects).count(part)
     }
 
     fn place(&self, bucket: &str, prefix: &str, account: &Account) -> Place {
@@ -77,7 +88,7 @@ impl Server for Double {
     }
 }
 
-async fn serve(listener: TcpListener, accounts: Arc<Accounts>, objects: Arc<Mutex<Objects>>) {
+async fn serve(listener: TcpListener, accounts: Arc<Accounts>, objects: Arc<Mutex<Objects>>, pause: Duration) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
@@ -89,6 +100,7 @@ async fn serve(listener: TcpListener, accounts: Arc<Accounts>, objects: Arc<Mute
                 let body = body.collect().await?.to_bytes();
                 let call = Call::new(&head.method, &head.uri, &head.headers, body);
                 let result = accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(&objects));
+                tokio::time::sleep(pause).await;
                 Ok::<_, hyper::Error>(result.unwrap_or_else(refusal))
             }
         });

@@ -97,6 +97,11 @@ impl Objects {
         self.by_name.get(name).ok_or(Fault::NoSuchKey)
     }
 
+    /// How many have this in their names.
+    pub fn count(&self, part: &str) -> usize {
+        self.by_name.keys().filter(|name| name.contains(part)).count()
+    }
+
     pub fn put(&mut self, name: &str, content: Bytes, condition: Condition) -> Result<&Object, Fault> {
         if condition == Condition::Missing && self.by_name.contains_key(name) {
             return Err(Fault::PreconditionFailed);
