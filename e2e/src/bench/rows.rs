@@ -17,7 +17,7 @@ use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
 use crate::rbac::ACCOUNT;
-use crate::scene::{Cluster, Scene, Wish, etcd_processes};
+use crate::scene::{Cluster, Membership, Scene, Wish, etcd_processes};
 
 /// How long a cluster rests before its size is changed. etcd refuses to change the members of one whose peers have not
 /// been connected for 5 s (`HealthInterval` in etcd's server); what is measured is a cluster at rest.
@@ -54,12 +54,11 @@ async fn both(scene: &Scene) -> Result<(Raw, Cluster)> {
 }
 
 /// The name of a member that does not lead, another one each run.
-async fn follower(db: &Cluster, run: u32) -> Result<String> {
-    let members = db.answers().await?;
-    let leader = members.leader()?.to_owned();
-    let followers: Vec<_> = members.members.into_keys().filter(|name| *name != leader).collect();
+fn follower(members: &Membership, run: u32) -> Result<String> {
+    let leader = members.leader()?;
+    let followers: Vec<&String> = members.members.keys().filter(|name| *name != leader).collect();
     let number = usize::try_from(run)? % followers.len().max(1);
-    followers.get(number).cloned().context("there is no follower")
+    followers.get(number).map(|name| (*name).clone()).context("there is no follower")
 }
 
 /// From nothing to three; with `restart` the leading operator loses its pod once the seed runs.
@@ -108,11 +107,11 @@ pub async fn gone(db: &Cluster) -> Result<()> {
 pub async fn pod_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
     let (raw, db) = both(scene).await?;
     let floor = async |run: u32| {
-        let names = raw.names();
-        raw.renew(&names[usize::try_from(run)? % names.len()..][..1]).await
+        let name = follower(&raw.membership().await?, run)?;
+        raw.renew(std::slice::from_ref(&name)).await
     };
     let value = async |run: u32| {
-        let name = follower(&db, run).await?;
+        let name = follower(&db.answers().await?, run)?;
         let old = uids(&pods(scene, &label(&db)).await?);
         let started = Instant::now();
         pod_faults::delete_by_force(&db, &[&name]).await?;
@@ -127,12 +126,12 @@ pub async fn pod_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
 pub async fn process_killed(scene: &Scene, runs: u32) -> Result<Measured> {
     let (raw, db) = both(scene).await?;
     let floor = async |run: u32| {
-        let name = raw.names()[usize::try_from(run)? % 3].clone();
+        let name = follower(&raw.membership().await?, run)?;
         raw.renew(std::slice::from_ref(&name)).await?;
         killed(scene, &name, &raw.label()).await
     };
     let value = async |run: u32| {
-        let name = follower(&db, run).await?;
+        let name = follower(&db.answers().await?, run)?;
         pod_faults::delete_by_force(&db, &[&name]).await?;
         db.settles(3).await?;
         let took = killed(scene, &name, &label(&db)).await?;
@@ -172,7 +171,7 @@ pub async fn volume_lost(scene: &Scene, runs: u32) -> Result<Measured> {
     };
     let value = async |run: u32| {
         tokio::time::sleep(REST).await;
-        let name = follower(&db, run).await?;
+        let name = follower(&db.answers().await?, run)?;
         let view = db.view().await?;
         let lost = view.pods.get(&name).and_then(|pod| pod.metadata.uid.clone());
         let started = Instant::now();

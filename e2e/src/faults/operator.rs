@@ -22,6 +22,8 @@ pub const NAMESPACE: &str = "quorate-system";
 pub const NAME: &str = "quorate";
 /// The environment variable that lets the operator end itself after so many writes.
 const CRASH_VARIABLE: &str = "QUORATE_CRASH_AFTER_WRITES";
+/// The exit code with which it does so, and with which nothing else ends.
+const CRASH_CODE: i32 = 86;
 
 /// The label by which a Deployment of the operator knows its pods.
 const LABEL: &str = "app.kubernetes.io/name";
@@ -236,29 +238,29 @@ impl Operator {
     }
 
     /// Waits until the crashing operator has ended itself once, or `done` says that it never will. Then it is told not
-    /// to do it again.
+    /// to do it again. An end that was not asked for is a fault of the operator.
     pub async fn crashes_once(&self, done: impl AsyncFn() -> Result<()>) -> Result<bool> {
-        let crashed = wait_for("the operator to crash, or to have done everything", PATIENCE * 5, async || {
-            if self.has_crashed().await? {
-                return Ok(true);
+        let code = wait_for("the operator to crash, or to have done everything", PATIENCE * 5, async || {
+            match self.exit_code().await? {
+                Some(code) => Ok(Some(code)),
+                None => done().await.map(|()| None),
             }
-            done().await.map(|()| false)
         })
         .await?;
+        if let Some(code) = code {
+            ensure!(code == CRASH_CODE, "the operator ended with code {code}, not as was asked for with {CRASH_CODE}");
+        }
         self.configure(None).await?;
-        Ok(crashed)
+        Ok(code.is_some())
     }
 
-    async fn has_crashed(&self) -> Result<bool> {
+    /// The exit code of a container of its pods that has ended, if one has.
+    async fn exit_code(&self) -> Result<Option<i32>> {
         let pods = self.replicas().await?;
-        let restarts =
-            pods.values().flat_map(|pod| pod.status.iter()).flat_map(|status| status.container_statuses.iter());
-        Ok(restarts.flatten().any(|container| {
-            let ended = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
-                state.as_ref().is_some_and(|state| state.terminated.is_some())
-            };
-            container.restart_count > 0 || ended(&container.state) || ended(&container.last_state)
-        }))
+        let statuses = pods.values().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref()).flatten();
+        let states = statuses.flat_map(|container| [&container.state, &container.last_state]);
+        let mut ended = states.filter_map(|state| state.as_ref()?.terminated.as_ref());
+        Ok(ended.next().map(|end| end.exit_code))
     }
 
     async fn scale(&self, replicas: i32) -> Result<()> {

@@ -1,7 +1,7 @@
 //! One EtcdCluster of a scene: what a user does with it and what can be seen of it. Everything goes through the
 //! Kubernetes API or etcd's own; nothing here knows the operator's code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use etcd_client::Client;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, Phase, TlsMode, names};
+use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, OnScaleDown, Phase, TlsMode, names};
 use serde_json::{Value, json};
 
 use super::members::{Door, Keys, Membership, dial, membership, serves, told};
@@ -337,6 +337,21 @@ impl Cluster {
             "the status' version is {:?}",
             status.version
         );
+        has_claims_of_members(view, &membership)?;
         Ok(membership)
     }
+}
+
+/// Demands that each member has a claim and nobody else does; with ephemeral storage that there is none. Only where the
+/// claims of removed members are to stay there may be more: a spare's goes before a cluster is settled.
+fn has_claims_of_members(view: &View, membership: &Membership) -> Result<()> {
+    let storage = &view.object.spec.storage;
+    let claims: BTreeSet<&String> = view.claims.keys().collect();
+    let due: BTreeSet<&String> = membership.members.keys().filter(|_| !storage.ephemeral).collect();
+    let fit = match storage.retention().on_scale_down {
+        OnScaleDown::Delete => claims == due,
+        OnScaleDown::Retain => claims.is_superset(&due),
+    };
+    ensure!(fit, "the claims are {claims:?}, not {due:?}");
+    Ok(())
 }

@@ -1,10 +1,11 @@
-//! Knocks at a member's port with whatever one has: to see who is let in and who is not, and what the member shows. One
-//! request on a connection of its own; what an answer means is the scene's business.
+//! Knocks at a member's port with whatever one has: to see who is let in, whom the member itself turns away, and what
+//! it shows. One request on a connection of its own; who should be let in is the scene's business.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
@@ -45,31 +46,83 @@ pub enum Shown {
     },
 }
 
-/// Who was let in.
+/// What a member did with who knocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The status.
-    pub status: u16,
-    /// The certificate that the member showed; empty in plain text.
-    pub certificate: Vec<u8>,
+pub enum Answer {
+    /// It answered.
+    LetIn {
+        /// The status.
+        status: u16,
+        /// The certificate that it showed; empty in plain text.
+        certificate: Vec<u8>,
+    },
+    /// It sent an alert of TLS, or closed the connection that it had taken; in what words.
+    Refused(String),
 }
 
-/// Asks the member called `host` at this port for its version; fails if one is not let in.
+impl Answer {
+    /// Demands that one was let in, and returns the certificate that the member showed.
+    pub fn let_in(self) -> Result<Vec<u8>> {
+        match self {
+            Self::LetIn { certificate, status: _ } => Ok(certificate),
+            Self::Refused(how) => bail!("refused: {how}"),
+        }
+    }
+
+    /// Demands that one was turned away, and returns how.
+    pub fn refused(self) -> Result<String> {
+        match self {
+            Self::LetIn { status, certificate: _ } => bail!("let in, with status {status}"),
+            Self::Refused(how) => Ok(how),
+        }
+    }
+}
+
+/// Asks the member called `host` at this port for its version. Fails if nobody listens, nobody answers in time, or the
+/// member is not trusted: that refuses nobody.
 pub async fn knock(address: &str, port: u16, host: &str, shown: &Shown) -> Result<Answer> {
     let asked = async {
-        let tcp = TcpStream::connect((address, port)).await?;
-        let (trusted, identity) = match shown {
-            Shown::Plaintext => return Ok(Answer { status: ask(tcp, host).await?, certificate: Vec::new() }),
-            Shown::Nothing { trusted } => (trusted, None),
-            Shown::Certificate { trusted, certificate, key } => (trusted, Some((certificate, key))),
-        };
-        let config = config(trusted, identity)?;
-        let tls = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, tcp).await?;
-        let theirs = tls.get_ref().1.peer_certificates().and_then(<[_]>::first).context("it showed no certificate")?;
-        let certificate = theirs.to_vec();
-        Ok(Answer { status: ask(tls, host).await?, certificate })
+        let tcp = TcpStream::connect((address, port)).await.context("nobody listens")?;
+        match show(tcp, host, shown).await {
+            Err(error) if error.chain().any(is_refusal) => Ok(Answer::Refused(format!("{error:#}"))),
+            answer => answer,
+        }
     };
     tokio::time::timeout(DEADLINE, asked).await.context("no answer in time")?
+}
+
+async fn show(tcp: TcpStream, host: &str, shown: &Shown) -> Result<Answer> {
+    let (trusted, identity) = match shown {
+        Shown::Plaintext => return Ok(Answer::LetIn { status: ask(tcp, host).await?, certificate: Vec::new() }),
+        Shown::Nothing { trusted } => (trusted, None),
+        Shown::Certificate { trusted, certificate, key } => (trusted, Some((certificate, key))),
+    };
+    let config = config(trusted, identity)?;
+    let tls = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, tcp).await?;
+    let theirs = tls.get_ref().1.peer_certificates().and_then(<[_]>::first).context("it showed no certificate")?;
+    let certificate = theirs.to_vec();
+    Ok(Answer::LetIn { status: ask(tls, host).await?, certificate })
+}
+
+/// Whether this is how the other end turns somebody away. etcd closes without a word on plain text, and after the
+/// handshake with one whose address it does not take; and what is sent meanwhile can make the close a reset, by which
+/// an alert is lost.
+fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        return error.is_incomplete_message() || error.is_canceled() || error.is_closed();
+    }
+    let Some(error) = error.downcast_ref::<io::Error>() else { return false };
+    let said = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match said {
+        Some(said) => matches!(said, rustls::Error::AlertReceived(_)),
+        None => matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+        ),
+    }
 }
 
 fn config(trusted: &str, identity: Option<(&String, &String)>) -> Result<ClientConfig> {

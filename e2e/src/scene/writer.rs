@@ -27,9 +27,10 @@ const ADDRESSES_INTERVAL: Duration = Duration::from_millis(500);
 /// How many keys are read back at a time.
 const PAGE: i64 = 2000;
 
-/// The longest that writes may fail in a scene: one leader change and one member that doesn't answer, on a busy
-/// machine. The benchmark measures how long it really takes.
-pub const LONGEST_GAP: Duration = Duration::from_secs(10);
+/// The longest that writes may fail in a scene. A leader change takes one to two seconds; a put that was under way then
+/// and one to the member that doesn't answer end by their deadlines, of a second at most. The rest is for two cores on
+/// which three nodes and several scenes run at a time. The benchmark measures how long it really takes.
+pub const LONGEST_GAP: Duration = Duration::from_secs(5);
 
 /// A client that writes until it is stopped.
 #[derive(Debug)]
@@ -185,11 +186,11 @@ impl Written {
         Ok(())
     }
 
-    /// Demands that writes never failed for longer than a leader change takes.
+    /// Demands that writes never failed for longer than a leader change takes on a busy machine.
     pub fn was_never_long_without(&self) -> Result<()> {
         ensure!(
             self.longest_gap <= LONGEST_GAP,
-            "no write was acknowledged for {:.1} s; a leader change takes no longer than {} s",
+            "no write was acknowledged for {:.1} s; with a leader change it may be {} s",
             self.longest_gap.as_secs_f64(),
             LONGEST_GAP.as_secs()
         );

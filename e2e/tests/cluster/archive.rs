@@ -1,12 +1,10 @@
-//! The continuous backup as a user meets it: what was written is in the store soon after, whoever leads and whatever fails,
-//! and any revision of it restores.
+//! The continuous backup as a user meets it: what was written is in the store soon after, whoever leads and whatever
+//! fails. It writes little: the load is next door.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, LogParams};
 use quorate_crds::{BackupState, ConditionType, names};
@@ -25,10 +23,6 @@ const SOON: Duration = Duration::from_secs(20);
 const HAND_OVER: Duration = Duration::from_secs(30);
 /// How long the condition may take to turn: the limit of three flushes and 20 s, and a look each half minute.
 pub const TURN: Duration = Duration::from_mins(3);
-/// How long a cluster under load is left alone between two kills.
-const BETWEEN_KILLS: Duration = Duration::from_secs(10);
-/// The size of the writes under load.
-const LOAD_VALUE: usize = 100;
 
 /// A cluster with a continuous backup to this store.
 pub fn wish(gateway: &Gateway) -> Wish {
@@ -97,8 +91,17 @@ pub async fn leader(db: &Cluster) -> Result<String> {
     wait_for("a leader", PATIENCE, async || Ok(db.membership().await?.leader()?.to_owned())).await
 }
 
+/// The process of the sidecar beside this member.
+pub async fn sidecar(db: &Cluster, member: &str) -> Result<i32> {
+    let pod = db.pods().get(member).await?;
+    let uid = pod.metadata.uid.context("a pod without a UID")?;
+    let sidecars = processes::in_pod(&uid, "quorate-agent");
+    let [sidecar] = sidecars.as_slice() else { bail!("{sidecars:?} in {member}") };
+    Ok(*sidecar)
+}
+
 /// A pod that has the agent, and what it takes to reach the store.
-fn agent_pod(name: &str, gateway: &Gateway, more: &Value) -> Value {
+pub fn agent_pod(name: &str, gateway: &Gateway, more: &Value) -> Value {
     let store = gateway.store("s3");
     let options: Vec<_> = store["options"]
         .as_object()
@@ -141,7 +144,7 @@ fn agent_pod(name: &str, gateway: &Gateway, more: &Value) -> Value {
 }
 
 /// Runs a pod to its end, and returns what each of its containers printed.
-async fn run(scene: &Scene, pod: &Value) -> Result<BTreeMap<String, String>> {
+pub async fn run(scene: &Scene, pod: &Value) -> Result<BTreeMap<String, String>> {
     scene.apply(pod).await?.well()?;
     let pods = scene.api::<Pod>();
     let name = pod["metadata"]["name"].as_str().context("a pod without a name")?;
@@ -245,11 +248,7 @@ async fn what_is_wrong_with_the_backup_does_not_touch_etcd() -> Result<()> {
         let members = db.identities().await?;
         for _ in 0..2 {
             let leader = leader(&db).await?;
-            let pod = db.pods().get(&leader).await?;
-            let uid = pod.metadata.uid.context("a pod without a UID")?;
-            let sidecars = processes::in_pod(&uid, "quorate-agent");
-            let [sidecar] = sidecars.as_slice() else { bail!("{sidecars:?} in {leader}") };
-            processes::signal(*sidecar, Signal::KILL)?;
+            processes::signal(sidecar(&db, &leader).await?, Signal::KILL)?;
             writer.writes(20).await?;
             records(&db, &leader, revision(&db).await?, PATIENCE).await?;
         }
@@ -293,123 +292,6 @@ async fn what_is_wrong_with_the_backup_does_not_touch_etcd() -> Result<()> {
         let last = revision(&db).await?;
         records(&db, &leader(&db).await?, last, PATIENCE).await?;
         is_one_whole_generation(scene, &gateway, &state, last).await
-    })
-    .await
-}
-
-/// A revision, and etcd's own hash of the whole history up to it.
-#[derive(Debug)]
-struct Moment {
-    revision: i64,
-    hash: u32,
-}
-
-/// Writes as fast as several clients can, for as long as told; returns how many were acknowledged.
-async fn load(db: &Cluster, clients: u32, time: Duration) -> u64 {
-    let write = async |client: u32| {
-        let (begun, mut number) = (Instant::now(), 0_u64);
-        while begun.elapsed() < time {
-            let puts = db.ask(async |etcd| {
-                for _ in 0..50 {
-                    etcd.put(format!("load/{client}/{}", number % 500), vec![b'x'; LOAD_VALUE], None).await?;
-                    number += 1;
-                }
-                Ok(())
-            });
-            if let Err(error) = puts.await {
-                // The member is gone for now; another one is asked.
-                eprintln!("client {client}: {error:#}");
-            }
-        }
-        number
-    };
-    join_all((0..clients).map(write)).await.into_iter().sum()
-}
-
-/// Kills the leader as soon as all members are well, again and again.
-async fn kill_leaders(db: &Cluster, ended: &AtomicBool) -> Result<u32> {
-    let mut kills = 0;
-    while !ended.load(Ordering::Relaxed) {
-        tokio::time::sleep(BETWEEN_KILLS).await;
-        let view = db.view().await?;
-        if view.status().ready_replicas == 3 {
-            processes::kill_member(db.scene(), &leader(db).await?).await?;
-            kills += 1;
-        }
-    }
-    Ok(kills)
-}
-
-/// etcd's own hash of the live history at some revisions of the last minutes.
-async fn moments(db: &Cluster, from: i64, to: i64) -> Result<Vec<Moment>> {
-    let mut moments = Vec::new();
-    for _ in 0..20 {
-        let revision = fastrand::i64(from..=to);
-        let hash = wait_for("a hash of the history", PATIENCE, async || {
-            db.ask(async |client| Ok(client.hash_kv(revision).await?.hash())).await
-        })
-        .await?;
-        moments.push(Moment { revision, hash });
-    }
-    Ok(moments)
-}
-
-#[tokio::test]
-#[ignore = "make e2e"]
-async fn any_revision_of_a_minute_under_load_restores() -> Result<()> {
-    play("archive_load", Stage::Alone, async |scene| {
-        let gateway = Gateway::start().await?;
-        let db = begin(scene, &gateway).await?;
-        let from = revision(&db).await?;
-        let ended = AtomicBool::new(false);
-        let loading = async {
-            let written = load(&db, 16, Duration::from_mins(1)).await;
-            ended.store(true, Ordering::Relaxed);
-            written
-        };
-        let (written, kills) = tokio::join!(loading, kill_leaders(&db, &ended));
-        let kills = kills?;
-        ensure!(kills > 1, "the leader was killed {kills} times");
-        db.settles(3).await?;
-        let last = revision(&db).await?;
-        eprintln!("{written} writes were acknowledged during {kills} kills, revisions {from} to {last}");
-        records(&db, &leader(&db).await?, last, PATIENCE).await?;
-        let moments = moments(&db, from, last).await?;
-        let state = is_healthy(&db, true).await?;
-        let restores: Vec<_> = moments
-            .iter()
-            .enumerate()
-            .map(|(number, Moment { revision, hash: _ })| {
-                json!({
-                    "name": format!("restore-{number}"),
-                    "image": "quorate.dev/agent:dev",
-                    "command": [
-                        "/quorate-agent", "restore", format!("--lineage={}", state.lineage), format!("--to={revision}"),
-                        format!("--database=/scratch/{number}"),
-                    ],
-                })
-            })
-            .collect();
-        let hashes: Vec<_> = moments
-            .iter()
-            .enumerate()
-            .map(|(number, Moment { revision, hash: _ })| {
-                json!({
-                    "name": format!("hash-{number}"),
-                    "image": "quay.io/coreos/etcd:v3.6.16",
-                    "command": ["etcdutl", "hashkv", format!("/scratch/{number}"), format!("--rev={revision}"), "-w=json"],
-                })
-            })
-            .collect();
-        let pod = agent_pod("restores", &gateway, &json!({ "initContainers": restores, "containers": hashes }));
-        let logs = run(scene, &pod).await?;
-        for (number, Moment { revision, hash }) in moments.iter().enumerate() {
-            let log = &logs[&format!("hash-{number}")];
-            let found: Value = serde_json::from_str(log.lines().last().unwrap_or_default())
-                .with_context(|| format!("{log}: {}", logs[&format!("restore-{number}")]))?;
-            ensure!(found["hash"].as_u64() == Some(u64::from(*hash)), "revision {revision}: {found}, etcd says {hash}");
-        }
-        Ok(())
     })
     .await
 }

@@ -9,7 +9,7 @@ use quorate_crds::MemberRole;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, processes};
 use quorate_e2e::scene::{
-    Cluster, PATIENCE, Scene, Stage, Wish, etcd_processes, play, play_side_by_side, stays, thorough, wait_for,
+    Cluster, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, play_side_by_side, stays, thorough, wait_for,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -163,6 +163,7 @@ async fn a_learner_whose_node_stands_still_while_it_joins_does_not_stop_the_clus
         let db = scene.create(&wish).await?;
         db.settles(1).await?;
         let leads = Operator::new(scene.client()).leader().await?.spec.and_then(|spec| spec.node_name);
+        let writer = Writer::start(&db, "w").await?;
         db.scale(3).await?;
         // The first learner that is beside neither the seed nor the operator that leads, as soon as it has a node.
         let node = wait_for("a newcomer on a node of its own", PATIENCE, async || {
@@ -173,15 +174,24 @@ async fn a_learner_whose_node_stands_still_while_it_joins_does_not_stop_the_clus
             free.map(str::to_owned).context("none yet")
         })
         .await?;
-        let frozen = nodes::frozen_during(scene, &node, async || {
-            stays("the cluster's service", std::time::Duration::from_secs(10), async || db.put("hello", "world").await)
-                .await
-        });
+        let frozen = nodes::frozen_during(scene, &node, async || serves(&writer, Duration::from_secs(10)).await);
         frozen.await?;
         db.settles(3).await?;
-        db.reads("hello", "world").await
+        was_served(&db, writer).await
     })
     .await
+}
+
+/// Writes go on for as long as `span`; how long none was acknowledged is judged in the end.
+async fn serves(writer: &Writer, span: Duration) -> Result<()> {
+    stays("the cluster's service", span, async || writer.writes(1).await).await
+}
+
+/// Demands that the writer was served all the while, and that nothing of what was acknowledged is lost.
+async fn was_served(db: &Cluster, writer: Writer) -> Result<()> {
+    let written = writer.stop().await?;
+    written.check(db).await?;
+    written.was_never_long_without()
 }
 
 #[tokio::test]
@@ -190,14 +200,14 @@ async fn a_learner_paused_while_it_joins_does_not_stop_the_cluster() -> Result<(
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
         let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();
+        let writer = Writer::start(&db, "w").await?;
         let birth = processes::at_birth(scene, &known, processes::FIRST_MOMENTS, Signal::STOP);
         let (scaled, frozen) = tokio::join!(db.scale(3), birth);
         scaled?;
         let frozen = frozen?;
         let outcome = async {
             // It serves all the while: a paused learner has no vote.
-            stays("the cluster's service", std::time::Duration::from_secs(3), async || db.put("hello", "world").await)
-                .await?;
+            serves(&writer, Duration::from_secs(3)).await?;
             if thorough() {
                 // Never thawed before the cluster is whole without it: given up and replaced under a new name.
                 let membership = db.settles(3).await?;
@@ -209,7 +219,7 @@ async fn a_learner_paused_while_it_joins_does_not_stop_the_cluster() -> Result<(
         processes::thaw(&frozen);
         outcome?;
         db.settles(3).await?;
-        db.reads("hello", "world").await
+        was_served(&db, writer).await
     })
     .await
 }

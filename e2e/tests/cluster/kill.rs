@@ -32,11 +32,11 @@ async fn comes_back(
     .await
 }
 
-/// What is left of every membership call, also of one that another one made undone: the event that tells of it, with its
-/// count, and the serial that a newcomer would get.
+/// What is left of every membership call, also of one that another one made undone: the event that tells of it, with
+/// how often it was told if that was more than once, and the serial that a newcomer would get.
 async fn membership_calls(db: &Cluster) -> Result<(Vec<String>, u32)> {
     const CALLS: [Reason; 3] = [Reason::MemberAdded, Reason::MemberPromoted, Reason::MemberRemoved];
-    let columns = ["get", "events", "-o", "custom-columns=R:.reason,N:.count,M:.message", "--no-headers"];
+    let columns = ["get", "events", "-o", "custom-columns=R:.reason,N:.series.count,M:.message", "--no-headers"];
     let events = db.scene().kubectl(&columns).await?.well()?;
     let tells = |line: &&str| CALLS.iter().any(|call| line.starts_with(call.as_str()));
     let mut calls: Vec<_> = events.lines().filter(tells).map(str::to_owned).collect();

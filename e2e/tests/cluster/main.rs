@@ -7,6 +7,7 @@
 )]
 
 mod archive;
+mod archive_load;
 mod backup;
 mod birth;
 mod chaos;

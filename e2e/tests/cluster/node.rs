@@ -1,17 +1,22 @@
 //! Nodes cut off, stopped, gone for good and drained: no identity ever runs twice (every scene watches that), and quorum
 //! is never given away.
 
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use quorate_e2e::faults::nodes;
 use quorate_e2e::faults::operator::Operator;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, etcd_processes, play, stays, wait_for};
+use quorate_e2e::scene::{
+    Cluster, EtcdProcess, PATIENCE, Scene, Stage, View, Wish, Writer, etcd_processes, play, stays, wait_for,
+};
 
-/// How soon a member is as before once its node is heard of again.
-const SECONDS: Duration = Duration::from_mins(1);
+/// How soon a member is as before once its node is Ready again.
+const SECONDS: Duration = Duration::from_secs(15);
+/// How often the process table is looked at: the fastest restart of an etcd takes several times as long.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A node that runs exactly one member, and that member: not the operator that leads, if there is such a one.
 async fn victim(scene: &Scene, db: &Cluster) -> Result<(String, String)> {
@@ -123,6 +128,55 @@ async fn a_node_stopped_and_started_keeps_its_member() -> Result<()> {
     .await
 }
 
+/// The members whose etcd can take part in raft now.
+fn live_members(scene: &Scene) -> BTreeSet<String> {
+    let live = etcd_processes(scene.namespace()).into_iter().filter(EtcdProcess::has_database);
+    live.map(|process| process.member().to_owned()).collect()
+}
+
+/// Runs `body` and demands that at every look a majority of the voters lives. What was seen between two member lists is
+/// judged if both have the same voters: one that is being removed ends, and is no voter any more.
+async fn a_majority_lives_during(db: &Cluster, body: impl Future<Output = Result<()>>) -> Result<()> {
+    let (finished, looks) = (Cell::new(false), RefCell::new(Vec::new()));
+    let acts = async {
+        let acted = body.await;
+        finished.set(true);
+        acted
+    };
+    let looking = async {
+        while !finished.get() {
+            looks.borrow_mut().push(live_members(db.scene()));
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    };
+    let judging = async {
+        let (mut before, mut due, mut judged) = (BTreeSet::new(), Vec::new(), 0);
+        while !finished.get() {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            due.append(&mut looks.take());
+            // Without an answer what is seen meanwhile is judged at the next one.
+            let Ok(membership) = db.membership().await else { continue };
+            let voters: BTreeSet<String> = membership.voters().into_iter().map(str::to_owned).collect();
+            let seen = std::mem::take(&mut due);
+            if voters == before {
+                judged += seen.len();
+                for live in &seen {
+                    let count = live.intersection(&voters).count();
+                    ensure!(count * 2 > voters.len(), "only {live:?} lived, and the voters are {voters:?}");
+                }
+            }
+            before = voters;
+        }
+        Ok(judged)
+    };
+    let (acted, (), judged) = tokio::join!(acts, looking, judging);
+    let judged = judged?;
+    acted?;
+    ensure!(judged > 0, "the voters were never the same for two looks");
+    eprintln!("at {judged} looks a majority of the voters lived");
+    Ok(())
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<()> {
@@ -146,7 +200,7 @@ async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<(
             ensure!(said.out.contains("evicting pod") || said.err.contains("evicting pod"), "nothing was evicted");
             writer.writes(50).await
         });
-        drained.await?;
+        a_majority_lives_during(&db, drained).await?;
         db.settles(3).await?;
         let written = writer.stop().await?;
         eprintln!("node_drain: longest gap {:.2} s", written.longest_gap.as_secs_f64());

@@ -26,6 +26,22 @@ fn shown(keys: &Keys) -> Shown {
     Shown::Certificate { trusted, certificate, key }
 }
 
+/// Demands that each of these is turned away by the member itself.
+async fn are_refused(address: &str, port: u16, host: &str, strangers: &[(&str, Shown)]) -> Result<()> {
+    for (what, shown) in strangers {
+        let at = || format!("{what}, at port {port}");
+        let how = knock(address, port, host, shown).await.with_context(at)?.refused().with_context(at)?;
+        eprintln!("{} is refused: {how}", at());
+    }
+    Ok(())
+}
+
+/// Demands that who shows this is let in.
+async fn is_let_in(address: &str, port: u16, host: &str, what: &str, keys: &Keys) -> Result<()> {
+    let at = || format!("{what}, at port {port}");
+    knock(address, port, host, &shown(keys)).await.with_context(at)?.let_in().with_context(at).map(drop)
+}
+
 /// What a cluster's authority signs, out of its Secret: as only somebody could who has stolen it.
 async fn authority(db: &Cluster, secret: &str) -> Result<Authority> {
     Authority::read(&db.secret_text(secret, "tls.crt").await?, &db.secret_text(secret, "tls.key").await?)
@@ -42,21 +58,25 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
         let foreign = other.keys().await?.context("other is in plain text")?;
         let (member, address, host) = some_member(&db).await?;
         let trusted = own.trusted.clone();
-        let late = authority(&db, "db-client-ca").await?.signs(&Order::client("late").expired())?;
+        let clients = authority(&db, "db-client-ca").await?;
+        let (late, in_time) = (Order::client("late").expired(), Order::client("late"));
+        // The controls: what strangers lack is nothing but what makes them strangers.
+        is_let_in(&address, CLIENT_PORT, &host, "the right certificate", &own).await?;
+        let twin = clients.signs(&in_time)?.keys(&trusted);
+        is_let_in(&address, CLIENT_PORT, &host, "the twin of the one that has run out", &twin).await?;
         let strangers = [
             ("plain text", Shown::Plaintext),
             ("no certificate", Shown::Nothing { trusted: trusted.clone() }),
             ("another cluster's certificate", shown(&Keys { trusted: trusted.clone(), ..(*foreign).clone() })),
-            ("a certificate that has run out", shown(&late.keys(&trusted))),
+            ("a certificate that has run out", shown(&clients.signs(&late)?.keys(&trusted))),
         ];
-        knock(&address, CLIENT_PORT, &host, &shown(&own)).await.context("the right certificate was refused")?;
-        for (what, shown) in &strangers {
-            let let_in = knock(&address, CLIENT_PORT, &host, shown).await.is_ok();
-            ensure!(!let_in, "{what} was let in at the client port");
-        }
+        are_refused(&address, CLIENT_PORT, &host, &strangers).await?;
         // At the peer port: the same, and what clients show; and even a member's own, from an address that is not its.
         let peers = db.secret_text("db-peer-ca", "ca.crt").await?;
-        let late = authority(&db, "db-peer-ca").await?.signs(&Order::client("late").expired())?;
+        let signer = authority(&db, "db-peer-ca").await?;
+        // A certificate of that authority without a name is let in from anywhere, so it is not the port that refuses.
+        let twin = signer.signs(&in_time)?.keys(&peers);
+        is_let_in(&address, PEER_PORT, &host, "the twin of the one that has run out", &twin).await?;
         let stolen = Keys {
             trusted: peers.clone(),
             certificate: db.secret_text(&member, "peer.crt").await?,
@@ -72,17 +92,10 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
             ("no certificate", Shown::Nothing { trusted: peers.clone() }),
             ("another cluster's member", shown(&foreign)),
             ("a client", shown(&Keys { trusted: peers.clone(), ..(*own).clone() })),
-            ("a certificate that has run out", shown(&late.keys(&peers))),
+            ("a certificate that has run out", shown(&signer.signs(&late)?.keys(&peers))),
             ("a stolen certificate", shown(&stolen)),
         ];
-        for (what, shown) in &strangers {
-            let let_in = knock(&address, PEER_PORT, &host, shown).await.is_ok();
-            ensure!(!let_in, "{what} was let in at the peer port");
-        }
-        // Control: a certificate of that authority without a name is let in from anywhere, so it is not the port.
-        let nameless = authority(&db, "db-peer-ca").await?.signs(&Order::client("nameless"))?;
-        knock(&address, PEER_PORT, &host, &shown(&nameless.keys(&peers))).await.context("the control was refused")?;
-        Ok(())
+        are_refused(&address, PEER_PORT, &host, &strangers).await
     })
     .await
 }
@@ -133,7 +146,7 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
         db.scale(3).await?;
         db.settles(3).await?;
         let (_, address, host) = some_member(&db).await?;
-        knock(&address, CLIENT_PORT, &host, &Shown::Plaintext).await?;
+        knock(&address, CLIENT_PORT, &host, &Shown::Plaintext).await?.let_in()?;
         let secrets = scene.kubectl(&["get", "secrets", "-o", "name"]).await?.well()?;
         ensure!(secrets.trim().is_empty(), "there are {secrets}");
         let written = writer.stop().await?;
@@ -206,7 +219,8 @@ async fn certificates(db: &Cluster) -> Result<BTreeMap<String, Vec<u8>>> {
     let keys = db.keys().await?.context("it is in plain text")?;
     let mut certificates = BTreeMap::new();
     for (name, door) in db.voters_doors().await? {
-        certificates.insert(name, knock(&door.address, CLIENT_PORT, &door.host, &shown(&keys)).await?.certificate);
+        let answer = knock(&door.address, CLIENT_PORT, &door.host, &shown(&keys)).await?;
+        certificates.insert(name, answer.let_in()?);
     }
     Ok(certificates)
 }
@@ -231,7 +245,8 @@ async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
         let server = Order::both("server", &[&any, &format!("db-client.{space}.svc")]);
         let named = json!({ "peer": { "name": "p" }, "server": { "name": "s" }, "client": { "name": "c" } });
         let wish = Wish::new("db", 3).with("/tls", json!({ "mode": "Secrets", "secrets": named }));
-        // One is missing, one carries the names of one member only, one is signed by another authority.
+        // One is missing, one carries the names of one member only, one is signed by another authority: that is known
+        // only once the missing one is there and says whom it trusts.
         put(scene, "p", &peers.signs(&Order::both("peer", &[&format!("db-0.db.{space}.svc")]))?.keys(&peers.trusted()))
             .await?;
         put(scene, "c", &peers.signs(&Order::client("quorate"))?.keys(&clients.trusted())).await?;
@@ -249,6 +264,14 @@ async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
         .await?;
         put(scene, "p", &peers.signs(&peer)?.keys(&peers.trusted())).await?;
         put(scene, "s", &clients.signs(&server)?.keys(&clients.trusted())).await?;
+        let told = "Secret c: no certificate in ca.crt of Secret s has signed it";
+        db.until("the other authority to be named", PATIENCE, |view| {
+            let condition = view.condition(ConditionType::CertificatesValid).context("there is no condition")?;
+            ensure!(condition.message.contains(told), "{told} is not in {}", condition.message);
+            ensure!(view.is(ConditionType::Stalled) && view.pods.is_empty(), "it was begun all the same");
+            Ok(())
+        })
+        .await?;
         put(scene, "c", &clients.signs(&Order::client("quorate"))?.keys(&clients.trusted())).await?;
         db.settles(3).await?;
         let call = ["exec", "db-0", "-c", "etcd", "--", "etcdctl", "member", "list"];

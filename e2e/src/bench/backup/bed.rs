@@ -1,6 +1,7 @@
-//! What is measured on: an etcd of one member, an S3 store on a folder, and a place for files; all of it gone with the
-//! value. It measures nothing.
+//! What is measured on: an etcd of one member or several, an S3 store on a folder, and a place for files; all of it
+//! gone with the value. It measures nothing.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -26,7 +27,7 @@ const ACCESS: &str = "bench";
 const SECRET: &str = "bench-secret";
 
 /// The programs that take part.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Programs {
     /// The folder of etcd, etcdctl and etcdutl.
     pub etcd: PathBuf,
@@ -61,15 +62,15 @@ impl Drop for Server {
 pub struct Bed {
     programs: Programs,
     store: Server,
-    _etcd: Server,
-    etcd_address: SocketAddr,
+    _etcd: Vec<Server>,
+    etcd_addresses: Vec<SocketAddr>,
     store_address: SocketAddr,
     folder: TempDir,
 }
 
 impl Bed {
-    /// An empty etcd and an empty store.
-    pub async fn new(programs: Programs) -> Result<Self> {
+    /// An empty etcd of so many members, and an empty store.
+    pub async fn new(programs: Programs, members: usize) -> Result<Self> {
         // In memory it would not be what a disk takes; the system's folder for such files may be in memory.
         let place = workspace::cache().join("bench");
         std::fs::create_dir_all(&place).with_context(|| format!("failed to create {}", place.display()))?;
@@ -79,19 +80,29 @@ impl Bed {
         std::fs::create_dir_all(&credentials)?;
         std::fs::write(credentials.join("access-key-id"), ACCESS)?;
         std::fs::write(credentials.join("secret-access-key"), SECRET)?;
-        let [etcd_address, peer, store_address] = free_addresses()?;
-        let etcd = Server::start(&etcd(&programs, etcd_address, peer, &folder.path().join("etcd")))?;
+        let addresses = free_addresses(2 * members + 1)?;
+        let (etcd_addresses, rest) = addresses.split_at(members);
+        let (peers, rest) = rest.split_at(members);
+        let store_address = rest.first().copied().context("no address is left for the store")?;
+        let servers = etcd(&programs, etcd_addresses, peers, folder.path())?;
         let store = Server::start(&gateway(&programs, store_address, &folder.path().join("store")))?;
-        for (server, address) in [("etcd", etcd_address), ("the store", store_address)] {
+        let members = etcd_addresses.iter().map(|address| ("etcd", *address));
+        for (server, address) in members.chain([("the store", store_address)]) {
             let look = async || Ok(TcpStream::connect(address).await?);
             wait_for(&format!("{server} to answer"), PATIENCE, look).await?;
         }
-        Ok(Self { programs, store, _etcd: etcd, etcd_address, store_address, folder })
+        let etcd_addresses = etcd_addresses.to_vec();
+        Ok(Self { programs, store, _etcd: servers, etcd_addresses, store_address, folder })
     }
 
-    /// A client of etcd.
+    /// A client of etcd, of all its members.
     pub async fn client(&self) -> Result<Client> {
-        Ok(Client::connect([self.etcd_url()], None).await?)
+        Ok(Client::connect(self.urls(), None).await?)
+    }
+
+    /// The client URL of each member.
+    pub fn urls(&self) -> Vec<String> {
+        self.etcd_addresses.iter().map(|address| format!("http://{address}")).collect()
     }
 
     /// A path below the folder for files.
@@ -99,12 +110,12 @@ impl Bed {
         self.folder.path().join(name)
     }
 
-    /// One of etcd's tools, with the member to speak to.
+    /// One of etcd's tools, with the members to speak to.
     pub fn etcd_tool(&self, name: &str) -> Command {
-        Command::new(self.programs.etcd.join(name)).env("ETCDCTL_ENDPOINTS", self.etcd_url())
+        Command::new(self.programs.etcd.join(name)).env("ETCDCTL_ENDPOINTS", self.endpoints())
     }
 
-    /// The agent, with the store and the member to speak to.
+    /// The agent, with the store and the members to speak to.
     pub fn agent(&self, subcommand: &str, lineage: &str) -> Command {
         Command::new(&self.programs.agent)
             .arg(subcommand)
@@ -115,7 +126,7 @@ impl Bed {
             )
             .env("QUORATE_STORE_CREDENTIALS", self.file("credentials"))
             .env("QUORATE_LINEAGE", lineage)
-            .env("QUORATE_ENDPOINT", self.etcd_url())
+            .env("QUORATE_ENDPOINT", self.endpoints())
     }
 
     /// etcdutl, as somebody calls it who restores by hand, or as the agent does.
@@ -136,27 +147,34 @@ impl Bed {
         process::signal(self.store.0.id(), if pause { Signal::STOP } else { Signal::CONT })
     }
 
-    fn etcd_url(&self) -> String {
-        format!("http://{}", self.etcd_address)
+    /// All client URLs, as etcd's tools and the agent take them.
+    fn endpoints(&self) -> String {
+        self.urls().join(",")
     }
 }
 
-fn free_addresses() -> Result<[SocketAddr; 3]> {
+fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
     // Held together, so that they differ.
-    let listeners =
-        [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-    let [first, second, third] = &listeners;
-    Ok([first.local_addr()?, second.local_addr()?, third.local_addr()?])
+    let held = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
+    Ok(held.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?)
 }
 
-fn etcd(programs: &Programs, client: SocketAddr, peer: SocketAddr, data: &Path) -> Command {
-    Command::new(programs.etcd.join("etcd"))
-        .args(["--name=default", "--initial-cluster-state=new", "--log-level=error"])
-        .arg(format!("--quota-backend-bytes={QUOTA}"))
-        .arg(format!("--data-dir={}", data.display()))
-        .args([format!("--listen-client-urls=http://{client}"), format!("--advertise-client-urls=http://{client}")])
-        .args([format!("--listen-peer-urls=http://{peer}"), format!("--initial-advertise-peer-urls=http://{peer}")])
-        .arg(format!("--initial-cluster=default=http://{peer}"))
+/// Starts the members, each with one of the addresses for clients and one of those for its peers.
+fn etcd(programs: &Programs, clients: &[SocketAddr], peers: &[SocketAddr], folder: &Path) -> Result<Vec<Server>> {
+    let name = |number: usize| format!("etcd-{number}");
+    let named: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("{}=http://{peer}", name(at))).collect();
+    let start = |(number, (client, peer)): (usize, (&SocketAddr, &SocketAddr))| {
+        let name = name(number);
+        let member = Command::new(programs.etcd.join("etcd"))
+            .args(["--initial-cluster-state=new", "--log-level=error"])
+            .arg(format!("--quota-backend-bytes={QUOTA}"))
+            .arg(format!("--data-dir={}", folder.join(&name).display()))
+            .args([format!("--listen-client-urls=http://{client}"), format!("--advertise-client-urls=http://{client}")])
+            .args([format!("--listen-peer-urls=http://{peer}"), format!("--initial-advertise-peer-urls=http://{peer}")])
+            .args([format!("--name={name}"), format!("--initial-cluster={}", named.join(","))]);
+        Server::start(&member)
+    };
+    clients.iter().zip(peers).enumerate().map(start).collect()
 }
 
 fn gateway(programs: &Programs, address: SocketAddr, folder: &Path) -> Command {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use etcd_client::Client;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{load, process};
 
@@ -14,9 +14,44 @@ const PACE: u32 = 1_000;
 /// For so long.
 const SPAN: Duration = Duration::from_secs(10);
 
+/// How long one try of a write may take while the leadership moves: what a follower has sent on in that moment is
+/// dropped without a word, and only its client's deadline ends it. A write to a busy disk hardly ever takes so long.
+const TRY: Duration = Duration::from_millis(400);
+/// The pause before it is tried again: an error that comes at once must not keep the processors busy.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long a write may be tried: far longer than an election. An etcd that takes none any more is no measurement.
+const LIMIT: Duration = Duration::from_secs(20);
+
 /// The 99th percentile of the time that a write took, in milliseconds. Writes are sent on time however long others take, so
 /// that a pause is seen by all that fall into it.
 pub async fn p99(client: &Client) -> Result<f64> {
+    paced(client, once).await
+}
+
+/// The same while the leadership moves: a write that fails is repeated, and took as long as all its tries.
+pub async fn p99_across_moves(client: &Client) -> Result<f64> {
+    paced(client, until_acknowledged).await
+}
+
+async fn once(mut client: Client, key: String) -> Result<()> {
+    client.put(key, load::value(), None).await?;
+    Ok(())
+}
+
+async fn until_acknowledged(mut client: Client, key: String) -> Result<()> {
+    let (key, value) = (key.into_bytes(), load::value());
+    let tries = async {
+        while !matches!(timeout(TRY, client.put(key.clone(), value.clone(), None)).await, Ok(Ok(_))) {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(LIMIT, tries).await.context("a write was not acknowledged, however often it was tried")
+}
+
+async fn paced<W>(client: &Client, write: impl Fn(Client, String) -> W) -> Result<f64>
+where
+    W: Future<Output = Result<()>> + Send + 'static,
+{
     process::settle().await?;
     let mut ticks = interval(SPAN / (PACE * u32::try_from(SPAN.as_secs())?));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -24,9 +59,8 @@ pub async fn p99(client: &Client) -> Result<f64> {
     let end = Instant::now() + SPAN;
     while Instant::now() < end {
         let due = ticks.tick().await;
-        let mut client = client.clone();
-        let key = format!("pace-{:04}", fastrand::u32(0..PACE));
-        calls.spawn(async move { client.put(key, load::value(), None).await.map(|_| due.elapsed()) });
+        let written = write(client.clone(), format!("pace-{:04}", fastrand::u32(0..PACE)));
+        calls.spawn(async move { written.await.map(|()| due.elapsed()) });
     }
     let mut took = Vec::new();
     while let Some(call) = calls.join_next().await {

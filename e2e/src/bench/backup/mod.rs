@@ -25,10 +25,13 @@ pub const EVENTS: u64 = 300_000;
 const NEEDS: &[Need] =
     &[Need::Program("curl", "curl"), Need::Program("zstd", "zstd"), Need::File("/etc/ssl/certs", "ca-certificates")];
 
+/// The members among whom the leadership is moved.
+const MEMBERS: usize = 3;
+
 /// Measures all rows, prints them as a table and writes them to `target/bench/backup.json`.
 pub async fn run(runs: u32, keys: u64, events: u64) -> Result<()> {
     let programs = programs().await?;
-    let mut bed = Bed::new(programs).await?;
+    let mut bed = Bed::new(programs.clone(), 1).await?;
     let mut report = Report::default();
     let path = workspace::root().join("target/bench/backup.json");
     eprintln!("{keys} keys of 512 bytes");
@@ -45,6 +48,10 @@ pub async fn run(runs: u32, keys: u64, events: u64) -> Result<()> {
     add(rows::record(&bed, events).await.context("failed to record events")?)?;
     add(rows::restore_with_deltas(&bed, runs).await.context("failed to measure restores with deltas")?)?;
     add(rows::disturbance(&mut bed, runs).await.context("failed to measure how writes are disturbed")?)?;
+    // It leaves the disk and the processors to the next one.
+    drop(bed);
+    let bed = Bed::new(programs, MEMBERS).await?;
+    add(rows::handover(&bed, runs).await.context("failed to measure hand-overs")?)?;
     println!("{report}");
     Ok(())
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use etcd_client::Client;
 use serde_json::Value;
 
 use super::super::report::Measured;
@@ -25,6 +26,12 @@ const PATIENCE: Duration = Duration::from_mins(3);
 const LOOK: Duration = Duration::from_millis(100);
 /// How far a restore moves the revision on, by hand as with the agent.
 const BUMP: &str = "1000000000";
+
+/// How often the leadership moves while writes are measured: to each of the others among three, and back.
+const MOVES: u32 = 3;
+/// How long it stays: all moves fall into a measurement of ten seconds, and an archive, which looks each half second
+/// whether its member leads, has taken over before the next one.
+const BETWEEN_MOVES: Duration = Duration::from_millis(2_500);
 
 fn only(value: Vec<f64>) -> Measured {
     Measured { floor: vec![], value }
@@ -197,4 +204,78 @@ pub async fn disturbance(bed: &mut Bed, runs: u32) -> Result<Rows> {
         outage.value.push(without_store);
     }
     Ok(vec![("archive-write-p99", "ms", rest), ("archive-write-p99-outage", "ms", outage)])
+}
+
+/// A member's id, and a client of it alone.
+type Member = (u64, Client);
+
+async fn members(bed: &Bed) -> Result<Vec<Member>> {
+    let mut members = Vec::new();
+    for url in bed.urls() {
+        let mut client = Client::connect([url], None).await?;
+        let status = client.status().await?;
+        members.push((status.header().context("an answer without a header")?.member_id(), client));
+    }
+    Ok(members)
+}
+
+/// Moves the leadership to the member after the one that has it.
+async fn move_leadership(members: &mut [Member]) -> Result<()> {
+    let (_, any) = members.first_mut().context("no member")?;
+    let leader = any.status().await?.leader();
+    let at = members.iter().position(|(id, _)| *id == leader).context("nobody leads")?;
+    // The order in which it goes round stays.
+    members.rotate_left(at);
+    let [(_, leader), (next, _), ..] = members else { bail!("there is nobody to lead next") };
+    leader.move_leader(*next).await.context("failed to move the leadership")?;
+    Ok(())
+}
+
+/// The 99th percentile while the leadership moves.
+async fn p99_across_moves(client: &Client, members: &mut [Member]) -> Result<f64> {
+    // What was written before must not hold up the first write until after the first move.
+    process::settle().await?;
+    let moves = async {
+        for _ in 0..MOVES {
+            tokio::time::sleep(BETWEEN_MOVES).await;
+            move_leadership(members).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (p99, ()) = tokio::try_join!(latency::p99_across_moves(client), moves)?;
+    Ok(p99)
+}
+
+/// Starts an archive beside a member, which records as long as that leads.
+fn archive_beside(bed: &Bed, lineage: &str, url: &str, spill: &Path) -> Result<Running> {
+    std::fs::create_dir_all(spill)?;
+    let archive = bed.agent("archive", lineage).args(["--beside-leader", "--endpoint", url, "--flush-every", FLUSH]);
+    Running::start(&archive.arg("--spill").arg(spill))
+}
+
+/// How long writes take while the leadership moves, with an archive beside each member, against none. The record goes
+/// on in one generation, whoever leads.
+pub async fn handover(bed: &Bed, runs: u32) -> Result<Rows> {
+    let client = bed.client().await?;
+    wait_for("the members to elect a leader", PATIENCE, async || load::revision(&client).await).await?;
+    let mut members = members(bed).await?;
+    let mut measured = Measured::default();
+    for run in 0..runs {
+        let floor = p99_across_moves(&client, &mut members).await?;
+        let lineage = format!("hand-over-{run}");
+        let mut archives = Vec::new();
+        for (number, url) in bed.urls().iter().enumerate() {
+            archives.push(archive_beside(bed, &lineage, url, &bed.file(&format!("spill-{number}")))?);
+        }
+        reaches(bed, &lineage, load::revision(&client).await?).await?;
+        let beside = p99_across_moves(&client, &mut members).await?;
+        reaches(bed, &lineage, load::revision(&client).await?).await?;
+        for archive in archives {
+            archive.terminate().await?;
+        }
+        eprintln!("  p99 {}: leadership moves {floor:.2} ms, with archives {beside:.2} ms", run + 1);
+        measured.floor.push(floor);
+        measured.value.push(beside);
+    }
+    Ok(vec![("archive-write-p99-handover", "ms", measured)])
 }
