@@ -9,6 +9,10 @@ pub const KEY: &[u8] = b"key";
 pub const LEASE: &[u8] = b"lease";
 /// The bucket of the alarms.
 pub const ALARM: &[u8] = b"alarm";
+/// The bucket of what concerns the cluster as a whole.
+pub const CLUSTER: &[u8] = b"cluster";
+/// Its entry about a downgrade that was enabled.
+pub const DOWNGRADE: &[u8] = b"downgrade";
 /// The bucket of etcd's own notes.
 pub const META: &[u8] = b"meta";
 /// The bucket of what concerns all users and roles.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::{DeltaFault, Progress, RestoreError, Restored};
-use crate::bolt::mvcc::{ALARM, LEASE, Lease};
+use crate::bolt::mvcc::{ALARM, CLUSTER, DOWNGRADE, LEASE, Lease};
 use crate::bolt::{self, Appender, Database};
 use crate::format::{
     Chain, DataObject, DataReader, Delta, EventHash, Hasher, Link, Record, RecordReader, Revision, write_record,
@@ -258,6 +258,11 @@ impl<'a> Applier<'a> {
         }
         // An alarm of the old cluster (no space, corruption) would stop the new one.
         self.appender.clear(ALARM)?;
+        // So would a downgrade that was enabled in that moment: the new cluster would go on with it, and newcomers be refused.
+        // etcdutl leaves it in (seen on 3.6).
+        if self.appender.database().find_bucket(CLUSTER)?.is_some() {
+            self.appender.change(CLUSTER, &[(DOWNGRADE.to_vec(), None)].into())?;
+        }
         let bytes = self.appender.commit()?;
         Ok(Restored {
             revision: Revision::new(self.last).unwrap_or_default(),

@@ -16,8 +16,8 @@ use tokio::task::JoinError;
 
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
-    Chain, ChainError, Choice, ChoiceError, Cluster, DataError, GenerationName, Lineage, RecordFault, Revision, Target,
-    demand_identity,
+    Chain, ChainError, Choice, ChoiceError, Cluster, DataError, GenerationName, Lineage, Nonce, RecordFault, Revision,
+    Target, demand_identity,
 };
 use crate::keys::KeysError;
 use crate::store::{Key, Store, StoreError};
@@ -234,7 +234,8 @@ pub async fn data_folder(
     let scratch = Scratch::beside(folder)?;
     let file = scratch.path().join("db");
     let restored = database(store, &choice.chain, choice.revision, &file, report).await?;
-    let made = scratch.path().join("data");
+    // Of an earlier restore, that was killed, etcdutl may still be at work: it must not find its folder again.
+    let made = scratch.path().join(Nonce::random().as_str());
     etcdutl::restore(tool, membership, (&file, restored.revision), &made).await?;
     scratch.publish(&made)?;
     Ok(restored)

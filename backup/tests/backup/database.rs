@@ -42,6 +42,13 @@ pub fn alarms(database: &Path) -> usize {
     count
 }
 
+/// The keys of a bucket.
+pub fn keys(database: &Path, bucket: &[u8]) -> Vec<String> {
+    let mut keys = Vec::new();
+    each(database, bucket, |key, _| keys.push(String::from_utf8_lossy(key).into_owned()));
+    keys
+}
+
 /// The end of its history.
 pub fn tail(database: &Path) -> Tail {
     Tail::read(&Database::open(File::open(database).unwrap()).unwrap()).unwrap()

@@ -100,6 +100,12 @@ async fn a_time_is_restored_as_far_as_it_was_recorded() {
     assert_eq!(tail(&target).revision, 12);
 }
 
+/// Whether the double of etcdutl has begun to make `data` in this folder.
+pub fn etcdutl_is_at_work(folder: &Path) -> bool {
+    let made = fs::read_dir(folder.join(".data.restoring")).into_iter().flatten().flatten();
+    made.map(|entry| entry.path()).any(|path| path.join("begun").exists())
+}
+
 /// What befalls an object.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
@@ -196,7 +202,7 @@ impl Place {
     fn in_the_middle(&self) -> Child {
         let child = command(&self.arguments("hangs").iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
         let begun = Instant::now();
-        while !self.folder.path().join(".data.restoring/data/begun").exists() {
+        while !etcdutl_is_at_work(self.folder.path()) {
             assert!(begun.elapsed() < PATIENCE, "the restore does not get there");
             thread::sleep(Duration::from_millis(5));
         }

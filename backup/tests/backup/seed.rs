@@ -15,6 +15,7 @@ use crate::agent::command;
 use crate::database::tail;
 use crate::pair::Pair;
 use crate::recorded::{Recorded, address};
+use crate::restore::etcdutl_is_at_work;
 
 /// Everything here takes some seconds at most; this is for machines that are very busy.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -183,7 +184,7 @@ async fn nothing_is_restored_where_etcd_was_started_or_told_to() {
 async fn a_killed_restore_is_repeated_and_what_it_left_is_never_taken_for_whole() {
     let place = Place::new().await;
     let first = place.start("hangs", &[]);
-    until("etcdutl is at work", || place.volume().join(".data.restoring/data/begun").exists().then_some(()));
+    until("etcdutl is at work", || etcdutl_is_at_work(&place.volume()).then_some(()));
     assert!(place.marker().contains(r#""restore":"begun""#));
     first.says(Reason::Restoring);
     first.killed();

@@ -2,10 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
+use quorate_backup::bolt::mvcc::CLUSTER;
 
 use crate::agent::run;
+use crate::database::keys;
 use crate::real::{Binaries, Etcd, each_version};
 
 /// Writes some history: keys, versions, deletions, a transaction, and a lease.
@@ -67,4 +71,49 @@ async fn take(binaries: &Binaries) {
 #[test]
 fn etcds_own_tools_accept_what_was_stored() {
     each_version(take);
+}
+
+/// For how long a new etcd may refuse to change versions: it agrees on its own with the others first, each four seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn amid_a_downgrade(binaries: &Binaries) {
+    let version = binaries.run("etcd", &["--version"]);
+    let lower = match version.lines().next().and_then(|line| line.rsplit_once("3.")?.1.split('.').next()) {
+        Some("7") => "3.6",
+        Some("6") => "3.5",
+        // It has no such call.
+        Some("5") => return,
+        other => panic!("{other:?} of {version}"),
+    };
+    let etcd = Etcd::start(binaries);
+    let url = etcd.url();
+    let begun = Instant::now();
+    let enable = || {
+        let arguments = ["--endpoints", &url, "downgrade", "enable", lower];
+        Command::new(binaries.tool("etcdctl")).args(arguments).output().unwrap()
+    };
+    loop {
+        let output = enable();
+        if output.status.success() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{}", String::from_utf8_lossy(&output.stderr));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let store = tempfile::tempdir().unwrap();
+    let address = format!("file://{}", store.path().display());
+    let of_store = ["--store", &address, "--lineage", "blue", "--output", "json"];
+    let taken = run(&[&["snapshot", "--endpoint", &url][..], &of_store].concat()).json();
+    let (folder, saved) = stored_database(store.path(), taken["manifest"].as_str().unwrap());
+    assert!(keys(&saved, CLUSTER).contains(&"downgrade".to_owned()), "{:?}", keys(&saved, CLUSTER));
+    let restored = folder.path().join("restored");
+    run(&[&["restore", "--database", restored.to_str().unwrap()][..], &of_store].concat()).json();
+    let wanted: Vec<_> = keys(&saved, CLUSTER).into_iter().filter(|key| key != "downgrade").collect();
+    assert_eq!(keys(&restored, CLUSTER), wanted);
+    binaries.status(&restored);
+}
+
+#[test]
+fn a_downgrade_that_was_enabled_does_not_come_back() {
+    each_version(amid_a_downgrade);
 }
