@@ -46,10 +46,10 @@ unit: setup ## Unit, property and model tests, against etcd's own programs and s
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
 
-e2e: setup ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes
+e2e: setup ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes, ETCD=3.5.35 on that etcd
 	$(if $(FILTER),,QUORATE_MODEL=thorough $(CARGO) test --package quorate-statemachine --test model -- --show-output)
 	$(if $(FILTER),,$(CARGO) test --package quorate-e2e --test up -- --nocapture)
-	$(E2E) test --all --jobs $(JOBS) $(FILTER); result=$$?; $(E2E) down; exit $$result
+	$(E2E) test --all --jobs $(JOBS) $(if $(ETCD),--etcd $(ETCD)) $(FILTER); result=$$?; $(E2E) down; exit $$result
 
 bench: setup ## Measure how fast it is, as ratios to the same by hand; ROWS=... for some
 	$(E2E) bench $(if $(ROWS),--only $(ROWS)); result=$$?; $(E2E) down; exit $$result

@@ -332,6 +332,11 @@ pub enum Step {
         /// Of this serial.
         serial: u32,
     },
+    /// A change of the member list was about to be asked of etcd, which says no more than that.
+    Calls {
+        /// Which: a learner added, promoted or a member removed.
+        call: Box<Self>,
+    },
     /// A change was asked of etcd, and its answer did not come: it may have had its effect.
     LostAnswer {
         /// Which change.

@@ -23,7 +23,9 @@ use crate::lab::Lab;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What the operator says when it has done a step.
 const DID: &str = "did";
-/// What it says after each call that asks etcd for a change, whatever came of it.
+/// What it says before each call that asks etcd for a change.
+const CALLS: &str = "calls etcd";
+/// What it says after such a call, whatever came of it.
 const CALLED: &str = "called etcd";
 /// The outcomes of such a call after which nobody knows whether it had its effect.
 const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
@@ -148,6 +150,13 @@ fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
     let text = |field: &str| said[field].as_str().unwrap_or_default();
     let step = match text("message") {
         DID => read(text("step")).unwrap_or_else(|| Step::Unreadable { line: line.to_owned() }),
+        CALLS => match read(text("step")) {
+            Some(call @ (Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. })) => {
+                Step::Calls { call: Box::new(call) }
+            }
+            Some(_) => return None,
+            None => Step::Unreadable { line: line.to_owned() },
+        },
         CALLED if UNKNOWN_OUTCOMES.contains(&text("outcome")) => Step::LostAnswer { verb: text("verb").to_owned() },
         _ => return None,
     };
@@ -236,6 +245,11 @@ mod tests {
         let read = |line: String| deed(&line, "db", &clock).map(|deed| deed.step);
         assert_eq!(read(line(&later.to_string(), "did", "db")), Some(Step::MoveLeader));
         assert_eq!(read(line(&later.to_string(), "plans", "db")), None);
+        assert_eq!(read(line(&later.to_string(), "calls etcd", "db")), None, "no member comes or goes by it");
+        let remove = "Remove { serial: None, id: MemberId(5), expect: {MemberId(5): Voter} }";
+        let called = format!(r#"{later} stderr F {{"message":"calls etcd","cluster":"db","step":"{remove}"}}"#);
+        let call = Box::new(Step::Remove { id: MemberId(5), expect: ids(&[5]) });
+        assert_eq!(read(called), Some(Step::Calls { call }));
         assert_eq!(read(line(&later.to_string(), "did", "other")), None);
         assert_eq!(read(line("2001-01-01T00:00:00Z", "did", "db")), None);
         let called = |outcome: &str| {

@@ -154,6 +154,7 @@ fn step_name(step: &Step) -> &str {
         Step::DeletePod { .. } => "DeletePod",
         Step::SwitchRelease { .. } => "SwitchRelease",
         Step::DeleteClaim { .. } => "DeleteClaim",
+        Step::Calls { .. } => "calls for a change of the member list",
         Step::LostAnswer { .. } => "lost answers of etcd",
         Step::Harmless { name } => name,
         Step::Unreadable { .. } => "unreadable",

@@ -83,8 +83,10 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
         history.troubles.push(Trouble::RanTwice(format!("{error:#}")));
     }
     step.note(format_args!("judges {} calls", history.calls.len()));
+    let faults = schedule.lasts();
     let (history, violations) = tokio::task::spawn_blocking(move || {
-        let violations = check::check(&history);
+        let mut violations = check::check(&history);
+        violations.extend(check::idle(&history, faults));
         (history, violations)
     })
     .await?;

@@ -104,6 +104,9 @@ pub enum Command {
         /// Don't install the operator: it is there.
         #[arg(long)]
         no_deploy: bool,
+        /// The version of etcd for clusters whose test names none; the operator's default when not given.
+        #[arg(long, value_name = "VERSION")]
+        etcd: Option<String>,
         /// Only tests whose name contains one of these.
         filter: Vec<String>,
     },
@@ -184,8 +187,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Exec { command } => cluster.exec(&command).await,
         Command::Node { act, node } => cluster.node(act, node).await.map(|()| 0),
         Command::Deploy => cluster.deploy().await.map(|()| 0),
-        Command::Test { all, jobs, no_deploy, filter } => {
-            suite::run(&cluster, suite::Choice { all, jobs, no_deploy, filter }).await
+        Command::Test { all, jobs, no_deploy, etcd, filter } => {
+            suite::run(&cluster, suite::Choice { all, jobs, no_deploy, etcd, filter }).await
         }
         Command::Rbac => rbac::show(&cluster.lab).await,
         Command::Demo { no_deploy } => show::demo(&cluster, no_deploy).await.map(|()| 0),

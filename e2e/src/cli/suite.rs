@@ -14,6 +14,7 @@ use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
 use crate::provider::Provider;
+use crate::scene::ETCD_VARIABLE;
 use crate::tools::{self, Tool};
 use crate::workspace;
 
@@ -29,6 +30,8 @@ pub struct Choice {
     pub jobs: Option<u16>,
     /// The operator is there.
     pub no_deploy: bool,
+    /// The version of etcd where a test names none.
+    pub etcd: Option<String>,
     /// Parts of names.
     pub filter: Vec<String>,
 }
@@ -36,7 +39,7 @@ pub struct Choice {
 impl Choice {
     /// Whether it leaves no test out.
     fn is_every(&self) -> bool {
-        self.all && self.filter.is_empty()
+        self.all && self.filter.is_empty() && self.etcd.is_none()
     }
 }
 
@@ -58,6 +61,7 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
         .env("QUORATE_PROVIDER", provider.kind().to_string())
         .env("RUST_LIB_BACKTRACE", "0")
         .env("QUORATE_TESTS", if choice.all { "all" } else { "choice" })
+        .env(ETCD_VARIABLE, choice.etcd.as_deref().unwrap_or_default())
         .args(arguments(&choice));
     let tests = code(command.show().await?);
     let rights_are_wrong = match &provider {
@@ -69,7 +73,7 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
 
 /// The arguments of the test program: long tests are marked `#[ignore]`.
 fn arguments(choice: &Choice) -> Vec<String> {
-    let Choice { all, jobs, no_deploy: _, filter } = choice;
+    let Choice { all, jobs, no_deploy: _, etcd: _, filter } = choice;
     let mut arguments = filter.clone();
     arguments.extend(all.then(|| "--include-ignored".into()));
     arguments.extend(jobs.map(|jobs| format!("--test-threads={jobs}")));
@@ -111,10 +115,10 @@ mod tests {
 
     #[test]
     fn all_includes_the_ignored() {
-        let choice = Choice { all: true, jobs: Some(2), no_deploy: false, filter: vec!["seed".into()] };
+        let choice = Choice { all: true, jobs: Some(2), no_deploy: false, etcd: None, filter: vec!["seed".into()] };
         assert_eq!(arguments(&choice), ["seed", "--include-ignored", "--test-threads=2"]);
         assert!(!choice.is_every() && Choice { filter: vec![], ..choice }.is_every());
-        let choice = Choice { all: false, jobs: None, no_deploy: false, filter: vec![] };
+        let choice = Choice { all: false, jobs: None, no_deploy: false, etcd: None, filter: vec![] };
         assert!(arguments(&choice).is_empty() && !choice.is_every());
     }
 }

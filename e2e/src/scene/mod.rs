@@ -49,6 +49,9 @@ pub const LAB_VARIABLE: &str = "QUORATE_LAB";
 /// Says how much is played: `all`, or a choice with short loops.
 const SCENES_VARIABLE: &str = "QUORATE_TESTS";
 
+/// Names the version of etcd for clusters of which a scene names none. Unset or empty: the operator's default.
+pub const ETCD_VARIABLE: &str = "QUORATE_SCENES_ETCD";
+
 /// How long anything may take before a scene says that it hangs. An upper bound, not a measure of speed: two cores run
 /// three nodes and several scenes at a time here.
 pub const PATIENCE: Duration = Duration::from_mins(2);

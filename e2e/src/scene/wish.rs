@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use super::ETCD_VARIABLE;
+
 /// An EtcdCluster to apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
@@ -17,7 +19,11 @@ impl Wish {
             "replicas": replicas,
             "storage": { "size": "1Gi", "retention": { "onDelete": "Delete" } },
         });
-        Self { name: name.to_owned(), spec }
+        let wish = Self { name: name.to_owned(), spec };
+        match std::env::var(ETCD_VARIABLE) {
+            Ok(version) if !version.is_empty() => wish.version(&version),
+            Ok(_) | Err(_) => wish,
+        }
     }
 
     /// The same, on this version of etcd.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CallError, MemberClient};
-use quorate_statemachine::{Alive, MemberId, Minor, PROMOTION_LAG, Roster, Serial, Sight};
+use quorate_statemachine::{Alive, MemberId, Minor, PROMOTION_LAG, Roster, Serial, Sight, Step};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
@@ -16,27 +16,27 @@ use crate::cluster::observe::members::{self, Address};
 use crate::writes;
 
 impl Acting<'_> {
-    pub(super) async fn add_learner(&self, serial: Serial, expect: &Roster) -> Result<(), Stop> {
+    pub(super) async fn add_learner(&self, step: &Step, serial: Serial, expect: &Roster) -> Result<(), Stop> {
         self.object_is_untouched().await?;
         let member = self.member_that_agrees(expect).await?;
-        self.change("add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
+        self.change(step, "add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
         Ok(())
     }
 
-    pub(super) async fn promote(&self, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
+    pub(super) async fn promote(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
         let member = self.member_that_agrees(expect).await?;
         self.still_promotable(serial).await?;
-        self.change("promote", member.promote(quorate_etcd::MemberId(id.0))).await?;
+        self.change(step, "promote", member.promote(quorate_etcd::MemberId(id.0))).await?;
         Ok(())
     }
 
-    pub(super) async fn remove(&self, id: MemberId, expect: &Roster) -> Result<(), Stop> {
+    pub(super) async fn remove(&self, step: &Step, id: MemberId, expect: &Roster) -> Result<(), Stop> {
         let member = self.member_that_agrees(expect).await?;
-        self.change("remove", member.remove(quorate_etcd::MemberId(id.0))).await?;
+        self.change(step, "remove", member.remove(quorate_etcd::MemberId(id.0))).await?;
         Ok(())
     }
 
-    pub(super) async fn move_leader(&self, from: MemberId, to: MemberId) -> Result<(), Stop> {
+    pub(super) async fn move_leader(&self, step: &Step, from: MemberId, to: MemberId) -> Result<(), Stop> {
         let Some((serial, _)) = self.observed.said.leader().filter(|(_, leader)| *leader == from) else {
             return Err(Stop::Surprise(format!("{from} does not lead")));
         };
@@ -44,18 +44,18 @@ impl Acting<'_> {
         if member.status().await?.leader != Some(quorate_etcd::MemberId(from.0)) {
             return Err(Stop::Surprise(format!("{from} does not lead any more")));
         }
-        self.change("move-leader", member.move_leader(quorate_etcd::MemberId(to.0))).await
+        self.change(step, "move-leader", member.move_leader(quorate_etcd::MemberId(to.0))).await
     }
 
     /// Lets etcd lower the version that the cluster runs at. It refuses all but the minor below, and asks all members.
-    pub(super) async fn enable_downgrade(&self, to: Minor) -> Result<(), Stop> {
+    pub(super) async fn enable_downgrade(&self, step: &Step, to: Minor) -> Result<(), Stop> {
         let member = self.leader_client()?;
-        self.change("enable-downgrade", member.enable_downgrade(&format!("{to}.0"))).await
+        self.change(step, "enable-downgrade", member.enable_downgrade(&format!("{to}.0"))).await
     }
 
-    pub(super) async fn cancel_downgrade(&self) -> Result<(), Stop> {
+    pub(super) async fn cancel_downgrade(&self, step: &Step) -> Result<(), Stop> {
         let member = self.leader_client()?;
-        self.change("cancel-downgrade", member.cancel_downgrade()).await
+        self.change(step, "cancel-downgrade", member.cancel_downgrade()).await
     }
 
     fn leader_client(&self) -> Result<MemberClient, Stop> {
@@ -153,7 +153,15 @@ impl Acting<'_> {
     }
 
     /// One change of etcd, through the gate.
-    async fn change<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Stop> {
+    async fn change<T>(
+        &self,
+        step: &Step,
+        verb: &'static str,
+        call: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, Stop> {
+        // A line before the call, and one after it whatever came of it: chaos runs judge membership by them, also of calls
+        // whose answer was lost, and of an operator that was killed meanwhile.
+        tracing::info!(cluster = %self.cluster.name, ?step, "calls etcd");
         let answer = self.actor.kube.writes().perform(DEADLINE, call).await;
         let outcome = match &answer {
             Ok(_) => "ok",
@@ -163,7 +171,6 @@ impl Acting<'_> {
             Err(writes::Error::Failed(_)) => "error",
         };
         self.actor.metrics.called("etcd", verb, "Member", outcome);
-        // Every call for a change leaves a line, also one whose answer was lost: chaos runs judge membership by it.
         tracing::info!(cluster = %self.cluster.name, verb, outcome, "called etcd");
         answer.map_err(|error| match error {
             writes::Error::NotLeading => Stop::Shut("this operator does not lead"),

@@ -296,10 +296,10 @@ impl Acting<'_> {
             Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
             Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
             Step::LabelPod { serial, pod, voter } => self.label_pod(*serial, pod, *voter).await,
-            Step::AddLearner { serial, expect } => self.add_learner(*serial, expect).await,
-            Step::Promote { serial, id, expect } => self.promote(*serial, *id, expect).await,
-            Step::Remove { serial: _, id, expect } => self.remove(*id, expect).await,
-            Step::MoveLeader { from, to } => self.move_leader(*from, *to).await,
+            Step::AddLearner { serial, expect } => self.add_learner(step, *serial, expect).await,
+            Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
+            Step::Remove { serial: _, id, expect } => self.remove(step, *id, expect).await,
+            Step::MoveLeader { from, to } => self.move_leader(step, *from, *to).await,
             Step::SwitchRelease { serial, pod, release, ticket } => {
                 self.switch_release(*serial, pod, release, ticket.as_ref()).await
             }
@@ -307,8 +307,8 @@ impl Acting<'_> {
             Step::TryRelease { serial, node, release } => self.try_release(*serial, node, release).await,
             Step::EndTrial { serial, trial } => self.end_trial(*serial, trial).await,
             Step::TakeSnapshot(to) => self.take_snapshot(*to).await,
-            Step::EnableDowngrade(to) => self.enable_downgrade(*to).await,
-            Step::CancelDowngrade => self.cancel_downgrade().await,
+            Step::EnableDowngrade(to) => self.enable_downgrade(step, *to).await,
+            Step::CancelDowngrade => self.cancel_downgrade(step).await,
             Step::ReleaseFinalizer => self.release_finalizer().await,
             // Made by `make_all`.
             Step::CreateClaim(_) | Step::CreatePod { .. } => Ok(()),

@@ -12,6 +12,12 @@ use crate::chaos::history::{Deed, History, Listed, MemberId, Sample, Step};
 const KNOWN: Duration = Duration::from_secs(10);
 /// The least number of looks that tell how something was over that time.
 const LOOKS: usize = 5;
+/// The same for a learner that is promoted, at which the operator looks anew right before.
+const JUST_SEEN: Duration = Duration::from_secs(3);
+const JUST_LOOKS: usize = 3;
+/// How long after a call the member list may change by it: a proposal that was taken and whose leader went is committed by
+/// the next one, or never.
+const LATE: Duration = Duration::from_secs(30);
 
 /// What is wrong.
 pub fn check(history: &History) -> Vec<String> {
@@ -19,16 +25,39 @@ pub fn check(history: &History) -> Vec<String> {
     deeds.sort_by_key(|deed| deed.at);
     let judge = Judge { cluster: &history.cluster, samples: &history.samples, deeds: &deeds };
     let mut wrong = once_only(&deeds);
-    let mut before: Option<After> = None;
-    for deed in &deeds {
-        judge.list(deed, before.as_ref(), &mut wrong);
-        judge.deed(deed, &mut wrong);
-        // A call without an answer may have changed the list, or may do so any time now.
-        let lost = matches!(deed.step, Step::LostAnswer { .. });
-        before = if lost { None } else { After::of(deed).or(before) };
+    let mut done = Done::default();
+    for Deed { at, step } in &deeds {
+        match step {
+            // Judged by what was so before it, whatever came of it.
+            Step::Calls { call } => {
+                judge.list(*at, call, &done, &mut wrong);
+                judge.step(*at, call, &mut wrong);
+            }
+            Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. } => {
+                done = Done { last: *at, list: After::of(step) };
+            }
+            // It may have changed the list, or may do so any time now.
+            Step::LostAnswer { .. } => done.list = None,
+            Step::MoveLeader
+            | Step::DeletePod { .. }
+            | Step::SwitchRelease { .. }
+            | Step::DeleteClaim { .. }
+            | Step::Harmless { .. }
+            | Step::Unreadable { .. } => judge.step(*at, step, &mut wrong),
+        }
     }
+    wrong.extend(judge.unexplained());
     wrong.extend(one_way(&history.samples));
     wrong
+}
+
+/// What the calls that were answered have made of the member list.
+#[derive(Default)]
+struct Done {
+    /// When the last of them was.
+    last: Moment,
+    /// The list after it, if it is known.
+    list: Option<After>,
 }
 
 /// No serial is added twice, no member promoted or removed twice, none acted on after its removal; every line is read.
@@ -54,6 +83,7 @@ fn once_only(deeds: &[Deed]) -> Vec<String> {
             | Step::DeletePod { .. }
             | Step::SwitchRelease { .. }
             | Step::DeleteClaim { .. }
+            | Step::Calls { .. }
             | Step::LostAnswer { .. }
             | Step::Harmless { .. } => (),
         }
@@ -90,8 +120,8 @@ struct After {
 }
 
 impl After {
-    fn of(deed: &Deed) -> Option<Self> {
-        match &deed.step {
+    fn of(step: &Step) -> Option<Self> {
+        match step {
             Step::AddLearner { expect, .. } => Some(Self { members: expect.clone(), and_one: true }),
             Step::Promote { expect, .. } => Some(Self { members: expect.clone(), and_one: false }),
             Step::Remove { id, expect } => {
@@ -102,6 +132,7 @@ impl After {
             | Step::DeletePod { .. }
             | Step::SwitchRelease { .. }
             | Step::DeleteClaim { .. }
+            | Step::Calls { .. }
             | Step::LostAnswer { .. }
             | Step::Harmless { .. }
             | Step::Unreadable { .. } => None,
@@ -126,33 +157,85 @@ impl Judge<'_> {
 
     /// The looks that lie within the time before a moment in which the operator has to have known.
     fn before(&self, at: Moment) -> impl Iterator<Item = &Sample> {
-        let from = at.earlier_by(KNOWN);
+        self.within(at, KNOWN)
+    }
+
+    fn within(&self, at: Moment, span: Duration) -> impl Iterator<Item = &Sample> {
+        let from = at.earlier_by(span);
         self.samples.iter().filter(move |sample| sample.begun >= from && sample.ended <= at)
     }
 
-    /// The list planned from is what the call before left, or what etcd listed shortly before. Where nobody could list
-    /// the members meanwhile, a call whose answer was lost may have changed them: then nothing can be told.
-    fn list(&self, deed: &Deed, before: Option<&After>, wrong: &mut Vec<String>) {
-        let (Step::AddLearner { expect, .. } | Step::Promote { expect, .. } | Step::Remove { expect, .. }) = &deed.step
+    /// The list planned from is what the call before left, or what etcd has listed since. Where nobody could list the
+    /// members meanwhile, a call whose answer was lost may have changed them: then nothing can be told.
+    fn list(&self, at: Moment, call: &Step, done: &Done, wrong: &mut Vec<String>) {
+        let (Step::AddLearner { expect, .. } | Step::Promote { expect, .. } | Step::Remove { expect, .. }) = call
         else {
             return;
         };
-        if before.is_some_and(|before| before.is(expect)) {
+        if done.list.as_ref().is_some_and(|list| list.is(expect)) {
             return;
         }
-        let mut listed = self.before(deed.at).filter_map(|sample| sample.members.as_ref()).peekable();
+        let since = self.before(at).filter(|sample| sample.begun >= done.last);
+        let mut listed = since.filter_map(|sample| sample.members.as_ref()).peekable();
         if listed.peek().is_some() && !listed.any(|members| members.keys().copied().eq(expect.iter().copied())) {
-            wrong.push(format!("at {} {:?} was planned from a member list that there was not", deed.at, deed.step));
+            wrong.push(format!("at {at} {call:?} was planned from a member list that there was not"));
         }
     }
 
-    fn deed(&self, deed: &Deed, wrong: &mut Vec<String>) {
-        let at = deed.at;
-        match &deed.step {
+    /// Members that came, went or began to vote between two lists without a call that could have done it.
+    fn unexplained(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut last: Option<(&Sample, &BTreeMap<MemberId, Listed>)> = None;
+        for sample in self.samples {
+            let Some(now) = &sample.members else { continue };
+            if let Some((before, then)) = last.replace((sample, now)) {
+                let from = before.begun.earlier_by(LATE);
+                let calls: Vec<&Step> = self.calls(from, sample.ended).collect();
+                let at = sample.ended;
+                for (id, listed) in then.iter().filter(|(id, _)| !now.contains_key(id)) {
+                    if !calls.iter().any(|call| matches!(call, Step::Remove { id: it, .. } if it == id)) {
+                        wrong.push(format!("{} ({id}) is not listed at {at}, and nobody removed it", listed.name));
+                    }
+                }
+                let added = calls.iter().filter(|call| matches!(call, Step::AddLearner { .. })).count();
+                let new = now.keys().filter(|id| !then.contains_key(id)).count();
+                if new > added {
+                    wrong.push(format!("{new} members are new at {at}, and {added} were added"));
+                }
+                for (id, listed) in now.iter().filter(|(_, listed)| !listed.learner) {
+                    let learned = then.get(id).is_none_or(|before| before.learner);
+                    if learned && !calls.iter().any(|call| matches!(call, Step::Promote { id: it, .. } if it == id)) {
+                        wrong.push(format!("{} ({id}) votes at {at}, and nobody promoted it", listed.name));
+                    }
+                }
+            }
+        }
+        wrong
+    }
+
+    /// The changes of the member list that were asked for within this time.
+    fn calls(&self, from: Moment, to: Moment) -> impl Iterator<Item = &Step> {
+        self.deeds.iter().filter(move |deed| (from..=to).contains(&deed.at)).filter_map(|deed| match &deed.step {
+            Step::Calls { call } => Some(call.as_ref()),
+            Step::AddLearner { .. }
+            | Step::Promote { .. }
+            | Step::Remove { .. }
+            | Step::MoveLeader
+            | Step::DeletePod { .. }
+            | Step::SwitchRelease { .. }
+            | Step::DeleteClaim { .. }
+            | Step::LostAnswer { .. }
+            | Step::Harmless { .. }
+            | Step::Unreadable { .. } => None,
+        })
+    }
+
+    fn step(&self, at: Moment, step: &Step, wrong: &mut Vec<String>) {
+        match step {
             Step::Promote { serial, .. } => {
                 let name = self.name(*serial);
-                if self.was_down(&name, at) {
-                    wrong.push(format!("at {at} the learner {name} was promoted, which had not run for {KNOWN:?}"));
+                if self.was_down(&name, at, (JUST_SEEN, JUST_LOOKS)) {
+                    wrong.push(format!("at {at} the learner {name} was promoted, which had not run for {JUST_SEEN:?}"));
                 }
             }
             Step::Remove { id, .. } => {
@@ -167,26 +250,28 @@ impl Judge<'_> {
             }
             // Its container is started anew, in which it is away for some seconds.
             Step::SwitchRelease { serial } => self.taken_away("switched", &self.name(*serial), at, wrong),
-            Step::DeleteClaim { serial } => {
-                let name = self.name(*serial);
-                // A spare that was dismissed has never been a member: its serial may be added later, on another volume.
-                let added = |deed: &Deed| matches!(deed.step, Step::AddLearner { serial: it, .. } if it == *serial);
-                let since = self.deeds.iter().find(|deed| deed.at > at && added(deed)).map(|deed| deed.at);
-                let until = |sample: &&Sample| since.is_none_or(|since| sample.ended < since.earlier_by(KNOWN));
-                let mut after = self.samples.iter().filter(|sample| sample.begun >= at).filter(until);
-                let listed = |sample: &&Sample| {
-                    sample.members.as_ref().is_some_and(|list| list.values().any(|member| member.name == name))
-                };
-                if let Some(sample) = after.find(listed) {
-                    wrong.push(format!("at {at} the volume of {name} was deleted, a member still at {}", sample.ended));
-                }
-            }
+            Step::DeleteClaim { serial } => self.volume_deleted(*serial, at, wrong),
             Step::AddLearner { .. }
             | Step::MoveLeader
             | Step::DeletePod { .. }
+            | Step::Calls { .. }
             | Step::LostAnswer { .. }
             | Step::Harmless { .. }
             | Step::Unreadable { .. } => (),
+        }
+    }
+
+    fn volume_deleted(&self, serial: u32, at: Moment, wrong: &mut Vec<String>) {
+        let name = self.name(serial);
+        // A spare that was dismissed has never been a member: its serial may be added later, on another volume.
+        let added = |deed: &Deed| matches!(deed.step, Step::AddLearner { serial: it, .. } if it == serial);
+        let since = self.deeds.iter().find(|deed| deed.at > at && added(deed)).map(|deed| deed.at);
+        let until = |sample: &&Sample| since.is_none_or(|since| sample.ended < since.earlier_by(KNOWN));
+        let mut after = self.samples.iter().filter(|sample| sample.begun >= at).filter(until);
+        let listed =
+            |sample: &&Sample| sample.members.as_ref().is_some_and(|list| list.values().any(|one| one.name == name));
+        if let Some(sample) = after.find(listed) {
+            wrong.push(format!("at {at} the volume of {name} was deleted, a member still at {}", sample.ended));
         }
     }
 
@@ -198,7 +283,8 @@ impl Judge<'_> {
             return;
         }
         let others: Vec<&String> = voters.values().filter(|voter| *voter != name).collect();
-        let down: Vec<&String> = others.iter().copied().filter(|other| self.was_down(other, at)).collect();
+        let down: Vec<&String> =
+            others.iter().copied().filter(|other| self.was_down(other, at, (KNOWN, LOOKS))).collect();
         let voting = if how == "removed" { others.len() } else { voters.len() };
         let no_quorum = others.len() - down.len() <= voting / 2 && voters.len() > 1;
         if !down.is_empty() && (how == "removed" || no_quorum) {
@@ -215,10 +301,10 @@ impl Judge<'_> {
 
     /// Whether its process surely did not run for so long that the operator has to have known; nor right after, since it
     /// may have been started after the last look.
-    fn was_down(&self, name: &str, at: Moment) -> bool {
+    fn was_down(&self, name: &str, at: Moment, known: (Duration, usize)) -> bool {
         let after = self.samples.iter().find(|sample| sample.begun >= at);
         let is_down = |sample: &Sample| !sample.running.contains(name);
-        after.is_some_and(is_down) && self.always(at, is_down)
+        after.is_some_and(is_down) && self.always(at, known, is_down)
     }
 
     /// Whether nobody was wanted around that moment. A look lasts as long as its slowest answer, and the wish may have
@@ -231,15 +317,15 @@ impl Judge<'_> {
     }
 
     fn was_up(&self, name: &str, at: Moment) -> bool {
-        self.always(at, |sample| sample.running.contains(name))
+        self.always(at, (KNOWN, LOOKS), |sample| sample.running.contains(name))
     }
 
-    fn always(&self, at: Moment, holds: impl Fn(&Sample) -> bool) -> bool {
+    fn always(&self, at: Moment, (span, least): (Duration, usize), holds: impl Fn(&Sample) -> bool) -> bool {
         let (mut looks, mut held) = (0, 0);
-        for sample in self.before(at) {
+        for sample in self.within(at, span) {
             looks += 1;
             held += usize::from(holds(sample));
         }
-        looks >= LOOKS && held == looks
+        looks >= least && held == looks
     }
 }

@@ -10,6 +10,7 @@ mod planted;
 mod watches;
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +90,15 @@ pub fn check(history: &History) -> Vec<Violation> {
     }
     violations.extend(history.troubles.iter().map(of_trouble));
     violations
+}
+
+/// Says so if hardly anything was written while faults were made, on which nothing can be judged: a cluster that serves
+/// nothing loses nothing either.
+pub fn idle(history: &History, faults: Duration) -> Option<Violation> {
+    let written = history.calls.iter().filter(|call| call.acknowledged().is_some()).count();
+    let seconds = faults.as_secs();
+    let what = || format!("only {written} writes were acknowledged in {seconds} s of faults, less than one a second");
+    (u64::try_from(written).unwrap_or(u64::MAX) < seconds).then(|| Violation { check: Check::Complete, what: what() })
 }
 
 fn of_trouble(trouble: &Trouble) -> Violation {

@@ -2,11 +2,12 @@
 //! caught by the check whose promise it breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use super::{Check, Violation, check};
+use super::{Check, Violation, check, idle};
 use crate::chaos::clock::Moment;
 use crate::chaos::history::{
     Answer, Call, Change, ClientId, Deed, Event, Found, History, Key, Listed, MemberId, Op, Outcome, Revision, Sample,
@@ -329,6 +330,16 @@ proptest! {
     }
 }
 
+#[test]
+fn a_run_in_which_hardly_anything_was_written_is_caught() {
+    let mut history = Store::run(1);
+    let written = history.calls.iter().filter(|call| call.acknowledged().is_some()).count() as u64;
+    assert_eq!(idle(&history, Duration::from_secs(written)), None);
+    assert!(idle(&history, Duration::from_secs(written + 1)).is_some());
+    history.calls.clear();
+    assert_eq!(idle(&history, Duration::from_mins(3)).map(|found| found.check), Some(Check::Complete));
+}
+
 /// Three members that are looked at four times a second for a minute, with what each look sees left to the test.
 fn looks(see: impl Fn(u64, &mut Sample)) -> Vec<Sample> {
     let listed = |number: u64| (MemberId(number), Listed { name: format!("db-{number}"), learner: false });
@@ -348,7 +359,13 @@ fn looks(see: impl Fn(u64, &mut Sample)) -> Vec<Sample> {
 }
 
 fn with_deeds(samples: Vec<Sample>, deeds: Vec<(u64, Step)>) -> History {
-    let deeds = deeds.into_iter().map(|(second, step)| Deed { at: Moment(second * 1_000_000), step }).collect();
+    let deeds = deeds.into_iter().flat_map(|(second, step)| {
+        let at = Moment(second * 1_000_000);
+        let changes = matches!(step, Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. });
+        let call = changes.then(|| Step::Calls { call: Box::new(step.clone()) });
+        call.into_iter().chain([step]).map(move |step| Deed { at, step })
+    });
+    let deeds = deeds.collect();
     History { cluster: "db".into(), samples, deeds, ..History::default() }
 }
 
@@ -404,14 +421,32 @@ fn assert_membership(history: &History, says: &str) {
 fn a_call_planned_from_another_list_is_caught() {
     let deeds = vec![(30, Step::AddLearner { serial: 3, expect: ids(0..2) })];
     assert_membership(&with_deeds(looks(|_, _| ()), deeds), "a member list that there was not");
-    // Two operators plan from one list.
-    let add = |serial| (30, Step::AddLearner { serial, expect: ids(0..3) });
+    // Two operators plan from one list, one of them two seconds late.
+    let add = |serial| Step::AddLearner { serial, expect: ids(0..3) };
     let late = |second, sample: &mut Sample| {
-        if second >= 18 {
+        if second >= 28 {
             learner(sample, 3);
         }
     };
-    assert_membership(&with_deeds(looks(late), vec![(18, add(3).1), add(4)]), "a member list that there was not");
+    assert_membership(&with_deeds(looks(late), vec![(28, add(3)), (30, add(4))]), "a member list that there was not");
+}
+
+#[test]
+fn a_call_is_judged_whatever_came_of_it() {
+    // The operator was killed before it could say that it was done.
+    let mut deeds = replacing();
+    let call = Box::new(Step::Remove { id: MemberId(1), expect: ids(0..4) });
+    deeds[1].1 = Step::Calls { call };
+    assert_membership(&with_deeds(looks(replacement), deeds), "the live voter db-1 was removed");
+}
+
+#[test]
+fn a_member_that_comes_goes_or_votes_without_a_call_is_caught() {
+    for (left_out, says) in [(0, "1 members are new"), (1, "db-2 (2) is not listed"), (2, "db-3 (3) votes")] {
+        let mut deeds = replacing();
+        deeds.remove(left_out);
+        assert_membership(&with_deeds(looks(replacement), deeds), says);
+    }
 }
 
 #[test]
@@ -423,14 +458,15 @@ fn a_live_voter_removed_while_another_is_down_is_caught() {
 
 #[test]
 fn a_live_voter_stopped_at_the_cost_of_quorum_is_caught() {
+    let replacement = |second: u64, sample: &mut Sample| replacement(second.min(44), sample);
     let deeds = vec![(44, Step::DeletePod { serial: 1 })];
     assert_membership(&with_deeds(looks(replacement), deeds.clone()), "the live voter db-1 was stopped");
     let switch = vec![(44, Step::SwitchRelease { serial: 1 })];
     assert_membership(&with_deeds(looks(replacement), switch.clone()), "the live voter db-1 was switched");
     assert_eq!(check(&with_deeds(looks(|_, _| ()), switch)), []);
     // Where all are to sleep, that is what is asked for.
-    let asleep = |second, sample: &mut Sample| {
-        replacement(second, sample);
+    let asleep = |second: u64, sample: &mut Sample| {
+        replacement(second.min(43), sample);
         sample.wished = 0;
     };
     assert_eq!(check(&with_deeds(looks(asleep), deeds.clone())), []);
