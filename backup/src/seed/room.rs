@@ -7,6 +7,8 @@ use crate::format::Choice;
 
 /// How often the database lies on the volume at the worst moment: as it was fetched, and as etcdutl copies it.
 const COPIES: u64 = 2;
+/// What each event takes in the database besides its record, in bytes: its place in a page, and its part of the page's own.
+const OF_A_PAGE: u64 = 24;
 /// What etcdutl preallocates for the log, and a little for the folders.
 const FOR_THE_LOG: u64 = 65 << 20;
 
@@ -31,6 +33,8 @@ pub(super) fn is_within(database: u64, quota: Option<u64>) -> Result<(), SeedErr
 /// How large the database will be: the full snapshot's, with the events that are put to it.
 fn projected(choice: &Choice) -> u64 {
     let links = choice.chain.links.iter().take_while(|link| link.delta.from <= choice.revision);
-    let events: u64 = links.map(|link| link.delta.data.plain_bytes).sum();
-    choice.chain.full.database_bytes.saturating_add(events)
+    links.fold(choice.chain.full.database_bytes, |bytes, link| {
+        let pages = link.delta.events.saturating_mul(OF_A_PAGE);
+        bytes.saturating_add(link.delta.data.plain_bytes).saturating_add(pages)
+    })
 }

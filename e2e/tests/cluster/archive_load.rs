@@ -407,7 +407,8 @@ async fn restore(
         let pod = restores(&format!("restores-{turn}"), gateway, &state.lineage, points);
         let logs = archive::run(scene, &pod).await?;
         for (number, point) in points.iter().enumerate() {
-            let came_to = Restored::read(&logs, number).with_context(|| format!("failed to restore {point}"))?;
+            let came_to =
+                Restored::read(&logs, number).with_context(|| format!("failed to restore {point}: {logs:#?}"))?;
             restored.push((*point, came_to));
         }
     }

@@ -77,7 +77,7 @@ fn run_with(scene: &Scene, members: usize, flags: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Every etcd that ran in the scene while `body` did.
+/// Every etcd that had its database open in the scene while `body` ran: a trial of a release has the member's name, too.
 async fn etcd_during(scene: &Scene, body: impl Future<Output = Result<()>>) -> Result<BTreeSet<EtcdProcess>> {
     let finished = Cell::new(false);
     let acts = async {
@@ -88,7 +88,7 @@ async fn etcd_during(scene: &Scene, body: impl Future<Output = Result<()>>) -> R
     let watch = async {
         let mut seen = BTreeSet::new();
         while !finished.get() {
-            seen.extend(etcd_processes(scene.namespace()));
+            seen.extend(etcd_processes(scene.namespace()).into_iter().filter(EtcdProcess::has_database));
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
         seen

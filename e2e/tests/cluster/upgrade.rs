@@ -149,6 +149,29 @@ async fn a_cluster_goes_down_from_3_7_to_3_5_and_up_again() -> Result<()> {
     .await
 }
 
+/// The same at rest: nobody writes an entry by which members would learn what they did not learn otherwise. On each version a
+/// member is killed and one is replaced.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn an_idle_cluster_goes_down_from_3_7_to_3_5_and_up_again() -> Result<()> {
+    play("upgrade_down_idle", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_7)).await?;
+        db.settles(3).await?;
+        db.put("hello", "world").await?;
+        for (version, lost) in [(V3_6, "db-0"), (V3_5, "db-1"), (V3_7, "db-2")] {
+            in_place(&db, async || goes_to(&db, version).await.map(drop)).await.context(version)?;
+            db.reads("hello", "world").await.context(version)?;
+            let leader = db.membership().await?.leader()?.to_owned();
+            pods::delete_by_force(&db, &[&leader]).await?;
+            db.settles(3).await.context(version)?;
+            pods::lose_volumes(&db, &[lost]).await?;
+            db.settles_without(lost, 3).await.context(version)?;
+        }
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
 /// Waits until the cluster says that it is stuck for this reason, in these words.
 async fn is_stuck(db: &Cluster, reason: &str, words: &str) -> Result<()> {
     db.until(&format!("Stalled by {reason}"), PATIENCE, |view| {
