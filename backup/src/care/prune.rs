@@ -8,7 +8,7 @@ use futures::TryStreamExt;
 use jiff::Timestamp;
 
 use super::overview::{Overview, State};
-use crate::format::{Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations, has_deltas};
+use crate::format::{Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations};
 use crate::store::{Key, Listed, Store, StoreError};
 
 /// What is kept of each cluster. A generation goes only if no rule keeps it, and the newest one that is whole never goes.
@@ -91,12 +91,13 @@ pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) 
 /// Looks at one generation.
 async fn look(store: &Store, key: GenerationKey) -> Result<Looked, StoreError> {
     // Data first and manifests second: data whose manifest comes between the two is not taken for garbage.
-    let folder = format!("{}/", key.data_folder());
-    let (mut newest, mut data) = (None, Vec::new());
+    let (data_folder, deltas) = (format!("{}/", key.data_folder()), format!("{}/", key.deltas()));
+    let (mut newest, mut data, mut has_deltas) = (None, Vec::new(), false);
     let mut objects = store.list(Some(&key.folder()));
     while let Some(listed) = objects.try_next().await? {
         newest = newest.max(Some(listed.modified));
-        if listed.key.as_str().starts_with(&folder) {
+        has_deltas |= listed.key.as_str().starts_with(&deltas);
+        if listed.key.as_str().starts_with(&data_folder) {
             data.push(listed);
         }
     }
@@ -109,11 +110,10 @@ async fn look(store: &Store, key: GenerationKey) -> Result<Looked, StoreError> {
             data.retain(|listed| !referred.contains(&listed.key));
             Some((chain.full.taken, chain.last_moment()))
         }
+        State::WithoutFull if !has_deltas => None,
+        // What its lost manifests referred to may still be wanted by somebody who mends it.
         State::WithoutFull | State::Damaged(_) => {
-            // What its lost manifests referred to may still be wanted by somebody who mends it.
-            if matches!(state, State::Damaged(_)) || has_deltas(store, &key).await? {
-                data.clear();
-            }
+            data.clear();
             None
         }
     };

@@ -38,13 +38,16 @@ pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Ch
     let chain = match (wanted.target, &wanted.generation) {
         (Target::Latest, None) => latest(store, keys, damaged).await?.ok_or(ChoiceError::Nothing)?,
         (Target::Latest | Target::Revision(_) | Target::Time(_), _) => {
-            let spans = spans(store, keys, wanted, damaged).await?;
+            let (spans, last) = spans(store, keys, wanted, damaged).await?;
             let Chosen { key, others } = choose(&spans, wanted.target)?;
             if !others.is_empty() {
                 let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
                 tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
             }
-            Chain::read(store, key).await?
+            match last.filter(|last| last.key == *key) {
+                Some(last) => last,
+                None => Chain::read(store, key).await?,
+            }
         }
     };
     Ok(Choice::of(chain, wanted.target)?)
@@ -105,18 +108,21 @@ fn pass_over(fault: RestoreError, damaged: Damaged) -> Result<(), RestoreError> 
     }
 }
 
-/// How far each complete generation goes.
+/// How far each complete generation goes; and the last of them, which is often the one.
 async fn spans(
     store: &Store,
     keys: Vec<GenerationKey>,
     wanted: &Wanted,
     damaged: Damaged,
-) -> Result<Vec<Span>, RestoreError> {
-    let (mut spans, mut newest_fault) = (Vec::new(), None);
+) -> Result<(Vec<Span>, Option<Chain>), RestoreError> {
+    let (mut spans, mut last, mut newest_fault) = (Vec::new(), None, None);
     for key in keys {
+        // Not held while the next one is read.
+        drop(last.take());
         match Chain::read(store, &key).await {
             Ok(chain) => {
                 spans.push(Span::from(&chain));
+                last = Some(chain);
                 newest_fault = None;
             }
             Err(error) if wanted.generation.is_some() => return Err(error.into()),
@@ -132,7 +138,7 @@ async fn spans(
     }
     match (newest_fault, damaged) {
         (Some(fault), Damaged::NewestFails | Damaged::Fails) => Err(fault),
-        (Some(_), Damaged::LeftOut) | (None, _) => Ok(spans),
+        (Some(_), Damaged::LeftOut) | (None, _) => Ok((spans, last)),
     }
 }
 
@@ -168,7 +174,7 @@ mod tests {
             return Ok(vec![choice.chain.key]);
         }
         let keys = generations(store, &wanted.lineage).await?;
-        Ok(spans(store, keys, &wanted, damaged).await?.into_iter().map(|span| span.key).collect())
+        Ok(spans(store, keys, &wanted, damaged).await?.0.into_iter().map(|span| span.key).collect())
     }
 
     async fn damage(store: &Store, key: &GenerationKey, delta: Option<u64>) {

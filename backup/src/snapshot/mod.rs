@@ -133,11 +133,11 @@ pub async fn take(
     let writer = DataWriter::new(store, &generation, &seal)?;
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
     let object = DataObject::of_writer(store, &generation, &data, own);
-    let said = match look_into(object, database_bytes, event_hash).await {
-        Ok(_) if begun.elapsed() >= COMMIT_WITHIN => {
-            discard(store, &generation, &data).await;
-            return Err(TakeError::TooLate(begun.elapsed()));
-        }
+    let looked = look_into(object, database_bytes, event_hash).await.and_then(|said| match begun.elapsed() {
+        took if took >= COMMIT_WITHIN => Err(TakeError::TooLate(took)),
+        _ => Ok(said),
+    });
+    let said = match looked {
         Ok(said) => said,
         Err(error) => {
             discard(store, &generation, &data).await;

@@ -28,6 +28,9 @@ pub const FIRST: u64 = 7;
 pub const KNOWN: (i64, i64) = (77, 600);
 /// A lease that nobody had learned of. Its user chose its id, as a hash perhaps: etcd takes any but zero.
 pub const UNKNOWN: i64 = -78;
+/// A lease that was granted and that no key names.
+pub const IDLE: (i64, i64) = (79, 900);
+
 /// All files below a folder, in order.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -38,9 +41,6 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found.sort();
     found
 }
-
-/// A lease that was granted and that no key names.
-pub const IDLE: (i64, i64) = (79, 900);
 
 /// The backup.
 pub struct Recorded {

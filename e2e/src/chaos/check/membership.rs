@@ -19,6 +19,9 @@ const JUST_LOOKS: usize = 3;
 /// the next one, or never.
 const LATE: Duration = Duration::from_secs(30);
 
+/// A member list.
+type List = BTreeMap<MemberId, Listed>;
+
 /// What is wrong.
 pub fn check(history: &History) -> Vec<String> {
     let mut deeds = history.deeds.clone();
@@ -95,7 +98,7 @@ fn once_only(deeds: &[Deed]) -> Vec<String> {
 fn one_way(samples: &[Sample]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut gone: BTreeSet<MemberId> = BTreeSet::new();
-    let mut last: Option<&BTreeMap<MemberId, Listed>> = None;
+    let mut last: Option<&List> = None;
     for sample in samples {
         let Some(now) = &sample.members else { continue };
         for (id, listed) in now {
@@ -185,48 +188,44 @@ impl Judge<'_> {
     /// Members that came, went or began to vote between two lists without a call that could have done it.
     fn unexplained(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        let mut last: Option<(&Sample, &BTreeMap<MemberId, Listed>)> = None;
-        for sample in self.samples {
-            let Some(now) = &sample.members else { continue };
-            if let Some((before, then)) = last.replace((sample, now)) {
-                let from = before.begun.earlier_by(LATE);
-                let calls: Vec<&Step> = self.calls(from, sample.ended).collect();
-                let at = sample.ended;
-                for (id, listed) in then.iter().filter(|(id, _)| !now.contains_key(id)) {
-                    if !calls.iter().any(|call| matches!(call, Step::Remove { id: it, .. } if it == id)) {
-                        wrong.push(format!("{} ({id}) is not listed at {at}, and nobody removed it", listed.name));
-                    }
-                }
-                let added = calls.iter().filter(|call| matches!(call, Step::AddLearner { .. })).count();
-                let new = now.keys().filter(|id| !then.contains_key(id)).count();
-                if new > added {
-                    wrong.push(format!("{new} members are new at {at}, and {added} were added"));
-                }
-                for (id, listed) in now.iter().filter(|(_, listed)| !listed.learner) {
-                    let learned = then.get(id).is_none_or(|before| before.learner);
-                    if learned && !calls.iter().any(|call| matches!(call, Step::Promote { id: it, .. } if it == id)) {
-                        wrong.push(format!("{} ({id}) votes at {at}, and nobody promoted it", listed.name));
-                    }
-                }
+        let mut listed = self.samples.iter().filter_map(|sample| Some((sample, sample.members.as_ref()?)));
+        let Some(mut last) = listed.next() else { return wrong };
+        for next in listed {
+            if next.1 != last.1 {
+                self.change(last, next, &mut wrong);
             }
+            last = next;
         }
         wrong
     }
 
+    /// What is different in the second of two lists has to have been asked for.
+    fn change(&self, (before, then): (&Sample, &List), (after, now): (&Sample, &List), wrong: &mut Vec<String>) {
+        let at = after.ended;
+        let calls: Vec<&Step> = self.calls(before.begun.earlier_by(LATE), at).collect();
+        for (id, listed) in then.iter().filter(|(id, _)| !now.contains_key(id)) {
+            if !calls.iter().any(|call| matches!(call, Step::Remove { id: it, .. } if it == id)) {
+                wrong.push(format!("{} ({id}) is not listed at {at}, and nobody removed it", listed.name));
+            }
+        }
+        let added = calls.iter().filter(|call| matches!(call, Step::AddLearner { .. })).count();
+        let new = now.keys().filter(|id| !then.contains_key(id)).count();
+        if new > added {
+            wrong.push(format!("{new} members are new at {at}, and {added} were added"));
+        }
+        for (id, listed) in now.iter().filter(|(_, listed)| !listed.learner) {
+            let learned = then.get(id).is_none_or(|before| before.learner);
+            if learned && !calls.iter().any(|call| matches!(call, Step::Promote { id: it, .. } if it == id)) {
+                wrong.push(format!("{} ({id}) votes at {at}, and nobody promoted it", listed.name));
+            }
+        }
+    }
+
     /// The changes of the member list that were asked for within this time.
     fn calls(&self, from: Moment, to: Moment) -> impl Iterator<Item = &Step> {
-        self.deeds.iter().filter(move |deed| (from..=to).contains(&deed.at)).filter_map(|deed| match &deed.step {
-            Step::Calls { call } => Some(call.as_ref()),
-            Step::AddLearner { .. }
-            | Step::Promote { .. }
-            | Step::Remove { .. }
-            | Step::MoveLeader
-            | Step::DeletePod { .. }
-            | Step::SwitchRelease { .. }
-            | Step::DeleteClaim { .. }
-            | Step::LostAnswer { .. }
-            | Step::Harmless { .. }
-            | Step::Unreadable { .. } => None,
+        self.deeds.iter().filter(move |deed| (from..=to).contains(&deed.at)).filter_map(|deed| {
+            let Step::Calls { call } = &deed.step else { return None };
+            Some(call.as_ref())
         })
     }
 
