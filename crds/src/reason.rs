@@ -47,7 +47,8 @@ reasons! {
     /// A part of the backup is missing or damaged; the message names it. Delete it, if it is there, and put it back from a
     /// copy (`quorate-agent copy`), upon which the restore goes on; or create the cluster anew with another backup.
     BackupDamaged,
-    /// The volume has no room for the restore, which needs the database's size twice. Make `spec.storage.size` larger.
+    /// The volume has no room for the restore, which needs the database's size and 136 MiB for the log. Make
+    /// `spec.storage.size` larger.
     NoRoomToRestore,
     /// The backup's database is larger than etcd may have, which would refuse every write. Make `spec.etcd.quota` larger.
     AboveQuota,

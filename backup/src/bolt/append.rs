@@ -1,5 +1,6 @@
-//! Extends a database in place: new events behind the last one, leases, alarms. Nothing that is in use is touched until one
-//! meta page is written at the end. It never waits for the disk: who gives the file a name that counts syncs it first.
+//! Extends a database in place: new events behind the last one, other buckets written anew. Nothing that is in use is
+//! touched until one meta page is written at the end. It never waits for the disk: who gives the file a name that counts
+//! syncs it first.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,7 +12,7 @@ use super::meta::Meta;
 use super::mvcc::{self, BucketKey, BucketKeyFault};
 use super::page::{HEADER, LEAF};
 use super::tree::{PageWriter, TreeBuilder};
-use super::{BUCKET_FLAG, BUCKET_HEADER, BoltError, Bucket, Database, Root};
+use super::{BUCKET_FLAG, BUCKET_HEADER, BoltError, Bucket, Database, Pages, Root};
 
 /// Why a database can't be extended.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +123,13 @@ impl<'a> Appender<'a> {
         Ok(())
     }
 
+    /// Takes a bucket over from another database, whether there is such a one here or not. That of the history can't be.
+    pub fn take_over(&mut self, name: &[u8], from: &Database<impl Pages>) -> Result<(), AppendError> {
+        let header = copy(&from.bucket(name)?, from, &mut self.out)?;
+        self.replaced.insert(name.to_vec(), header);
+        Ok(())
+    }
+
     /// Empties a bucket, if there is such a one.
     pub fn clear(&mut self, bucket: &[u8]) -> Result<(), AppendError> {
         if let Some(old) = self.database.find_bucket(bucket)? {
@@ -130,19 +138,25 @@ impl<'a> Appender<'a> {
         Ok(())
     }
 
-    /// Makes it all valid at once, and tells the size of the database in bytes. It is not on the disk yet: a restore makes
-    /// etcdutl copy the file and drops it, and waiting for it would double what has to be written.
+    /// Makes it all valid at once, and tells the size of the database in bytes. It is not on the disk yet.
     pub fn commit(mut self) -> Result<u64, AppendError> {
         let root = self.history.finish(&mut self.out)?;
         self.replaced.insert(mvcc::KEY.to_vec(), Bucket::header(root, self.history_sequence).to_vec());
         let mut tree = TreeBuilder::new();
+        let mut replaced = self.replaced.iter().peekable();
         let mut cursor = self.database.root_cursor();
         let mut more = cursor.first()?;
         while more {
             let (flags, name, old) = cursor.entry()?;
-            let new = self.replaced.get(name).filter(|_| flags & BUCKET_FLAG != 0);
-            tree.push(&mut self.out, flags, name, new.map_or(old, Vec::as_slice))?;
+            while let Some((new, bucket)) = replaced.next_if(|(new, _)| new.as_slice() < name) {
+                tree.push(&mut self.out, BUCKET_FLAG, new, bucket)?;
+            }
+            let new = replaced.next_if(|(new, _)| new.as_slice() == name).filter(|_| flags & BUCKET_FLAG != 0);
+            tree.push(&mut self.out, flags, name, new.map_or(old, |(_, bucket)| bucket))?;
             more = cursor.forward()?;
+        }
+        for (new, bucket) in replaced {
+            tree.push(&mut self.out, BUCKET_FLAG, new, bucket)?;
         }
         let root = tree.finish(&mut self.out)?;
         self.out.flush()?;
@@ -152,6 +166,24 @@ impl<'a> Appender<'a> {
         self.file.write_all_at(&page, offset)?;
         Ok(meta.end())
     }
+}
+
+/// Writes a bucket anew, entry by entry, and tells what the root tree holds for it.
+pub(super) fn copy(
+    bucket: &Bucket,
+    from: &Database<impl Pages>,
+    out: &mut PageWriter<'_>,
+) -> Result<Vec<u8>, AppendError> {
+    let mut tree = TreeBuilder::new();
+    let mut cursor = from.cursor(bucket);
+    let mut more = cursor.first()?;
+    while more {
+        let (flags, key, value) = cursor.entry()?;
+        tree.push(out, flags, key, value)?;
+        more = cursor.forward()?;
+    }
+    let root = tree.finish(out)?;
+    Ok(Bucket::header(root, bucket.sequence).to_vec())
 }
 
 fn insert(tree: &mut TreeBuilder, out: &mut PageWriter<'_>, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {

@@ -6,6 +6,9 @@ use super::{BoltError, Root};
 
 /// The deepest a tree may be. With two children a branch, this many levels have more pages than a file can.
 const DEEPEST: usize = 48;
+/// How often a walk may come to a page, on average. From end to end it comes to each once, and there and back again twice;
+/// in a damaged tree, whose pages are reached by many ways, it would hardly ever end.
+const MOST_VISITS: u64 = 4;
 
 /// A place among a bucket's entries, or none.
 #[derive(Debug)]
@@ -15,6 +18,8 @@ pub struct Cursor<'a, P> {
     root: Root,
     /// From the root to a leaf, each with the entry that is taken there.
     path: Vec<(Page, usize)>,
+    /// Pages that were read since it was put to an end.
+    visits: u64,
 }
 
 /// Which entry of a page is taken on the way down.
@@ -26,7 +31,7 @@ enum End {
 
 impl<'a, P: Pages> Cursor<'a, P> {
     pub(super) fn new(pages: &'a P, meta: &'a Meta, root: Root) -> Self {
-        Self { pages, meta, root, path: Vec::new() }
+        Self { pages, meta, root, path: Vec::new(), visits: 0 }
     }
 
     /// Goes to the first entry; false if there is none.
@@ -75,6 +80,7 @@ impl<'a, P: Pages> Cursor<'a, P> {
 
     fn go_to(&mut self, end: End) -> Result<bool, BoltError> {
         self.path.clear();
+        self.visits = 0;
         let root = match &self.root {
             Root::Page(id) => Page::load(self.pages, self.meta, *id)?,
             Root::Inline(bytes) => Page::read(PageId::new(0), bytes.clone())?,
@@ -103,7 +109,7 @@ impl<'a, P: Pages> Cursor<'a, P> {
                 Kind::Branch => page.branch(index)?.1,
             };
             self.path.push((page, index));
-            page = Page::load(self.pages, self.meta, child)?;
+            page = self.load(child)?;
         }
     }
 
@@ -119,9 +125,17 @@ impl<'a, P: Pages> Cursor<'a, P> {
                 return Ok(true);
             }
             let child = page.branch(next)?.1;
-            let page = Page::load(self.pages, self.meta, child)?;
+            let page = self.load(child)?;
             return self.descend(page, end);
         }
         Ok(false)
+    }
+
+    fn load(&mut self, id: PageId) -> Result<Page, BoltError> {
+        self.visits += 1;
+        if self.visits > self.meta.high_water.get().saturating_mul(MOST_VISITS) {
+            return Err(BoltError::page(id, "the tree comes to its pages again and again"));
+        }
+        Page::load(self.pages, self.meta, id)
     }
 }

@@ -66,8 +66,8 @@ impl Meta {
             high_water: PageId::new(u64_at(content, 40)?),
             transaction: u64_at(content, 48)?,
         };
-        // Beyond this, a page's offset would not fit 63 bits.
-        (valid && meta.high_water.get() < 1 << 46).then_some(meta)
+        // Beyond this, a page's offset would not fit 63 bits, and no transaction could follow.
+        (valid && meta.high_water.get() < 1 << 46 && meta.transaction < u64::MAX).then_some(meta)
     }
 
     /// The page for the file, and its offset. Transactions take turns between the two.

@@ -8,6 +8,7 @@ mod cursor;
 mod history;
 mod meta;
 pub mod mvcc;
+mod outline;
 mod page;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -17,6 +18,7 @@ pub use append::{AppendError, Appender, open};
 pub use cursor::Cursor;
 pub use history::{Tail, auth_revision, events_of_last};
 pub use meta::Meta;
+pub use outline::write_outline;
 pub use page::{MOST_IN_PAGE, PageId, Pages};
 
 /// Why a database can't be read.
@@ -96,6 +98,21 @@ impl<P: Pages> Database<P> {
     /// Its meta page.
     pub fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    /// The names of its buckets, in order.
+    pub fn buckets(&self) -> Result<Vec<Vec<u8>>, BoltError> {
+        let mut names = Vec::new();
+        let mut cursor = self.root_cursor();
+        let mut more = cursor.first()?;
+        while more {
+            let (flags, name, _) = cursor.entry()?;
+            if flags & BUCKET_FLAG != 0 {
+                names.push(name.to_vec());
+            }
+            more = cursor.forward()?;
+        }
+        Ok(names)
     }
 
     /// A bucket by its name.

@@ -59,7 +59,7 @@ pub struct Membership {
     pub peer_urls: String,
 }
 
-/// Makes `folder` of `database`, whose last revision is `revision`.
+/// Makes `folder` of `database`, whose last revision is `revision`. An outline will do.
 pub(super) async fn restore(
     tool: &Tool,
     membership: &Membership,
@@ -68,7 +68,7 @@ pub(super) async fn restore(
 ) -> Result<(), RestoreError> {
     let Membership { name, initial_cluster, token, peer_urls } = membership;
     let mut command = Command::new(&tool.program);
-    // The hash that it would check is of the database as it was before the deltas; ours have been checked.
+    // There is no hash behind it; ours have been checked.
     command.args(["snapshot", "restore", "--skip-hash-check"]).arg(database).arg("--data-dir").arg(folder);
     command.args(["--name", name, "--initial-cluster", initial_cluster, "--initial-cluster-token", token]);
     command.args(["--initial-advertise-peer-urls", peer_urls]);

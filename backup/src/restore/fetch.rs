@@ -5,13 +5,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{Progress, RestoreError};
 use crate::bolt::{Database, Tail};
 use crate::format::{Chain, DataObject, DataReader};
 use crate::store::Store;
 
+/// After so many bytes the disk is made to take what came, while more comes: else the end would wait for all of it.
+const WRITE_BACK: u64 = 64 << 20;
 /// Who may read a database that is restored: who restores it, as with etcd's own.
 const OWN: u32 = 0o600;
 
@@ -26,7 +28,8 @@ pub(super) async fn full(
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(OWN).open(path).map_err(fault)?;
     let mut reader = DataReader::new(&DataObject::new(store, &chain.key, &chain.full.data)?);
     let total = chain.full.data.plain_bytes;
-    let mut offset = 0;
+    let (mut offset, mut unsynced) = (0, 0);
+    let mut sync: Option<JoinHandle<io::Result<()>>> = None;
     // Writing waits for the disk, so it runs on a thread that may; the next piece is fetched meanwhile.
     while let Some(piece) = reader.next().await? {
         let length = piece.len() as u64;
@@ -34,7 +37,20 @@ pub(super) async fn full(
         file = back;
         result.map_err(fault)?;
         offset += length;
+        unsynced += length;
+        if let Some(ended) = sync.take_if(|sync| sync.is_finished()) {
+            // The kernel tells a failed write to one who syncs, and to nobody after that.
+            ended.await?.map_err(fault)?;
+        }
+        if unsynced >= WRITE_BACK && sync.is_none() {
+            unsynced = 0;
+            let file = file.try_clone().map_err(fault)?;
+            sync = Some(spawn_blocking(move || file.sync_data()));
+        }
         report(Progress::Fetching { done: offset, total });
+    }
+    if let Some(last) = sync {
+        last.await?.map_err(fault)?;
     }
     file.set_len(chain.full.database_bytes).map_err(fault)?;
     let database = Database::open(&file)?;

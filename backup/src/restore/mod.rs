@@ -4,6 +4,7 @@
 mod apply;
 mod etcdutl;
 mod fetch;
+mod outline;
 mod scratch;
 mod survey;
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use tokio::task::JoinError;
+use tokio::task::{JoinError, spawn_blocking};
 
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
@@ -27,6 +28,9 @@ pub use etcdutl::{Bump, LEAST_BUMP, Membership, Tool};
 use scratch::Scratch;
 pub(crate) use scratch::clear_remains;
 pub use survey::{Damaged, find};
+
+/// Where a member's data folder has its database.
+const DATABASE: &str = "member/snap/db";
 
 /// Why nothing was restored.
 #[derive(Debug, thiserror::Error)]
@@ -235,8 +239,14 @@ pub async fn data_folder(
     let file = scratch.path().join("db");
     let restored = database(store, &choice.chain, choice.revision, &file, report).await?;
     // Of an earlier restore, that was killed, etcdutl may still be at work: it must not find its folder again.
-    let made = scratch.path().join(Nonce::random().as_str());
-    etcdutl::restore(tool, membership, (&file, restored.revision), &made).await?;
+    let nonce = Nonce::random();
+    let made = scratch.path().join(nonce.as_str());
+    let small = scratch.path().join(format!("{}.outline", nonce.as_str()));
+    let (whole, outline) = (file.clone(), small.clone());
+    spawn_blocking(move || outline::write(&whole, &outline)).await??;
+    etcdutl::restore(tool, membership, (&small, restored.revision), &made).await?;
+    let place = made.join(DATABASE);
+    let bytes = spawn_blocking(move || outline::put_back(&place, &file)).await??;
     scratch.publish(&made)?;
-    Ok(restored)
+    Ok(Restored { bytes, ..restored })
 }

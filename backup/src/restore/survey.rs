@@ -35,22 +35,23 @@ pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Ch
         wanted.cluster.as_ref().is_none_or(|cluster| *cluster == key.cluster)
             && wanted.generation.as_ref().is_none_or(|name| *name == key.name)
     });
-    let chain = match (wanted.target, &wanted.generation) {
-        (Target::Latest, None) => latest(store, keys, damaged).await?.ok_or(ChoiceError::Nothing)?,
+    let (chain, still_until) = match (wanted.target, &wanted.generation) {
+        (Target::Latest, None) => (latest(store, keys, damaged).await?.ok_or(ChoiceError::Nothing)?, None),
         (Target::Latest | Target::Revision(_) | Target::Time(_), _) => {
             let (spans, last) = spans(store, keys, wanted, damaged).await?;
-            let Chosen { key, others } = choose(&spans, wanted.target)?;
+            let Chosen { key, others, still_until } = choose(&spans, wanted.target)?;
             if !others.is_empty() {
                 let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
                 tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
             }
-            match last.filter(|last| last.key == *key) {
+            let chain = match last.filter(|last| last.key == *key) {
                 Some(last) => last,
                 None => Chain::read(store, key).await?,
-            }
+            };
+            (chain, still_until)
         }
     };
-    Ok(Choice::of(chain, wanted.target)?)
+    Ok(Choice::of(chain, wanted.target, still_until)?)
 }
 
 /// The generation that goes furthest, and that alone, so that the others take neither memory nor time. The one that began

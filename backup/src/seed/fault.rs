@@ -54,7 +54,7 @@ pub enum SeedError {
     },
     /// The volume is too small.
     #[error(
-        "the volume has {free} bytes free, and the restore needs {needed}: the database twice, and its log; make \
+        "the volume has {free} bytes free, and the restore needs {needed}: the database, and its log; make \
          spec.storage.size larger"
     )]
     NoRoom {

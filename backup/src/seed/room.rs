@@ -5,12 +5,10 @@ use std::path::Path;
 use super::SeedError;
 use crate::format::Choice;
 
-/// How often the database lies on the volume at the worst moment: as it was fetched, and as etcdutl copies it.
-const COPIES: u64 = 2;
 /// What each event takes in the database besides its record, in bytes: its place in a page, and its part of the page's own.
 const OF_A_PAGE: u64 = 24;
-/// What etcdutl preallocates for the log, and a little for the folders.
-const FOR_THE_LOG: u64 = 65 << 20;
+/// What etcdutl preallocates for the log (a segment, and the next one), and a little for the folders and its small database.
+const FOR_THE_LOG: u64 = 136 << 20;
 
 /// Demands that the volume has room, and that the quota is not passed.
 pub(super) fn check(choice: &Choice, volume: &Path, quota: Option<u64>) -> Result<(), SeedError> {
@@ -18,7 +16,7 @@ pub(super) fn check(choice: &Choice, volume: &Path, quota: Option<u64>) -> Resul
     is_within(database, quota)?;
     let space = rustix::fs::statvfs(volume).map_err(|fault| SeedError::volume("measure", volume, fault.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let needed = database.saturating_mul(COPIES).saturating_add(FOR_THE_LOG);
+    let needed = database.saturating_add(FOR_THE_LOG);
     if needed > free { Err(SeedError::NoRoom { needed, free }) } else { Ok(()) }
 }
 
