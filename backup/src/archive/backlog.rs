@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
 use prost::Message;
@@ -46,15 +47,34 @@ struct Inner {
 #[derive(Debug)]
 struct Spill {
     file: File,
-    limit: u64,
+    room: Room,
     written: u64,
     read: u64,
 }
 
+/// How many bytes more may lie in the files of all backlogs together. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Room(Arc<AtomicU64>);
+
+impl Room {
+    pub fn new(limit: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(limit)))
+    }
+
+    /// Whether there was so much, which is taken then.
+    fn take(&self, bytes: u64) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
 impl Backlog {
-    /// With a file of at most `limit` bytes in this folder.
-    pub fn new(folder: &Path, limit: u64) -> io::Result<Self> {
-        let spill = Spill { file: tempfile::tempfile_in(folder)?, limit, written: 0, read: 0 };
+    /// With a file in this folder, as long as there is room.
+    pub fn new(folder: &Path, room: Room) -> io::Result<Self> {
+        let spill = Spill { file: tempfile::tempfile_in(folder)?, room, written: 0, read: 0 };
         let inner = Inner { memory: VecDeque::new(), held: 0, spill, ended: None };
         Ok(Self { inner: Mutex::new(inner), changed: Notify::new() })
     }
@@ -145,13 +165,12 @@ impl Spill {
         };
         let bytes = message.encode_to_vec();
         let end = self.written + 8 + bytes.len() as u64;
-        if end > self.limit {
+        if !self.room.take(end - self.written) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the spill file is full"));
         }
-        self.file.write_all_at(&(bytes.len() as u64).to_le_bytes(), self.written)?;
-        self.file.write_all_at(&bytes, self.written + 8)?;
-        self.written = end;
-        Ok(())
+        let begin = std::mem::replace(&mut self.written, end);
+        self.file.write_all_at(&(bytes.len() as u64).to_le_bytes(), begin)?;
+        self.file.write_all_at(&bytes, begin + 8)
     }
 
     fn pop(&mut self) -> io::Result<Option<News>> {
@@ -166,11 +185,18 @@ impl Spill {
         self.read += 8 + length;
         if self.is_empty() {
             self.file.set_len(0)?;
+            self.room.give_back(self.written);
             (self.read, self.written) = (0, 0);
         }
         let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(&bytes[..]).map_err(io::Error::other)?;
         let revision = header.and_then(|header| u64::try_from(header.revision).ok());
         Ok(Some(revision.map_or(News::Events(events), News::Progress)))
+    }
+}
+
+impl Drop for Spill {
+    fn drop(&mut self) {
+        self.room.give_back(self.written);
     }
 }
 
@@ -188,7 +214,7 @@ mod tests {
     #[tokio::test]
     async fn order_stays_through_memory_and_file() {
         let folder = tempfile::tempdir().unwrap();
-        let backlog = Backlog::new(folder.path(), 1 << 30).unwrap();
+        let backlog = Backlog::new(folder.path(), Room::new(1 << 30)).unwrap();
         let mut all = Vec::new();
         let mut taken = Vec::new();
         for round in 0..6 {
@@ -213,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn when_the_file_is_full_what_was_held_still_comes_and_then_the_reason() {
         let folder = tempfile::tempdir().unwrap();
-        let backlog = Backlog::new(folder.path(), 3 << 20).unwrap();
+        let backlog = Backlog::new(folder.path(), Room::new(3 << 20)).unwrap();
         let held = (0..100).take_while(|number| backlog.push(news(*number, 1 << 20))).count();
         backlog.end(FeedError::Canceled("later".into()));
         for number in 0..held {
@@ -221,5 +247,19 @@ mod tests {
         }
         assert!((17..=19).contains(&held), "{held}");
         assert!(matches!(backlog.next().await, Err(FeedError::Overflow(_))));
+    }
+
+    #[test]
+    fn two_backlogs_share_their_room_and_give_it_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(3 << 20);
+        let [one, other] = [(); 2].map(|()| Backlog::new(folder.path(), room.clone()).unwrap());
+        let fill = |backlog: &Backlog| (0..100).take_while(|number| backlog.push(news(*number, 1 << 20))).count();
+        let first = fill(&one);
+        let second = fill(&other);
+        assert!(second < first && second > 0, "{first} {second}: what is in memory is each one's own");
+        drop(one);
+        let third = Backlog::new(folder.path(), room).unwrap();
+        assert_eq!(fill(&third), first);
     }
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::backlog::Room;
 use super::board::Board;
 use super::feed::FeedError;
 use super::flush::FlushError;
 use super::lead;
 use super::retention::Retention;
 use super::rivals::Rivals;
-use super::session::{OTHER_RECIPIENTS, Session};
+use super::session::{OTHER_RECIPIENTS, Session, Start};
 use super::status::{Reason, Role};
 use super::{ArchiveError, Duty, Fault, Next, Settings};
 use crate::format::{Chain, ChainError, CommitError, Seal};
@@ -31,6 +32,8 @@ const FOLLOW_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Course {
     /// What was recorded, as far as it was read.
     pub chain: Option<Chain>,
+    /// A generation that was begun beside the one before, for the next session.
+    pub prepared: Option<Start>,
     pub rivals: Rivals,
     pub retention: Retention,
 }
@@ -53,7 +56,8 @@ pub async fn run(
         Duty::BesideLeader => told.clone(),
     };
     let retention = Retention::new(settings.keep);
-    let mut course = Course { chain: None, rivals: Rivals::default(), retention };
+    let mut course = Course { chain: None, prepared: None, rivals: Rivals::default(), retention };
+    let room = Room::new(settings.spill_limit);
     let mut opened: Option<Store> = None;
     let mut pause = FIRST_PAUSE;
     let mut next = Next::Continue;
@@ -76,7 +80,8 @@ pub async fn run(
             }
         };
         let begun = Instant::now();
-        let lived = Box::pin(live((store, &mut opened), source, settings, board, (full, &mut course), &leads, &stop));
+        let lived =
+            Box::pin(live((store, &mut opened), source, (settings, &room), board, (full, &mut course), &leads, &stop));
         let error = match lived.await {
             Ok(then) => {
                 next = then;
@@ -116,7 +121,7 @@ pub async fn run(
 async fn live(
     (store, opened): (&store::Settings, &mut Option<Store>),
     source: &Access,
-    settings: &Settings,
+    (settings, room): (&Settings, &Room),
     board: &Board,
     (full, course): (Option<&'static str>, &mut Course),
     leads: &watch::Receiver<bool>,
@@ -126,8 +131,8 @@ async fn live(
         Some(store) => store,
         None => opened.insert(open(store).await?),
     };
-    let session = Session { store, source, settings, board };
-    session.run(full, course, leads.clone(), stop.clone()).await
+    let session = Session { store, source, settings, room, board };
+    Box::pin(session.run(full, course, leads.clone(), stop.clone())).await
 }
 
 async fn open(settings: &store::Settings) -> Result<Store, ArchiveError> {

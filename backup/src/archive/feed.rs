@@ -9,7 +9,7 @@ use etcd_client::proto::PbWatchResponse;
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponseStream};
 use tokio::task::JoinHandle;
 
-use super::backlog::{Backlog, News};
+use super::backlog::{Backlog, News, Room};
 use crate::format::Revision;
 
 /// The largest message that is taken. Fragments are bounded by etcd's largest request, which may be set up to this.
@@ -42,8 +42,8 @@ pub(super) struct Feed {
 
 impl Feed {
     /// Opens it at a revision, whose own events come first.
-    pub async fn open(client: &Client, from: Revision, (folder, limit): (&Path, u64)) -> Result<Self, FeedError> {
-        let backlog = Arc::new(Backlog::new(folder, limit).map_err(FeedError::Overflow)?);
+    pub async fn open(client: &Client, from: Revision, (folder, room): (&Path, &Room)) -> Result<Self, FeedError> {
+        let backlog = Arc::new(Backlog::new(folder, room.clone()).map_err(FeedError::Overflow)?);
         let from = from.to_etcd();
         let options =
             WatchOptions::new().with_all_keys().with_start_revision(from).with_fragment().with_progress_notify();

@@ -18,6 +18,7 @@ mod retention;
 mod rivals;
 mod session;
 pub mod status;
+mod successor;
 mod turn;
 
 use std::path::PathBuf;

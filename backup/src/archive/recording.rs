@@ -14,8 +14,10 @@ use super::feed::Feed;
 use super::flush::{self, FlushError};
 use super::leases::Leases;
 use super::recorder::{Fault, Recorder};
-use super::session::{Session, read_on, revision};
+use super::rivals::is_silent;
+use super::session::{Session, Start, read_on, revision};
 use super::status::{Reason, Role};
+use super::successor::Successor;
 use super::turn::{self, Post, Prospect, Turn};
 use super::{ArchiveError, Duty, Next};
 use crate::format::{Chain, ChainError, Revision};
@@ -72,19 +74,18 @@ pub(super) struct Recording<'a> {
     flushed: Instant,
     /// When others were last asked for.
     looked: Instant,
-    /// When others were last seen to store something.
+    /// When somebody was last seen to store something.
     moved: Instant,
+    /// Since when something is closed that nobody has stored although the store answers.
+    left_since: Option<Instant>,
+    successor: Successor<'a>,
     /// The last newer generation that is not gone over to: it is too far behind.
     passed_over: Option<crate::format::GenerationName>,
 }
 
 impl<'a> Recording<'a> {
-    pub fn new(
-        session: Session<'a>,
-        connection: Connection,
-        (chain, mut recorder, feed): (Chain, Recorder, Feed),
-        post: Post,
-    ) -> Self {
+    pub fn new(session: Session<'a>, start: Start, post: Post) -> Self {
+        let Start { connection, chain, mut recorder, feed } = start;
         let mut leases = Leases::new(connection.client.lease_client());
         leases.know(chain.links.iter().flat_map(|link| &link.delta.leases));
         let auth = AuthRevision::new(connection.clone());
@@ -105,6 +106,8 @@ impl<'a> Recording<'a> {
             flushed: now,
             looked: now,
             moved: now,
+            left_since: None,
+            successor: Successor::none(session),
             passed_over: None,
         }
     }
@@ -136,14 +139,20 @@ impl<'a> Recording<'a> {
                     // Before the next flush: where there is always something to store, no tick would find it idle.
                     None if std::mem::take(&mut self.look_owed) => {
                         let leads = *leads.borrow();
-                        self.look(course, leads).await?
+                        self.look(course, leads).await?;
+                        None
                     }
                     next => next,
                 },
+                came = self.successor.came() => {
+                    self.succeed(came).await?;
+                    None
+                }
                 _ = clock.tick() => {
                     // Not held while it looks: whoever tells must not wait.
                     let leads = *leads.borrow();
-                    self.look(course, leads).await?
+                    self.look(course, leads).await?;
+                    None
                 }
                 // Of one whose channel is closed nothing is heard any more.
                 Ok(()) = leads.changed() => {
@@ -152,7 +161,7 @@ impl<'a> Recording<'a> {
                 }
                 _ = stop.wait_for(|stop| *stop) => Some(Next::Stop),
             };
-            if let Some(next) = next {
+            if let Some(next) = next.or_else(|| self.go_over(course)) {
                 return Box::pin(self.end(next, course)).await;
             }
             if self.recorder.bytes() >= FLUSH_AT {
@@ -175,7 +184,10 @@ impl<'a> Recording<'a> {
                 self.catch_up(true);
             }
             (true, Post::TakingOver | Post::Committer) => {}
-            (false, Post::Standby | Post::TakingOver | Post::Committer) => self.post = Post::Standby,
+            (false, Post::Standby | Post::TakingOver | Post::Committer) => {
+                self.post = Post::Standby;
+                self.successor.drop_it();
+            }
         }
         self.show_role();
     }
@@ -209,22 +221,27 @@ impl<'a> Recording<'a> {
     }
 
     /// What is done by the clock.
-    async fn look(&mut self, course: &mut Course, leads: bool) -> Result<Option<Next>, ArchiveError> {
+    async fn look(&mut self, course: &mut Course, leads: bool) -> Result<(), ArchiveError> {
         let settings = self.session.settings;
         match self.post {
             Post::Standby => {
-                let left = if self.recorder.has_closed() { self.moved.elapsed() } else { Duration::ZERO };
+                let left = self.left_for();
                 if leads && course.rivals.yields() && course.rivals.has_gone(left, settings.flush_every) {
                     tracing::info!("the other archive commits no more");
                     self.turn(true);
+                } else if !leads && is_silent(left, settings.flush_every) {
+                    tracing::info!("nobody has stored what came for {left:?}: this archive does, for once");
+                    self.flush().await;
                 } else if self.recorder.has_closed() {
                     self.catch_up(true);
                 }
             }
             Post::TakingOver => self.catch_up(true),
             Post::Committer => {
-                if let Some(reason) = self.full_is_due().await? {
-                    return Ok(Some(Next::Full(reason)));
+                if self.successor.is_open()
+                    && let Some(reason) = self.full_is_due().await?
+                {
+                    self.successor.begin(reason);
                 }
                 if let Some(chain) = &self.chain {
                     course.retention.look(self.session.store, &settings.lineage, &chain.key);
@@ -240,8 +257,37 @@ impl<'a> Recording<'a> {
                 }
             }
         }
-        self.feed.ask_progress().await?;
-        Ok(None)
+        Ok(self.feed.ask_progress().await?)
+    }
+
+    /// For how long something is closed that nobody has stored.
+    fn left_for(&mut self) -> Duration {
+        if !self.recorder.has_closed() {
+            self.left_since = None;
+            return Duration::ZERO;
+        }
+        self.left_since.get_or_insert_with(Instant::now).elapsed()
+    }
+
+    /// The next generation's full snapshot is stored, or was not taken.
+    async fn succeed(&mut self, came: Result<(), ArchiveError>) -> Result<(), ArchiveError> {
+        match came {
+            Ok(()) => {
+                // What came before it is stored as soon as etcd says that it was all.
+                self.due = true;
+                Ok(self.feed.ask_progress().await?)
+            }
+            Err(error) => {
+                self.session.board.fault(Reason::of(&error), &error.to_string());
+                Ok(())
+            }
+        }
+    }
+
+    /// Goes over to the generation that was begun beside this one, once all that came before it is stored here.
+    fn go_over(&mut self, course: &mut Course) -> Option<Next> {
+        course.prepared = Some(self.successor.take_behind(self.chain.as_ref()?.head())?);
+        Some(Next::Continue)
     }
 
     /// Why the generation has to end. While something is being done with it that is not known: it is asked when that ends.
@@ -305,7 +351,8 @@ impl<'a> Recording<'a> {
         let did = match result {
             Ok(did) => did,
             Err(FlushError::Chain(ChainError::Store(error))) if !matches!(error, StoreError::Refused { .. }) => {
-                // What is held stays held.
+                // What is held stays held. Nobody can store it.
+                self.left_since = None;
                 board.fault(Reason::of_store(&error), &error.to_string());
                 self.chain = Some(chain);
                 return Ok(None);
@@ -315,11 +362,14 @@ impl<'a> Recording<'a> {
                 return Err(error.into());
             }
         };
-        board.well();
+        if !self.successor.has_failed() {
+            board.well();
+        }
         match did {
             Did::Stored => {
                 board.committed();
                 board.stored(&chain, Timestamp::now());
+                (self.moved, self.left_since) = (Instant::now(), None);
                 tracing::debug!("recorded up to revision {}", chain.head());
                 self.chain = Some(chain);
             }
@@ -330,7 +380,7 @@ impl<'a> Recording<'a> {
                     let new = chain.links.iter().rev().take_while(|link| link.delta.from > before);
                     self.leases.know(new.flat_map(|link| &link.delta.leases));
                     board.stored(&chain, chain.last_moment());
-                    self.moved = Instant::now();
+                    (self.moved, self.left_since) = (Instant::now(), None);
                 }
                 let turn = newer.as_ref().map_or(Turn::Stay, |newer| self.weigh(&chain, newer));
                 if let (Turn::Over, Some(newer)) = (turn, newer) {
@@ -362,6 +412,9 @@ impl<'a> Recording<'a> {
 
     /// What to do about a newer generation.
     fn weigh(&mut self, chain: &Chain, newer: &Chain) -> Turn {
+        if self.successor.is(&newer.key) {
+            return Turn::Stay;
+        }
         let turn = turn::turn(Prospect {
             post: self.post,
             heard: self.recorder.head(),

@@ -38,13 +38,19 @@ impl Rivals {
     /// Whether the other one has gone: it has left for so long what it should have committed. Who stood by goes on then.
     /// Two that stood by for each other do not go on at the same time.
     pub fn has_gone(&mut self, silent_for: Duration, flush_every: Duration) -> bool {
-        let patience = (flush_every * PATIENCE_IN_FLUSHES).max(LEAST_PATIENCE);
-        let gone = silent_for > patience.mul_f64(1.0 + fastrand::f64());
+        let gone = is_silent(silent_for, flush_every);
         if gone {
             *self = Self::default();
         }
         gone
     }
+}
+
+/// Whether whoever should have stored something for so long is taken to be away. Two that ask do not both find so at the
+/// same time.
+pub(super) fn is_silent(silent_for: Duration, flush_every: Duration) -> bool {
+    let patience = (flush_every * PATIENCE_IN_FLUSHES).max(LEAST_PATIENCE);
+    silent_for > patience.mul_f64(1.0 + fastrand::f64())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::backlog::Room;
 use super::board::Board;
 use super::course::Course;
 use super::feed::{Feed, FeedError};
@@ -33,14 +34,16 @@ pub(super) struct Session<'a> {
     pub store: &'a Store,
     pub source: &'a Access,
     pub settings: &'a Settings,
+    pub room: &'a Room,
     pub board: &'a Board,
 }
 
-/// Where recording goes on.
-struct Start {
-    chain: Chain,
-    recorder: Recorder,
-    feed: Feed,
+/// Where recording goes on, and by which connection.
+pub(super) struct Start {
+    pub connection: Connection,
+    pub chain: Chain,
+    pub recorder: Recorder,
+    pub feed: Feed,
 }
 
 impl Session<'_> {
@@ -52,41 +55,60 @@ impl Session<'_> {
         leads: watch::Receiver<bool>,
         stop: watch::Receiver<bool>,
     ) -> Result<Next, ArchiveError> {
-        let mut connection = self.source.connect().await?;
-        let identity = timeout(ANSWER, Identity::ask(&mut connection.client)).await;
-        let Identity { cluster, version: _ } = identity.map_err(|_| ArchiveError::Silent)??;
         let records = *leads.borrow() && !course.rivals.yields();
-        let start = if let Some(reason) = full {
-            self.board.role(Role::Committer);
-            let start = self.begin(&mut connection, reason).await?;
-            course.retention.full_taken();
-            start
-        } else {
-            let Some(chain) = self.newest(&cluster, course.chain.take()).await? else {
-                return Ok(Next::Full("there is none yet"));
-            };
-            self.board.stored(&chain, chain.last_moment());
-            match self.follow(&mut connection, chain).await? {
-                Ok(start) => start,
-                Err(reason) => return Ok(Next::Full(reason)),
-            }
+        let start = match self.start(full, course).await? {
+            Ok(start) => start,
+            Err(reason) => return Ok(Next::Full(reason)),
         };
         self.board.well();
         let post = if records { Post::Committer } else { Post::Standby };
-        let Start { chain, recorder, feed } = start;
-        let mut recording = Recording::new(*self, connection, (chain, recorder, feed), post);
+        let mut recording = Recording::new(*self, start, post);
         let result = Box::pin(recording.run(course, leads, stop)).await;
         course.chain = recording.into_chain().or_else(|| course.chain.take());
         result
     }
 
+    /// Where to begin: at what was prepared, with a new generation, or where the last one ends; else why not there.
+    async fn start(
+        &self,
+        full: Option<&'static str>,
+        course: &mut Course,
+    ) -> Result<Result<Start, &'static str>, ArchiveError> {
+        if let Some(start) = course.prepared.take() {
+            course.retention.full_taken();
+            self.board.stored(&start.chain, jiff::Timestamp::now());
+            return Ok(Ok(start));
+        }
+        if let Some(reason) = full {
+            self.board.role(Role::Committer);
+            let start = self.begin(reason).await?;
+            course.retention.full_taken();
+            self.board.stored(&start.chain, jiff::Timestamp::now());
+            return Ok(Ok(start));
+        }
+        let (connection, cluster) = self.connect().await?;
+        let Some(chain) = self.newest(&cluster, course.chain.take()).await? else {
+            return Ok(Err("there is none yet"));
+        };
+        self.board.stored(&chain, chain.last_moment());
+        self.follow(connection, chain).await
+    }
+
+    /// A connection to the member, and whose member it is.
+    async fn connect(&self) -> Result<(Connection, Cluster), ArchiveError> {
+        let mut connection = self.source.connect().await?;
+        let identity = timeout(ANSWER, Identity::ask(&mut connection.client)).await;
+        let Identity { cluster, version: _ } = identity.map_err(|_| ArchiveError::Silent)??;
+        Ok((connection, cluster))
+    }
+
     /// Goes on with a generation, or says why that is not possible.
     async fn follow(
         &self,
-        connection: &mut Connection,
+        mut connection: Connection,
         chain: Chain,
     ) -> Result<Result<Start, &'static str>, ArchiveError> {
-        let now = revision(connection).await?;
+        let now = revision(&mut connection).await?;
         // etcd takes a watch from the future and silently leaves out what is before it.
         if now < chain.head() {
             return Ok(Err("the cluster's revision is below what was recorded"));
@@ -99,9 +121,9 @@ impl Session<'_> {
             return Ok(Err(OTHER_RECIPIENTS));
         }
         let recorder = Recorder::new(chain.head(), chain.last_events(), seal.event_hash());
-        let feed = self.watch(connection, recorder.watch_from()).await?;
+        let feed = self.watch(&connection, recorder.watch_from()).await?;
         tracing::info!("going on after revision {} of {}", chain.head(), chain.key);
-        Ok(Ok(Start { chain, recorder, feed }))
+        Ok(Ok(Start { connection, chain, recorder, feed }))
     }
 
     /// The generation of this cluster that began last. `known` was read before.
@@ -119,22 +141,22 @@ impl Session<'_> {
 
     /// Begins a generation. The watch is there before the snapshot is, so that nothing between is compacted away, and no
     /// backlog has to be read again.
-    async fn begin(&self, connection: &mut Connection, reason: &'static str) -> Result<Start, ArchiveError> {
-        let watched_from = revision(connection).await?.next();
-        let feed = self.watch(connection, watched_from).await?;
+    pub async fn begin(&self, reason: &'static str) -> Result<Start, ArchiveError> {
+        let (mut connection, _) = self.connect().await?;
+        let watched_from = revision(&mut connection).await?.next();
+        let feed = self.watch(&connection, watched_from).await?;
         let member = std::slice::from_ref(self.source);
         let taken = snapshot::take(self.store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
         let chain = Chain::read(self.store, &taken.generation).await?;
         let events = (chain.last_events(), taken.event_hash);
         let recorder = Recorder::after_full(chain.head(), events, watched_from);
         self.board.took_full();
-        self.board.stored(&chain, jiff::Timestamp::now());
         tracing::info!("new generation {} at revision {}: {reason}", chain.key, chain.head());
-        Ok(Start { chain, recorder, feed })
+        Ok(Start { connection, chain, recorder, feed })
     }
 
     async fn watch(&self, connection: &Connection, from: Revision) -> Result<Feed, FeedError> {
-        Feed::open(&connection.client, from, (&self.settings.spill, self.settings.spill_limit)).await
+        Feed::open(&connection.client, from, (&self.settings.spill, self.room)).await
     }
 }
 
@@ -217,7 +239,8 @@ mod tests {
             keep: None,
         };
         let board = Board::new(store.address(), &settings.lineage);
-        let session = Session { store, source: &source, settings: &settings, board: &board };
+        let room = Room::new(0);
+        let session = Session { store, source: &source, settings: &settings, room: &room, board: &board };
         session.newest(&known.key.cluster, Some(known.clone())).await
     }
 

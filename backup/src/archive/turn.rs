@@ -45,14 +45,17 @@ pub(super) enum Turn {
     Stay,
 }
 
-/// Who records goes over only if it need not begin another generation for it, and not before all up to the full snapshot is
-/// stored in the older one: no revision between the two is left out. Who stands by does as the one that records.
+/// Who records goes over only if it need not begin another generation for it. Whoever holds what is not in the older one and
+/// came before the full snapshot stores it there first, also if it stands by: no revision between the two is left out, even
+/// where the one that began the newer one had been away. Else who stands by does as the one that records.
 pub(super) fn turn(prospect: Prospect) -> Turn {
     let Prospect { post, heard, stored, holds, may_go_on, full, newest } = prospect;
     match post {
         Post::Committer if newest.get() + MOST_BEHIND <= heard => Turn::PassOver,
-        Post::Committer if stored < full && holds => Turn::AfterStoring,
         Post::Standby if newest == full && may_go_on => Turn::Stay,
+        Post::Committer | Post::TakingOver | Post::Standby if stored < full && holds => Turn::AfterStoring,
+        // What came before the full snapshot is on its way to here, as it is to the others that stand by.
+        Post::Standby if stored < full && may_go_on => Turn::Stay,
         Post::Committer | Post::TakingOver | Post::Standby => Turn::Over,
     }
 }
@@ -94,10 +97,23 @@ mod tests {
     }
 
     #[test]
+    fn who_stands_by_stores_what_the_one_that_was_away_has_missed() {
+        let standby = Prospect { post: Post::Standby, newest: revision(141), ..prospect() };
+        for post in [Post::Standby, Post::TakingOver] {
+            assert_eq!(turn(Prospect { post, ..standby }), Turn::AfterStoring);
+            assert_eq!(turn(Prospect { post, stored: revision(140), ..standby }), Turn::Over, "it is stored");
+        }
+        let waiting = Prospect { holds: false, ..standby };
+        assert_eq!(turn(waiting), Turn::Stay, "it comes, or another one stores it");
+        assert_eq!(turn(Prospect { may_go_on: false, ..waiting }), Turn::Over, "it does not");
+    }
+
+    #[test]
     fn who_stands_by_follows_the_one_that_goes_on() {
-        let standby = Prospect { post: Post::Standby, ..prospect() };
+        let standby = Prospect { post: Post::Standby, holds: false, ..prospect() };
         assert_eq!(turn(standby), Turn::Stay, "nobody has recorded into the newer one yet");
-        assert_eq!(turn(Prospect { newest: revision(141), ..standby }), Turn::Over);
+        let stored = revision(140);
+        assert_eq!(turn(Prospect { newest: revision(141), stored, ..standby }), Turn::Over);
         assert_eq!(turn(Prospect { may_go_on: false, ..standby }), Turn::Over);
         assert_eq!(turn(Prospect { post: Post::TakingOver, ..standby }), Turn::Over);
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 
 use super::chain::Chain;
+use super::hash::Hash;
 use super::names::{GenerationKey, Revision};
 
 /// What is wanted back.
@@ -44,8 +45,12 @@ pub struct Span {
     pub last_moment: Timestamp,
     /// The revision of its full snapshot.
     pub first: Revision,
+    /// The hash of that revision's events.
+    pub first_events: Hash,
     /// The last revision in it.
     pub head: Revision,
+    /// The hash of that revision's events.
+    pub last_events: Hash,
 }
 
 impl From<&Chain> for Span {
@@ -55,7 +60,9 @@ impl From<&Chain> for Span {
             taken: chain.full.taken,
             last_moment: chain.last_moment(),
             first: chain.full.revision,
+            first_events: chain.full.last_events,
             head: chain.head(),
+            last_events: chain.last_events(),
         }
     }
 }
@@ -67,6 +74,14 @@ pub struct Chosen<'a> {
     pub key: &'a GenerationKey,
     /// Others that also hold the revision, of an earlier or another history: to be named to whoever restores.
     pub others: Vec<&'a GenerationKey>,
+    /// Up to when nothing was written behind its end: the next generation begins with that same revision.
+    pub still_until: Option<Timestamp>,
+}
+
+impl<'a> Chosen<'a> {
+    fn alone(key: &'a GenerationKey) -> Self {
+        Self { key, others: Vec::new(), still_until: None }
+    }
 }
 
 /// What will be restored.
@@ -119,7 +134,7 @@ pub fn choose(spans: &[Span], target: Target) -> Result<Chosen<'_>, ChoiceError>
     match target {
         Target::Latest => {
             let newest = spans.iter().max_by_key(|span| (span.last_moment, span.head)).ok_or(ChoiceError::Nothing)?;
-            Ok(Chosen { key: &newest.key, others: Vec::new() })
+            Ok(Chosen::alone(&newest.key))
         }
         Target::Revision(wanted) => with_revision(spans, wanted),
         Target::Time(wanted) => with_time(spans, wanted),
@@ -137,7 +152,8 @@ fn with_revision(spans: &[Span], wanted: Revision) -> Result<Chosen<'_>, ChoiceE
             ChoiceError::Revision { wanted, held: held.join(", ") }
         });
     };
-    Ok(Chosen { key: &span.key, others: holding.into_iter().map(|span| &span.key).collect() })
+    let others = holding.into_iter().map(|span| &span.key).collect();
+    Ok(Chosen { others, ..Chosen::alone(&span.key) })
 }
 
 fn with_time(spans: &[Span], wanted: Timestamp) -> Result<Chosen<'_>, ChoiceError> {
@@ -147,26 +163,31 @@ fn with_time(spans: &[Span], wanted: Timestamp) -> Result<Chosen<'_>, ChoiceErro
     // Its cluster's archive may have gone on in another one, beside which somebody took this one.
     let of_its_cluster = begun().filter(|span| span.key.cluster == newest.key.cluster);
     let span = of_its_cluster.max_by_key(|span| (span.last_moment >= wanted, span.taken)).unwrap_or(newest);
-    Ok(Chosen { key: &span.key, others: Vec::new() })
+    let next = spans.iter().filter(|next| next.key.cluster == span.key.cluster && next.taken > wanted);
+    let same = next.filter(|next| next.first == span.head && next.first_events == span.last_events);
+    Ok(Chosen { still_until: same.map(|next| next.taken).max(), ..Chosen::alone(&span.key) })
 }
 
 impl Choice {
-    /// What is wanted, in the generation that was chosen for it.
-    pub fn of(chain: Chain, target: Target) -> Result<Self, ChoiceError> {
+    /// What is wanted, in the generation that was chosen for it, behind whose end nothing was written until that moment, if
+    /// any is known.
+    pub fn of(chain: Chain, target: Target, still_until: Option<Timestamp>) -> Result<Self, ChoiceError> {
         let revision = match target {
             Target::Latest => chain.head(),
             Target::Revision(wanted) => wanted,
-            Target::Time(wanted) => at_time(&chain, wanted)?,
+            Target::Time(wanted) => at_time(&chain, wanted, still_until)?,
         };
         Ok(Self { chain, revision })
     }
 }
 
-fn at_time(chain: &Chain, wanted: Timestamp) -> Result<Revision, ChoiceError> {
+fn at_time(chain: &Chain, wanted: Timestamp, still_until: Option<Timestamp>) -> Result<Revision, ChoiceError> {
     let reached = chain.samples().take_while(|sample| sample.at <= wanted).last();
     let revision = reached.map_or(chain.full.revision, |sample| sample.revision);
     match chain.last_moment() {
-        end if end < wanted => Err(ChoiceError::NotRecorded { wanted, end, revision }),
+        end if end < wanted && still_until.is_none_or(|until| until < wanted) => {
+            Err(ChoiceError::NotRecorded { wanted, end, revision })
+        }
         _ => Ok(revision),
     }
 }

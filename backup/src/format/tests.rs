@@ -243,9 +243,9 @@ async fn damaged_data_is_never_taken_for_whole() {
 /// What is restored if these are all there are.
 fn chosen(chains: &[Chain], target: Target) -> Result<(GenerationKey, u64), ChoiceError> {
     let spans: Vec<_> = chains.iter().map(Span::from).collect();
-    let key = choose(&spans, target)?.key;
+    let Chosen { key, others: _, still_until } = choose(&spans, target)?;
     let chain = chains.iter().find(|chain| chain.key == *key).unwrap().clone();
-    Choice::of(chain, target).map(|choice| (key.clone(), choice.revision.get()))
+    Choice::of(chain, target, still_until).map(|choice| (key.clone(), choice.revision.get()))
 }
 
 #[tokio::test]
@@ -286,6 +286,19 @@ async fn a_moment_is_found_where_the_record_went_on_beside_a_later_snapshot() {
     let mut other = record;
     other.key.cluster = "0000000000000008".parse().unwrap();
     assert!(matches!(chosen(&[other, snapshot], 500), Err(ChoiceError::NotRecorded { .. })));
+}
+
+#[tokio::test]
+async fn a_moment_of_rest_before_a_generation_that_begins_where_the_last_one_ended_is_known() {
+    let store = sound();
+    let record = stored(&store, 100, &[(20, 110)]).await;
+    let mut next = stored(&store, 200, &[]).await;
+    let at_rest = |next: &Chain| chosen(&[record.clone(), next.clone()], Target::Time(at(150)));
+    assert!(matches!(at_rest(&next), Err(ChoiceError::NotRecorded { .. })), "it begins elsewhere");
+    (next.full.revision, next.full.last_events) = (revision(20), record.last_events());
+    assert_eq!(at_rest(&next).unwrap(), (record.key.clone(), 20));
+    next.full.last_events = Hash::of(b"another history's");
+    assert!(matches!(at_rest(&next), Err(ChoiceError::NotRecorded { .. })), "it has another history");
 }
 
 #[test]

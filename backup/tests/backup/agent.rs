@@ -30,16 +30,34 @@ impl Ended {
     }
 }
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_quorate-agent");
+
 /// A command of the agent.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate-agent"));
+    with_pipes(Command::new(PROGRAM), arguments)
+}
+
+fn with_pipes(mut command: Command, arguments: &[&str]) -> Command {
     command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 /// Runs it to its end.
 pub fn run(arguments: &[&str]) -> Ended {
-    let child = command(arguments).spawn().unwrap();
+    ended(command(arguments))
+}
+
+/// The same where no file may have more than so many blocks of 512 bytes: to write more fails, as on a disk that is full.
+pub fn run_in_little_room(blocks: u64, arguments: &[&str]) -> Ended {
+    // Of the signal that comes with it the agent would die. One that is ignored stays so beyond `exec`.
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &script, "sh", PROGRAM]);
+    ended(with_pipes(shell, arguments))
+}
+
+fn ended(mut command: Command) -> Ended {
+    let child = command.spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     let (done, ended) = mpsc::channel::<()>();
     let watcher = thread::spawn(move || {

@@ -1,13 +1,12 @@
-//! The archive beside real etcd: what it recorded restores to every moment, whatever happened to it, to etcd and to the
-//! history meanwhile.
+//! The archive beside real etcd: what it recorded restores to every moment, whatever happened to it and to etcd meanwhile.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, CompactionOptions, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{Client, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp};
 use quorate_backup::format::{Chain, generations};
+use serde_json::Value;
 
 use crate::agent::{command, run};
 use crate::database::leases;
@@ -22,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub struct Archive(Child);
 
 impl Archive {
-    fn start(etcd: &Etcd, store: &Path) -> Self {
+    pub fn start(etcd: &Etcd, store: &Path) -> Self {
         Self::into(etcd, &["--store", &address(store)])
     }
 
@@ -119,7 +118,8 @@ pub async fn write(client: &mut Client, round: usize, rng: &mut fastrand::Rng) -
     Moment { revision, hash }
 }
 
-fn restore(store: &Path, revision: i64, database: &Path) {
+/// Restores a database file.
+pub fn restore(store: &Path, revision: i64, database: &Path) {
     let (store, revision) = (address(store), revision.to_string());
     let database = database.to_str().unwrap();
     run(&["restore", "--store", &store, "--lineage", "blue", "--to", &revision, "--database", database, "-o", "json"])
@@ -173,17 +173,22 @@ async fn survives_kills(binaries: &Binaries) {
     serves(binaries, store.path(), &moments, wanted.0.kvs.len()).await;
 }
 
+/// etcd on what is restored to this, and what the agent says of that.
+pub fn comes_back(binaries: &Binaries, store: &Path, to: &str) -> (Etcd, Value) {
+    let data = tempfile::tempdir().unwrap();
+    let (store, target, tool) = (address(store), data.path().join("data"), binaries.tool("etcdutl"));
+    let (target, tool) = (target.to_str().unwrap(), tool.to_str().unwrap());
+    let arguments = ["restore", "--store", &store, "--lineage", "blue", "--to", to, "--etcdutl", tool];
+    let json = run(&[&arguments[..], &["--data-dir", target, "-o", "json"]].concat()).json();
+    (Etcd::on(binaries, data), json)
+}
+
 /// etcd runs on what was restored, ahead of every revision that there was.
 async fn serves(binaries: &Binaries, store: &Path, moments: &[Moment], keys: usize) {
     let middle = &moments[moments.len() / 2];
     let last = moments.last().unwrap();
     for to in [middle.revision.to_string(), "latest".to_owned()] {
-        let data = tempfile::tempdir().unwrap();
-        let (store, target, tool) = (address(store), data.path().join("data"), binaries.tool("etcdutl"));
-        let (target, tool) = (target.to_str().unwrap(), tool.to_str().unwrap());
-        let arguments = ["restore", "--store", &store, "--lineage", "blue", "--to", &to, "--etcdutl", tool];
-        run(&[&arguments[..], &["--data-dir", target, "-o", "json"]].concat()).json();
-        let etcd = Etcd::on(binaries, data);
+        let (etcd, _) = comes_back(binaries, store, &to);
         let mut client = etcd.connect().await;
         let got = client.get("", Some(GetOptions::new().with_all_keys())).await.unwrap();
         assert!(got.header().unwrap().revision() > last.revision + 1_000_000);
@@ -202,64 +207,6 @@ async fn serves(binaries: &Binaries, store: &Path, moments: &[Moment], keys: usi
 #[test]
 fn every_moment_restores_whoever_was_killed_meanwhile() {
     each_version(survives_kills);
-}
-
-async fn begins_anew(binaries: &Binaries) {
-    let store = tempfile::tempdir().unwrap();
-    let mut etcd = Etcd::start(binaries);
-    let mut client = etcd.connect().await;
-    let mut rng = fastrand::Rng::with_seed(8);
-    let archive = Archive::start(&etcd, store.path());
-    let first = write(&mut client, 0, &mut rng).await;
-    recorded(store.path(), 1, first.revision).await;
-
-    // A user, who is in no watch.
-    client.role_add("reader").await.unwrap();
-    recorded(store.path(), 2, first.revision).await;
-    archive.stop();
-
-    // What comes next is compacted before anybody recorded it.
-    let second = write(&mut client, 1, &mut rng).await;
-    client.compact(second.revision, Some(CompactionOptions::new().with_physical())).await.unwrap();
-    let archive = Archive::start(&etcd, store.path());
-    recorded(store.path(), 3, second.revision).await;
-    archive.stop();
-
-    // The volume is put back to where it was: the revisions that follow are others than those that were recorded.
-    etcd.kill();
-    let (data, kept) = (etcd.data.path().join("data"), etcd.data.path().join("kept"));
-    copy_folder(&data, &kept);
-    etcd.resume();
-    let archive = Archive::start(&etcd, store.path());
-    let mut client = etcd.connect().await;
-    let lost = write(&mut client, 2, &mut rng).await;
-    recorded(store.path(), 3, lost.revision).await;
-    archive.stop();
-    etcd.kill();
-    fs::remove_dir_all(&data).unwrap();
-    fs::rename(&kept, &data).unwrap();
-    etcd.resume();
-    let mut client = etcd.connect().await;
-    while write(&mut client, 3, &mut rng).await.revision <= lost.revision {}
-    let archive = Archive::start(&etcd, store.path());
-    recorded(store.path(), 4, lost.revision).await;
-    let other = write(&mut client, 4, &mut rng).await;
-    let newest = recorded(store.path(), 4, other.revision).await;
-    archive.stop();
-
-    // Both histories are there.
-    let all = chains(store.path()).await;
-    assert_eq!(all.len(), 4);
-    assert_eq!(all[3].key, newest.key);
-    let folder = tempfile::tempdir().unwrap();
-    for (number, (chain, Moment { revision, hash })) in [(&all[2], &lost), (&newest, &other)].into_iter().enumerate() {
-        let database = folder.path().join(number.to_string());
-        let (store, to) = (address(store.path()), revision.to_string());
-        let name = chain.key.name.as_str();
-        let arguments = ["restore", "--store", &store, "--lineage", "blue", "--generation", name, "--to", &to];
-        run(&[&arguments[..], &["--database", database.to_str().unwrap(), "-o", "json"]].concat()).json();
-        assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(*hash), "{name}");
-    }
 }
 
 /// A deletion of many keys is one revision, however large its events are.
@@ -292,22 +239,4 @@ async fn records_a_large_revision(binaries: &Binaries) {
 #[test]
 fn a_revision_of_many_megabytes_does_not_stop_the_record() {
     each_version(records_a_large_revision);
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_folder(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_history_that_can_not_go_on_begins_anew_and_the_old_one_stays() {
-    each_version(begins_anew);
 }

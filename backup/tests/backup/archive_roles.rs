@@ -12,6 +12,7 @@ use quorate_backup::archive::status::{Reason, Report, Role};
 use quorate_backup::format::generations;
 
 use crate::agent::command;
+use crate::archive_real::chains;
 use crate::ports::free_address;
 use crate::real::{Etcd, each_version};
 use crate::recorded::{address, open};
@@ -27,10 +28,14 @@ struct Archive {
 
 impl Archive {
     fn start(etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
+        Self::storing_every("200ms", etcd, store, more)
+    }
+
+    fn storing_every(interval: &str, etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
         let answers = free_address();
         let (endpoint, store, listen) = (etcd.url(), address(store), format!("--listen={answers}"));
         let arguments = ["archive", "--beside-leader", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue"];
-        let arguments = [&arguments[..], &["--flush-every", "200ms", &listen], more].concat();
+        let arguments = [&arguments[..], &["--flush-every", interval, &listen], more].concat();
         let process = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self { process, answers }
     }
@@ -213,5 +218,67 @@ fn what_no_rule_keeps_goes_and_the_rest_stays() {
             assert!(begun.elapsed() < PATIENCE, "{left:?}");
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    });
+}
+
+/// One beside the leader, which has stored a full snapshot, and one beside the follower, which would store that often.
+async fn beside_each((leader, follower): (&Etcd, &Etcd), store: &Path, interval: &str) -> (Archive, Archive) {
+    let mut first = Archive::start(leader, store, &[]);
+    first.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let mut second = Archive::storing_every(interval, follower, store, &[]);
+    second.says("beside the first", |report| report.head.is_some()).await;
+    (first, second)
+}
+
+#[test]
+fn one_beside_a_follower_stores_in_the_stead_of_one_that_is_away() {
+    each_version(async |binaries| {
+        let store = tempfile::tempdir().unwrap();
+        let leader = Etcd::start(binaries);
+        let follower = leader.follower().await;
+        let (mut first, mut second) = beside_each((&leader, &follower), store.path(), "200ms").await;
+        first.kill();
+        let revision = put(&leader).await;
+        let report = second.says("what nobody else has stored", |report| reached(report, revision)).await;
+        assert_eq!(report.fault, None);
+        // One that comes back goes on after it.
+        let mut first = Archive::start(&leader, store.path(), &[]);
+        let revision = put(&leader).await;
+        first.says("a committer again", |report| report.role == Role::Committer && reached(report, revision)).await;
+        assert_eq!(chains(store.path()).await.len(), 1);
+    });
+}
+
+#[test]
+fn what_one_that_was_away_has_missed_is_stored_by_another() {
+    each_version(async |binaries| {
+        let store = tempfile::tempdir().unwrap();
+        let leader = Etcd::start(binaries);
+        let follower = leader.follower().await;
+        // It would stand in after minutes only.
+        let (mut first, second) = beside_each((&leader, &follower), store.path(), "1m").await;
+        first.kill();
+        let client = leader.connect().await;
+        // More than an archive goes on after.
+        for _ in 0..101 {
+            let puts = (0..100).map(|key| {
+                let mut client = client.clone();
+                async move { client.put(format!("key-{key}"), "value", None).await.map(drop) }
+            });
+            futures::future::try_join_all(puts).await.unwrap();
+        }
+        let begun = Instant::now();
+        let _first = Archive::start(&leader, store.path(), &[]);
+        loop {
+            put(&leader).await;
+            if let [old, new] = &chains(store.path()).await[..]
+                && old.head() >= new.full.revision
+            {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "what lies between is in neither generation");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        drop(second);
     });
 }

@@ -8,6 +8,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 mod agent;
+mod archive_anew;
+mod archive_leases;
 mod archive_real;
 mod archive_roles;
 mod bolt_real;
@@ -16,6 +18,7 @@ mod database;
 mod encrypted;
 mod encrypted_real;
 mod fake;
+mod locked;
 mod pair;
 #[path = "../../../etcd/tests/ports/mod.rs"]
 mod ports;

@@ -110,14 +110,24 @@ impl Etcd {
 
     /// On this folder, whose `data` may have been restored.
     pub fn on(binaries: &Binaries, data: TempDir) -> Self {
-        let [client, peer] = [(); 2].map(|()| free_address());
-        let mut etcd = Self { binaries: binaries.clone(), client, peer, data, process: None };
+        let mut etcd = Self::stopped(binaries, data);
         etcd.resume();
         etcd
     }
 
+    /// The same, without its process.
+    pub fn stopped(binaries: &Binaries, data: TempDir) -> Self {
+        let [client, peer] = [(); 2].map(|()| free_address());
+        Self { binaries: binaries.clone(), client, peer, data, process: None }
+    }
+
     /// Starts its process.
     pub fn resume(&mut self) {
+        self.resume_with(&[]);
+    }
+
+    /// Starts its process with flags beside the usual ones.
+    pub fn resume_with(&mut self, more: &[&str]) {
         let (client, peer) = (self.url(), format!("http://{}", self.peer));
         let child = Command::new(self.binaries.tool("etcd"))
             .args([
@@ -133,11 +143,22 @@ impl Etcd {
             .args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")])
             .args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")])
             .arg(format!("--initial-cluster=default={peer}"))
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         serves(self.process.insert(child), self.client);
+    }
+
+    /// A second member of this one's cluster, which follows.
+    pub async fn follower(&self) -> Self {
+        let mut follower = Self::stopped(&self.binaries, tempfile::tempdir().unwrap());
+        let peer = format!("http://{}", follower.peer);
+        self.connect().await.member_add([peer.clone()], None).await.unwrap();
+        let cluster = format!("--initial-cluster=default=http://{},follower={peer}", self.peer);
+        follower.resume_with(&["--name=follower", "--initial-cluster-state=existing", &cluster]);
+        follower
     }
 
     pub fn url(&self) -> String {

@@ -14,7 +14,7 @@ use quorate_backup::bolt::{self, Appender};
 use quorate_backup::format::{Choice, Target};
 use quorate_backup::restore;
 
-use crate::agent::{Ended, command};
+use crate::agent::{Ended, command, run_in_little_room};
 use crate::database::{alarms, events_after, leases, tail};
 use crate::recorded::{FIRST, IDLE, KNOWN, Recorded, UNKNOWN, address, revision};
 
@@ -83,7 +83,11 @@ async fn a_time_is_restored_as_far_as_it_was_recorded() {
     let recorded = Recorded::with_deltas(&[10, 40]).await;
     for (seconds, wanted) in [(0, FIRST), (9, FIRST), (10, 8), (25, 9), (330, 40)] {
         let at = recorded.chain.full.taken + jiff::SignedDuration::from_secs(seconds);
-        assert_eq!(Choice::of(recorded.chain.clone(), Target::Time(at)).unwrap().revision.get(), wanted, "{seconds} s");
+        assert_eq!(
+            Choice::of(recorded.chain.clone(), Target::Time(at), None).unwrap().revision.get(),
+            wanted,
+            "{seconds} s"
+        );
     }
     let (before, after) = (recorded.chain.full.taken - jiff::SignedDuration::from_secs(1), recorded.moment(41));
     let folder = tempfile::tempdir().unwrap();
@@ -261,4 +265,24 @@ async fn what_etcdutl_refuses_is_told_and_leaves_nothing() {
     assert!(ended.error().contains("exists already"), "{}", ended.stderr);
     fs::remove_file(place.data().join("mine")).unwrap();
     place.run("whole").json();
+}
+
+#[tokio::test]
+async fn without_room_it_says_so_and_leaves_nothing() {
+    let place = Place::new().await;
+    let (store, database) = (address(place.recorded.folder.path()), place.folder.path().join("db"));
+    let to_file = ["restore", "--store", &store, "--lineage=blue", "--database", database.to_str().unwrap()];
+    let to_folder = place.arguments("whole");
+    let to_folder: Vec<_> = to_folder.iter().map(String::as_str).collect();
+    // The full snapshot has 40 blocks, and what is restored some 500: there is room for neither, and for the first alone.
+    for blocks in [20, 200] {
+        for arguments in [&to_file[..], &to_folder] {
+            let ended = run_in_little_room(blocks, arguments);
+            let told = ended.error().contains("failed to write") && ended.stderr.contains("File too large");
+            assert!(told, "{blocks}: {}", ended.stderr);
+            assert_eq!(place.names(), [""; 0], "{blocks}");
+        }
+    }
+    place.run("whole").json();
+    assert_eq!(place.names(), ["data"]);
 }

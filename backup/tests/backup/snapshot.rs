@@ -27,7 +27,7 @@ fn small() -> Pieces {
 }
 
 /// A real database, and behind its last page as much as makes up this size, half of it compressible.
-fn large(bytes: usize) -> Pieces {
+pub fn large(bytes: usize) -> Pieces {
     let first = small();
     // More than what one compressed frame holds, so that none repeats itself.
     let mut pool = vec![0; 8 << 20];

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
+use etcd_client::{AlarmAction, AlarmType, Client, CompactionOptions, Txn, TxnOp};
 use quorate_backup::bolt::mvcc::CLUSTER;
 
 use crate::agent::run;
-use crate::database::keys;
+use crate::archive_real::comes_back;
+use crate::database::{alarms, keys};
 use crate::real::{Binaries, Etcd, each_version};
 
 /// Writes some history: keys, versions, deletions, a transaction, and a lease.
@@ -75,6 +76,7 @@ fn etcds_own_tools_accept_what_was_stored() {
 
 /// For how long a new etcd may refuse to change versions: it agrees on its own with the others first, each four seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 async fn amid_a_downgrade(binaries: &Binaries) {
     let version = binaries.run("etcd", &["--version"]);
@@ -116,4 +118,49 @@ async fn amid_a_downgrade(binaries: &Binaries) {
 #[test]
 fn a_downgrade_that_was_enabled_does_not_come_back() {
     each_version(amid_a_downgrade);
+}
+
+/// How many alarms a cluster says that it has.
+async fn raised(client: &mut Client) -> usize {
+    client.alarm(AlarmAction::Get, AlarmType::None, None).await.unwrap().alarms().len()
+}
+
+async fn without_space(binaries: &Binaries) {
+    let mut etcd = Etcd::stopped(binaries, tempfile::tempdir().unwrap());
+    // 16 MiB, the least that a cluster may be given.
+    etcd.resume_with(&["--quota-backend-bytes=16777216"]);
+    let mut client = etcd.connect().await;
+    let begun = Instant::now();
+    let refusal = loop {
+        assert!(begun.elapsed() < PATIENCE, "etcd takes whatever comes");
+        if let Err(error) = client.put("large", vec![7; 1 << 20], None).await {
+            break error.to_string();
+        }
+    };
+    assert!(refusal.contains("database space exceeded"), "{refusal}");
+    while raised(&mut client).await == 0 {
+        assert!(begun.elapsed() < PATIENCE, "no alarm is raised");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let store = tempfile::tempdir().unwrap();
+    let address = format!("file://{}", store.path().display());
+    let of_store = ["--store", &address, "--lineage", "blue", "--output", "json"];
+    let taken = run(&[&["snapshot", "--endpoint", &etcd.url()][..], &of_store].concat()).json();
+    let (_folder, saved) = stored_database(store.path(), taken["manifest"].as_str().unwrap());
+    assert_eq!(alarms(&saved), 1);
+    let wanted = client.get("large", None).await.unwrap();
+    drop(etcd);
+
+    // With etcd's usual quota, which is larger.
+    let (etcd, _) = comes_back(binaries, store.path(), "latest");
+    let mut client = etcd.connect().await;
+    assert_eq!(raised(&mut client).await, 0);
+    let got = client.get("large", None).await.unwrap();
+    assert_eq!(got.kvs()[0].version(), wanted.kvs()[0].version());
+    client.put("large", vec![8; 1 << 20], None).await.unwrap();
+}
+
+#[test]
+fn a_cluster_that_had_no_space_comes_back_without_its_alarm_and_is_written_to() {
+    each_version(without_space);
 }

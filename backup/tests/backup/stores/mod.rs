@@ -9,6 +9,7 @@ mod google;
 mod place;
 mod s3;
 mod slow;
+mod troubles;
 mod volume;
 mod whole_way;
 
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use azure::Azurite;
-use google::{Bucket, Double};
+use google::{Bucket, Double, Trouble};
 use place::Place;
 use s3::VersityGw;
 use volume::Volume;
@@ -127,6 +128,16 @@ async fn google_does_what_a_store_has_to_and_says_what_is_wrong() {
 #[tokio::test]
 async fn users_that_change_are_noticed_also_where_there_is_always_something_to_store() {
     slow::users_change().await;
+}
+
+#[test]
+fn what_a_store_refuses_for_a_moment_is_asked_again() {
+    troubles::are_passed_over(Trouble::Refused);
+}
+
+#[test]
+fn a_part_whose_connection_is_lost_is_sent_again() {
+    troubles::are_passed_over(Trouble::Cut);
 }
 
 #[tokio::test]

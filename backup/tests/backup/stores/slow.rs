@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::Client;
+use quorate_backup::format::{Chain, generations};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Server;
@@ -33,6 +34,13 @@ pub async fn users_change() {
     until("deltas", || server.count("/m/") >= 2).await;
     client.role_add("reader").await.unwrap();
     until("a generation with the new role", || server.count("/full") == 2).await;
+    // No revision between the two is left out: it goes over only when all that came before is in the older one.
+    let store = server.place("slow").open();
+    let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
+    let [old, new] = &keys[..] else { panic!("{keys:?}") };
+    until("a delta of the new generation", || server.count(&format!("{}/m/", new.name.as_str())) >= 1).await;
+    let (old, new) = (Chain::read(&store, old).await.unwrap(), Chain::read(&store, new).await.unwrap());
+    assert!(old.head() >= new.full.revision, "{} to {} is in neither", old.head(), new.full.revision);
     assert!(!writing.is_finished(), "it was to be busy all the time");
     writing.abort();
     archive.kill();

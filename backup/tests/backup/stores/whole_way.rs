@@ -1,11 +1,11 @@
 //! The whole way through a store: a real etcd is backed up into it, by a snapshot and by a continuous record, and comes back
-//! as a new cluster in which every key, version, lease and revision is what it was.
+//! as a new cluster in which every key, version, lease, user and role is what it was.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, DeleteOptions, GetOptions, PutOptions};
+use etcd_client::{Client, DeleteOptions, GetOptions, Permission, PutOptions};
 use serde_json::Value;
 
 use super::Server;
@@ -22,6 +22,50 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A key with its value, as etcd has it: created, modified, version, lease.
 type Entry = (Vec<u8>, [i64; 4]);
 
+/// What a role allows: whether to read or to write, and which keys, from one on up to another.
+type Allowed = (i32, Vec<u8>, Vec<u8>);
+
+/// Who may do what.
+#[derive(Debug, PartialEq)]
+struct Rights {
+    /// The roles of each user.
+    users: BTreeMap<String, Vec<String>>,
+    roles: BTreeMap<String, Vec<Allowed>>,
+}
+
+impl Rights {
+    async fn of(client: &mut Client) -> Self {
+        let mut users = BTreeMap::new();
+        for name in client.user_list().await.unwrap().users() {
+            users.insert(name.clone(), client.user_get(name).await.unwrap().roles().to_vec());
+        }
+        let mut roles = BTreeMap::new();
+        for name in client.role_list().await.unwrap().roles() {
+            let allowed = client.role_get(name).await.unwrap().permissions();
+            let allowed = allowed.iter().map(|one| (one.get_type(), one.key().to_vec(), one.range_end().to_vec()));
+            roles.insert(name.clone(), allowed.collect());
+        }
+        Self { users, roles }
+    }
+}
+
+/// Makes users and roles, each kind with several, with one and with none of the other. Once: a change is a new generation.
+async fn grant_rights(client: &mut Client) {
+    client.role_add("reads").await.unwrap();
+    client.role_grant_permission("reads", Permission::read("key/").with_prefix()).await.unwrap();
+    client.role_grant_permission("reads", Permission::read("txn/1")).await.unwrap();
+    client.role_add("writes").await.unwrap();
+    client.role_grant_permission("writes", Permission::read_write("a").with_from_key()).await.unwrap();
+    client.role_add("idle").await.unwrap();
+    let users: [(&str, &[&str]); 3] = [("ann", &["reads", "writes"]), ("ben", &["reads"]), ("cleo", &[])];
+    for (user, roles) in users {
+        client.user_add(user, "not-a-secret", None).await.unwrap();
+        for role in roles {
+            client.user_grant_role(user, *role).await.unwrap();
+        }
+    }
+}
+
 /// All that a client can see of a cluster, and etcd's own hash of its history, which covers every earlier revision too.
 #[derive(Debug, PartialEq)]
 struct State {
@@ -30,6 +74,7 @@ struct State {
     keys: BTreeMap<Vec<u8>, Entry>,
     /// By their ids, with the seconds for which they were granted.
     leases: BTreeMap<i64, i64>,
+    rights: Rights,
 }
 
 impl State {
@@ -46,7 +91,8 @@ impl State {
             leases.insert(lease.id(), granted);
         }
         let hash = client.hash_kv(revision).await.unwrap().hash();
-        Self { revision, hash, keys: keys.collect(), leases }
+        let rights = Box::pin(Rights::of(client)).await;
+        Self { revision, hash, keys: keys.collect(), leases, rights }
     }
 }
 
@@ -68,7 +114,9 @@ pub async fn go(server: &dyn Server) {
     let place = server.place("whole/way");
     let etcd = Etcd::start(&binaries);
     let mut client = etcd.connect().await;
+    grant_rights(&mut client).await;
     let first = write(&mut client, 0).await;
+    assert_eq!((first.rights.users.len(), first.rights.roles.len()), (3, 3));
     let taken = place.run("snapshot", &["--endpoint", &etcd.url(), "--lineage", "once"]).json();
     assert_eq!(taken["revision"].as_i64(), Some(first.revision), "{taken}");
 
@@ -84,7 +132,7 @@ pub async fn go(server: &dyn Server) {
     assert!(whole["deltas"].as_u64() >= Some(2), "{whole}");
 
     for (lineage, state) in [("once", &first), ("blue", &second), ("blue", &third)] {
-        comes_back(&place, &binaries, lineage, state).await;
+        Box::pin(comes_back(&place, &binaries, lineage, state)).await;
     }
     let scratch = tempfile::tempdir().unwrap();
     let proved = place.run("verify", &["--lineage", "blue", "--strict", "--scratch", text(scratch.path())]).json();
@@ -138,4 +186,5 @@ async fn comes_back(place: &Place, binaries: &Binaries, lineage: &str, state: &S
     assert!(back.revision > state.revision, "clients with a cache would not notice");
     assert!(back.keys == state.keys, "{lineage} at {to}");
     assert_eq!(back.leases, state.leases);
+    assert_eq!(back.rights, state.rights);
 }

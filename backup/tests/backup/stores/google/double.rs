@@ -3,6 +3,7 @@
 //! takes a bucket (`bucket.rs`).
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use url::form_urlencoded;
 
 use super::objects::{Condition, Fault, Listing, Object, Objects, escaped};
 use super::tokens::{Account, Accounts, Right};
+use super::trouble::{Trouble, Troubles, half_of};
 use crate::stores::place::Place;
 use crate::stores::{Flaw, Server};
 
@@ -30,6 +32,7 @@ pub struct Double {
     writer: Account,
     reader: Account,
     objects: Arc<Mutex<Objects>>,
+    troubles: Arc<Troubles>,
     runtime: Option<Runtime>,
 }
 
@@ -40,6 +43,15 @@ impl Double {
 
     /// One that keeps each answer back for so long.
     pub fn slow(pause: Duration) -> Self {
+        Self::begin(pause, Trouble::None)
+    }
+
+    /// One of whose requests each meets this once.
+    pub fn troubled(trouble: Trouble) -> Self {
+        Self::begin(Duration::ZERO, trouble)
+    }
+
+    fn begin(pause: Duration, trouble: Trouble) -> Self {
         let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
         let accounts = Arc::new(Accounts::new([(&writer, Right::ReadWrite), (&reader, Right::Read)]));
         let objects = Arc::<Mutex<Objects>>::default();
@@ -47,13 +59,19 @@ impl Double {
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let runtime = Runtime::new().unwrap();
-        runtime.spawn(serve(listener, accounts, Arc::clone(&objects), pause));
-        Self { url, writer, reader, objects, runtime: Some(runtime) }
+        let troubles = Arc::new(Troubles::new(trouble));
+        runtime.spawn(serve(listener, accounts, Arc::clone(&objects), (pause, Arc::clone(&troubles))));
+        Self { url, writer, reader, objects, troubles, runtime: Some(runtime) }
     }
 
     /// How many objects have this in their names.
     pub fn count(&self, part: &str) -> usize {
         locked(&self.objects).count(part)
+    }
+
+    /// How many requests have met its trouble.
+    pub fn troubled_requests(&self) -> usize {
+        self.troubles.count()
     }
 
     fn place(&self, bucket: &str, prefix: &str, account: &Account) -> Place {
@@ -88,20 +106,34 @@ impl Server for Double {
     }
 }
 
-async fn serve(listener: TcpListener, accounts: Arc<Accounts>, objects: Arc<Mutex<Objects>>, pause: Duration) {
+async fn serve(
+    listener: TcpListener,
+    accounts: Arc<Accounts>,
+    objects: Arc<Mutex<Objects>>,
+    (pause, troubles): (Duration, Arc<Troubles>),
+) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
+        let (accounts, objects, troubles) = (Arc::clone(&accounts), Arc::clone(&objects), Arc::clone(&troubles));
         let answer = service_fn(move |request: Request<Incoming>| {
-            let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
+            let (accounts, objects, troubles) = (Arc::clone(&accounts), Arc::clone(&objects), Arc::clone(&troubles));
             async move {
                 let (head, body) = request.into_parts();
+                let trouble = troubles.of(&head);
+                if trouble == Trouble::Cut {
+                    return Err(half_of(body).await.into());
+                }
                 let body = body.collect().await?.to_bytes();
                 let call = Call::new(&head.method, &head.uri, &head.headers, body);
-                let result = accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(&objects));
+                let result = match trouble {
+                    Trouble::Refused => Err(Fault::ServiceUnavailable),
+                    Trouble::None | Trouble::Cut => {
+                        accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(&objects))
+                    }
+                };
                 tokio::time::sleep(pause).await;
-                Ok::<_, hyper::Error>(result.unwrap_or_else(refusal))
+                Ok::<_, Box<dyn Error + Send + Sync>>(result.unwrap_or_else(refusal))
             }
         });
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));

@@ -4,6 +4,8 @@ mod bucket;
 mod double;
 mod objects;
 mod tokens;
+mod trouble;
 
 pub use bucket::Bucket;
 pub use double::Double;
+pub use trouble::Trouble;

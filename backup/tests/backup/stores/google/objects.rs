@@ -25,6 +25,7 @@ pub enum Fault {
     InvalidRange,
     PreconditionFailed,
     NotImplemented,
+    ServiceUnavailable,
 }
 
 impl Fault {
@@ -47,6 +48,9 @@ impl Fault {
                 (StatusCode::PRECONDITION_FAILED, "PreconditionFailed", "A precondition you specified did not hold.")
             }
             Self::NotImplemented => (StatusCode::NOT_IMPLEMENTED, "NotImplemented", "The double does not know this."),
+            Self::ServiceUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "Service unavailable. Please retry.")
+            }
         }
     }
 }
