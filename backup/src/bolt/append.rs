@@ -130,12 +130,19 @@ impl<'a> Appender<'a> {
         Ok(())
     }
 
-    /// Empties a bucket, if there is such a one.
-    pub fn clear(&mut self, bucket: &[u8]) -> Result<(), AppendError> {
+    /// Empties a bucket, if there is such a one. Tells how many entries it had.
+    pub fn clear(&mut self, bucket: &[u8]) -> Result<u64, AppendError> {
+        let mut entries = 0;
         if let Some(old) = self.database.find_bucket(bucket)? {
+            let mut cursor = self.database.cursor(&old);
+            let mut more = cursor.first()?;
+            while more {
+                entries += 1;
+                more = cursor.forward()?;
+            }
             self.replaced.insert(bucket.to_vec(), empty_bucket(old.sequence));
         }
-        Ok(())
+        Ok(entries)
     }
 
     /// Makes it all valid at once, and tells the size of the database in bytes. It is not on the disk yet.

@@ -77,6 +77,7 @@ struct Result {
     events: u64,
     leases: u64,
     leases_of_unknown_ttl: u64,
+    alarms: u64,
     database_bytes: u64,
     apply_seconds: f64,
     seconds: f64,
@@ -115,7 +116,7 @@ impl Restore {
             (None, None) => anyhow::bail!("give --data-dir or --database"),
         };
         bar.finish_and_clear();
-        let Restored { revision, events, leases, leases_of_unknown_ttl, bytes, applying } = restored?;
+        let Restored { revision, events, leases, leases_of_unknown_ttl, alarms, bytes, applying } = restored?;
         let took = begun.elapsed();
         let result = Result {
             generation: choice.chain.key.to_string(),
@@ -123,6 +124,7 @@ impl Restore {
             events,
             leases,
             leases_of_unknown_ttl,
+            alarms,
             database_bytes: bytes,
             apply_seconds: applying.as_secs_f64(),
             seconds: took.as_secs_f64(),
@@ -138,6 +140,9 @@ impl Restore {
                 let ttl = restore::UNKNOWN_TTL;
                 let unknown = leases_of_unknown_ttl;
                 let _ = write!(text, "\n{unknown} leases got {ttl} s: nobody had learned how long they last");
+            }
+            if alarms > 0 {
+                let _ = write!(text, "\n{alarms} alarms of the old cluster were left out");
             }
             text
         })

@@ -99,10 +99,11 @@ impl Seed {
         };
         let keys = KeyFiles::from(identity);
         match seed::until_restored(Desk { listen }, &order, || store.open(keys.clone())).await {
-            Filled::Now(Restored { revision, events, leases_of_unknown_ttl, bytes, .. }) => tracing::info!(
+            Filled::Now(Restored { revision, events, leases_of_unknown_ttl, alarms, bytes, .. }) => tracing::info!(
                 events,
                 bytes,
                 leases_of_unknown_ttl,
+                alarms,
                 "revision {revision} was restored for {}",
                 order.identity.member
             ),

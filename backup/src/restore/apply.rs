@@ -257,7 +257,7 @@ impl<'a> Applier<'a> {
             self.appender.change(LEASE, &additions)?;
         }
         // An alarm of the old cluster (no space, corruption) would stop the new one.
-        self.appender.clear(ALARM)?;
+        let alarms = self.appender.clear(ALARM)?;
         // So would a downgrade that was enabled in that moment: the new cluster would go on with it, and newcomers be refused.
         // etcdutl leaves it in (seen on 3.6).
         if self.appender.database().find_bucket(CLUSTER)?.is_some() {
@@ -269,6 +269,7 @@ impl<'a> Applier<'a> {
             events: self.events,
             leases: additions.len() as u64,
             leases_of_unknown_ttl: unknown,
+            alarms,
             bytes,
             applying: Duration::ZERO,
         })

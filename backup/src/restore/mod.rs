@@ -193,6 +193,8 @@ pub struct Restored {
     pub leases: u64,
     /// Those among them whose TTL nobody had learned: they got [`UNKNOWN_TTL`].
     pub leases_of_unknown_ttl: u64,
+    /// Alarms of the old cluster that were left out.
+    pub alarms: u64,
     /// The size of the database file, in bytes.
     pub bytes: u64,
     /// How long fetching and applying the events took.

@@ -152,7 +152,8 @@ async fn without_space(binaries: &Binaries) {
     drop(etcd);
 
     // With etcd's usual quota, which is larger.
-    let (etcd, _) = comes_back(binaries, store.path(), "latest");
+    let (etcd, told) = comes_back(binaries, store.path(), "latest");
+    assert_eq!(told["alarms"].as_u64(), Some(1), "{told}");
     let mut client = etcd.connect().await;
     assert_eq!(raised(&mut client).await, 0);
     let got = client.get("large", None).await.unwrap();
