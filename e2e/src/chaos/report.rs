@@ -46,6 +46,8 @@ pub struct Calls {
 pub struct Report {
     pub(super) seed: u64,
     pub(super) version: String,
+    #[serde(default)]
+    pub(super) stays: bool,
     pub(super) fault_seconds: f64,
     pub(super) faults: BTreeMap<String, Faults>,
     pub(super) calls: BTreeMap<String, Calls>,
@@ -89,6 +91,7 @@ impl Report {
         Self {
             seed: schedule.seed,
             version: schedule.version.clone(),
+            stays: schedule.stays,
             fault_seconds: rounded(schedule.lasts()),
             faults,
             calls,
@@ -106,6 +109,11 @@ impl Report {
         self.violations.is_empty()
     }
 
+    /// The version that it began with, and whether that was to stay.
+    pub(super) fn etcd(&self) -> String {
+        if self.stays { format!("{} throughout", self.version) } else { self.version.clone() }
+    }
+
     /// It as JSON.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self).context("failed to write the report")
@@ -121,7 +129,8 @@ pub fn kept(folder: &Path) -> Result<Report> {
 
 /// Writes schedule, faults, history and report of a run into a folder of its own below this one, and returns it.
 pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
-    let folder = below.join(format!("seed-{}", run.schedule.seed));
+    let stays = if run.schedule.stays { "-stay" } else { "" };
+    let folder = below.join(format!("seed-{}{stays}", run.schedule.seed));
     // What an earlier run of this seed left would be taken for this one's.
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
@@ -170,7 +179,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             seed,
-            version,
+            version: _,
+            stays: _,
             fault_seconds,
             faults,
             calls,
@@ -181,7 +191,7 @@ impl fmt::Display for Report {
             converged_seconds,
             violations,
         } = self;
-        writeln!(f, "seed {seed}, etcd {version}, {fault_seconds} s of faults")?;
+        writeln!(f, "seed {seed}, etcd {}, {fault_seconds} s of faults", self.etcd())?;
         writeln!(f, "\n{:<20} {:>7} {:>7} {:>7}", "fault", "done", "skipped", "failed")?;
         for (name, Faults { done, skipped, failed }) in faults {
             writeln!(f, "{name:<20} {done:>7} {skipped:>7} {failed:>7}")?;
@@ -264,6 +274,18 @@ mod tests {
         for says in ["seed 7, etcd 3.6.16", "scale                      1       1       0", "kept: a write is lost"] {
             assert!(text.contains(says), "{says:?} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_run_that_stays_says_so() {
+        let schedule = Schedule::staying(7, Duration::from_mins(1), "3.5.35");
+        let report = Report::of(&Run { schedule, ..run() });
+        assert!(report.to_string().starts_with("seed 7, etcd 3.5.35 throughout, 60 s of faults"));
+        let text = report.json().unwrap();
+        assert!(text.contains(r#""stays": true"#) && serde_json::from_str::<Report>(&text).unwrap() == report);
+        // What was kept before runs could stay says nothing of it.
+        let older = text.replace(r#""stays": true,"#, "");
+        assert_eq!(serde_json::from_str::<Report>(&older).unwrap().etcd(), "3.5.35");
     }
 
     #[test]

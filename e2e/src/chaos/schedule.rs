@@ -34,6 +34,9 @@ pub const FIRST_SIZE: u8 = 3;
 /// The time after a change of volumes or of the size within which the other may not change: a member lost in the very
 /// moment in which another is removed is more than three can take, whoever operates them.
 const VOLUMES_FROM_SPEC: Duration = Duration::from_secs(20);
+/// The time after a loss of volumes in which the operator sees it: until then neither may the spec change, nor more be
+/// lost.
+pub const LOSS_SEEN_WITHIN: Duration = Duration::from_secs(14);
 
 /// What is to be done, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +48,9 @@ pub struct Schedule {
     pub length: Millis,
     /// The version of etcd.
     pub version: String,
+    /// Whether etcd stays at its minor version: no fault that changes it is dealt.
+    #[serde(default)]
+    pub stays: bool,
     /// `spec.etcd.snapshotCount` at the start.
     pub snapshot_count: u32,
     /// The faults, in their order.
@@ -98,6 +104,12 @@ enum Card {
     TurnBack,
 }
 
+impl Card {
+    fn changes_version(self) -> bool {
+        matches!(self, Self::Upgrade | Self::TurnBack)
+    }
+}
+
 /// The deck. Kinds that come in many forms are in it more than once.
 const DECK: [Card; 26] = [
     Card::KillOne,
@@ -134,17 +146,28 @@ struct Dealer {
     deck: Vec<Card>,
     size: u8,
     version: String,
+    stays: bool,
     events: Vec<Event>,
 }
 
 impl Schedule {
     /// The schedule of this seed: faults over this time, on this version of etcd.
     pub fn generate(seed: u64, length: Duration, version: &str) -> Self {
+        Self::dealt(seed, length, version, false)
+    }
+
+    /// One in which etcd stays at its minor version.
+    pub fn staying(seed: u64, length: Duration, version: &str) -> Self {
+        Self::dealt(seed, length, version, true)
+    }
+
+    fn dealt(seed: u64, length: Duration, version: &str, stays: bool) -> Self {
         let mut dealer = Dealer {
             rng: Rng::with_seed(seed),
             deck: Vec::new(),
             size: FIRST_SIZE,
             version: version.to_owned(),
+            stays,
             events: Vec::new(),
         };
         let snapshot_count = dealer.choose(&SNAPSHOT_COUNTS);
@@ -154,12 +177,19 @@ impl Schedule {
             dealer.deal(at, length);
             at = at.saturating_add(dealer.between(GAP));
         }
-        Self { seed, length, version: version.to_owned(), snapshot_count, events: dealer.events }
+        Self { seed, length, version: version.to_owned(), stays, snapshot_count, events: dealer.events }
     }
 
     /// How long its faults go on.
     pub fn lasts(&self) -> Duration {
         Duration::from_millis(self.length.into())
+    }
+
+    /// Whether volumes may be lost at this time, as far as the spec goes: its last change had time to settle, and the
+    /// operator sees the loss before the next.
+    pub fn has_room_for_a_loss(&self, at: Duration) -> bool {
+        let mut changes = self.events.iter().filter(|event| event.fault.scope() == Scope::Spec);
+        changes.all(|change| change.begins() >= at + LOSS_SEEN_WITHIN || at >= change.ends() + VOLUMES_FROM_SPEC)
     }
 
     /// The same with these events only, over as soon as the last of them is.
@@ -182,9 +212,16 @@ impl Dealer {
     /// Deals the next card that fits this moment. If none of the deck does, the next deck is begun, and what is left of
     /// this one waits; none, if nothing fits at all.
     fn deal(&mut self, at: Millis, length: Millis) {
-        if !self.deal_from_deck(at, length) && self.deck.len() < DECK.len() {
+        if self.deal_from_deck(at, length) {
+            return;
+        }
+        // Those that can't be dealt any more would pile up until no other deck is begun.
+        let stays = self.stays || next(&self.version).is_none();
+        self.deck.retain(|card| !(stays && card.changes_version()));
+        if self.deck.len() < DECK.len() {
             let mut next = DECK.to_vec();
             self.rng.shuffle(&mut next);
+            next.retain(|card| !(self.stays && card.changes_version()));
             // Cards are dealt from the end: what is left comes first when its time has come.
             next.append(&mut self.deck);
             self.deck = next;
@@ -346,6 +383,64 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_has_the_schedule_that_it_always_had() {
+        let schedule = Schedule::generate(1, Duration::from_mins(3), VERSION);
+        let told: Vec<String> = schedule.events.iter().map(|event| format!("{} {}", event.at, event.fault)).collect();
+        assert_eq!((schedule.snapshot_count, told.len()), (2000, 53));
+        assert_eq!(told[..2], ["4501 delete pods Follower(1) by force", "9270 cut operator for 2.1 s"]);
+        assert_eq!(told[51..], ["175680 roll CpuMillis(14)", "179248 kill operators all"]);
+    }
+
+    #[test]
+    fn a_run_that_stays_has_faults_of_all_other_kinds() {
+        for version in Etcd::ALL.map(Etcd::version) {
+            for seed in 0..20 {
+                let schedule = Schedule::staying(seed, Duration::from_mins(3), version);
+                let kinds: BTreeSet<_> = schedule.events.iter().map(|event| event.fault.name()).collect();
+                assert!(schedule.stays && !schedule.events.iter().any(|event| event.fault.changes_version()));
+                assert!(kinds.len() >= 12, "seed {seed} has only {kinds:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_no_version_is_left_to_go_to_staying_changes_nothing() {
+        for seed in 0..20 {
+            let [stays, goes] =
+                [Schedule::staying, Schedule::generate].map(|of| of(seed, Duration::from_mins(3), "3.7.3"));
+            assert_eq!(stays.events, goes.events);
+        }
+    }
+
+    #[test]
+    fn an_hour_of_staying_has_faults_to_its_end() {
+        for seed in 0..5 {
+            let schedule = Schedule::staying(seed, Duration::from_hours(1), "3.5.35");
+            let last_minutes = schedule.events.iter().filter(|event| event.begins() >= Duration::from_mins(55));
+            assert!(last_minutes.count() >= 40, "seed {seed} runs out of faults");
+        }
+    }
+
+    #[test]
+    fn a_schedule_that_does_not_say_whether_it_stays_does_not() {
+        let text = r#"{"seed":1,"length":2,"version":"3.6.16","snapshotCount":300,"events":[]}"#;
+        assert!(!serde_json::from_str::<Schedule>(text).unwrap().stays);
+    }
+
+    #[test]
+    fn volumes_are_lost_far_from_changes_of_the_spec() {
+        let events = vec![
+            Event { at: 60_000, fault: Fault::Scale { replicas: 5 } },
+            Event { at: 70_000, fault: Fault::KillOperators { all: true } },
+            Event { at: 100_000, fault: Fault::Hibernate { millis: 10_000 } },
+        ];
+        let schedule = Schedule { events, ..Schedule::generate(1, Duration::from_mins(3), VERSION) };
+        let room = |millis| schedule.has_room_for_a_loss(Duration::from_millis(millis));
+        assert!([0, 46_000, 80_000, 86_000, 130_000].into_iter().all(room));
+        assert!(![46_001, 60_000, 79_999, 86_001, 105_000, 129_999].into_iter().any(room));
+    }
+
+    #[test]
     fn most_runs_that_can_go_up_do() {
         let upgrades = |version: &str| {
             let schedules = (0..20).map(|seed| Schedule::generate(seed, Duration::from_mins(3), version));
@@ -405,6 +500,8 @@ mod tests {
                         let members: Vec<String> = (0..size).map(|number| format!("db-{number}")).collect();
                         let lost = victims.of(&members, None).len();
                         prop_assert!(lost <= (members.len() - 1) / 2, "{} of {} volumes", lost, size);
+                        let room = |secs| schedule.has_room_for_a_loss(event.begins() + Duration::from_secs(secs));
+                        prop_assert!((0..=6).all(room), "no room for a loss at {} ms", event.at);
                     }
                     _ => (),
                 }

@@ -11,7 +11,7 @@ use quorate_crds::EtcdClusterSpec;
 use super::check::{Check, Violation};
 use super::report::{Report, keep};
 use super::run::{Run, run};
-use super::schedule::Schedule;
+use super::schedule::{Event, Schedule};
 use super::shrink::shrink;
 use crate::progress::Progress;
 use crate::scene::Scene;
@@ -30,6 +30,8 @@ pub struct Session {
     pub length: Duration,
     /// The version of etcd; the operator's default when not given.
     pub version: Option<String>,
+    /// Keep etcd at its minor version.
+    pub stay: bool,
     /// A file with a schedule, instead of one from a seed.
     pub replay: Option<PathBuf>,
     /// Shrink a schedule that fails.
@@ -77,7 +79,8 @@ impl Session {
             return read(path);
         }
         let version = self.version.clone().unwrap_or_else(|| EtcdClusterSpec::default().version);
-        Ok(Schedule::generate(self.seed.unwrap_or_else(fresh_seed), self.length, &version))
+        let make = if self.stay { Schedule::staying } else { Schedule::generate };
+        Ok(make(self.seed.unwrap_or_else(fresh_seed), self.length, &version))
     }
 }
 
@@ -109,14 +112,109 @@ async fn play_once(schedule: &Schedule, progress: &Progress) -> Result<Run> {
 
 /// The shortest schedule found that breaks one of the same promises.
 async fn shortened(failed: &Run, progress: &Progress) -> Result<Schedule> {
-    let broken: BTreeSet<Check> = failed.violations.iter().map(|violation| violation.check).collect();
     let whole = &failed.schedule;
+    shortest(whole, &broken(&failed.violations), TRIES, async |shorter: &Schedule| {
+        progress.line(format_args!("tries {} of {} faults", shorter.events.len(), whole.events.len()));
+        let run = Box::pin(play_once(shorter, progress)).await?;
+        Ok(broken(&run.violations))
+    })
+    .await
+}
+
+/// The promises that were broken.
+fn broken(violations: &[Violation]) -> BTreeSet<Check> {
+    violations.iter().map(|violation| violation.check).collect()
+}
+
+/// The shortest part of a schedule found within `most` tries that breaks one of these promises; `play` says which a part
+/// breaks. Each is played once: one that breaks them only now and then is taken for sound when it does not, so that more
+/// faults may be left than are needed, but what is left did break one.
+async fn shortest(
+    whole: &Schedule,
+    promises: &BTreeSet<Check>,
+    most: usize,
+    mut play: impl AsyncFnMut(&Schedule) -> Result<BTreeSet<Check>>,
+) -> Result<Schedule> {
     ensure!(!whole.events.is_empty(), "it failed without any fault");
-    let events = shrink(whole.events.clone(), TRIES, async |events| {
+    let events = shrink(whole.events.clone(), most, async |events: &[Event]| {
         let shorter = whole.with_only(events.to_vec());
-        progress.line(format_args!("tries {} of {} faults", events.len(), whole.events.len()));
-        let run = play_once(&shorter, progress).await?;
-        Ok(run.violations.iter().any(|violation| broken.contains(&violation.check)))
+        Ok(!play(&shorter).await?.is_disjoint(promises))
     });
     Ok(whole.with_only(events.await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// Three minutes of faults, and two of them that are to be needed.
+    fn planted() -> (Schedule, [Event; 2]) {
+        let whole = Schedule::staying(1, Duration::from_mins(3), "3.6.16");
+        let needed = [whole.events[11].clone(), whole.events[37].clone()];
+        (whole, needed)
+    }
+
+    /// What is left of a schedule that broke `Kept` and `Order`.
+    fn found(whole: &Schedule, most: usize, mut play: impl FnMut(&Schedule) -> BTreeSet<Check>) -> Schedule {
+        let promises = BTreeSet::from([Check::Kept, Check::Order]);
+        let search = shortest(whole, &promises, most, async |shorter: &Schedule| Ok(play(shorter)));
+        // Nothing is run, so that no try ever waits.
+        search.now_or_never().unwrap().unwrap()
+    }
+
+    fn has(schedule: &Schedule, needed: &[Event]) -> bool {
+        needed.iter().all(|event| schedule.events.contains(event))
+    }
+
+    #[test]
+    fn a_failure_that_needs_two_faults_is_shrunk_to_these() {
+        let (whole, needed) = planted();
+        let left = found(&whole, usize::MAX, |shorter| {
+            // What else it breaks is another failure.
+            let broken = [Some(Check::Converged), has(shorter, &needed).then_some(Check::Kept)];
+            broken.into_iter().flatten().collect()
+        });
+        assert_eq!(left, whole.with_only(needed.to_vec()));
+    }
+
+    #[test]
+    fn a_failure_that_comes_every_second_time_ends_with_one_that_came() {
+        let (whole, needed) = planted();
+        let (mut times, mut failed) = (0, Vec::new());
+        let left = found(&whole, usize::MAX, |shorter| {
+            times += 1;
+            if !has(shorter, &needed) || times % 2 == 1 {
+                return BTreeSet::new();
+            }
+            failed.push(shorter.clone());
+            BTreeSet::from([Check::Order])
+        });
+        assert_eq!(failed.last(), Some(&left));
+        assert!(failed.iter().all(|shorter| shorter.stays && shorter.events.len() < whole.events.len()));
+    }
+
+    #[test]
+    fn what_never_fails_again_is_left_whole_and_the_tries_are_counted() {
+        let (whole, _) = planted();
+        let mut times = 0;
+        let left = found(&whole, 7, |_| {
+            times += 1;
+            BTreeSet::from([Check::Converged])
+        });
+        assert_eq!((left.events, times), (whole.events, 7));
+    }
+
+    #[test]
+    fn what_can_not_be_played_ends_the_search() {
+        let (whole, _) = planted();
+        let promises = BTreeSet::from([Check::Kept]);
+        let refusal = |schedule: &Schedule| {
+            let search = shortest(schedule, &promises, 7, async |_: &Schedule| Err(anyhow!("no cluster")));
+            search.now_or_never().unwrap().unwrap_err().to_string()
+        };
+        assert_eq!(refusal(&whole), "no cluster");
+        assert_eq!(refusal(&whole.with_only(vec![])), "it failed without any fault");
+    }
 }

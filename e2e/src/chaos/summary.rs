@@ -1,5 +1,5 @@
-//! Many runs in one table, as the documentation shows them: by the version that they began with. Reads reports that were
-//! kept; runs and judges nothing.
+//! Many runs in one table, as the documentation shows them: by the version that they began with, and whether it was to
+//! stay. Reads reports that were kept; runs and judges nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -69,9 +69,9 @@ pub fn of_all(below: &Path) -> Result<String> {
 }
 
 fn tables(reports: &[Report]) -> String {
-    let mut by_version: BTreeMap<&str, Runs<'_>> = BTreeMap::new();
+    let mut by_version: BTreeMap<String, Runs<'_>> = BTreeMap::new();
     for report in reports {
-        by_version.entry(&report.version).or_default().reports.push(report);
+        by_version.entry(report.etcd()).or_default().reports.push(report);
     }
     let mut text =
         "| etcd at first | Seeds | Minutes of faults | Faults | Calls | Answered | Longest without a write | \
@@ -81,7 +81,7 @@ fn tables(reports: &[Report]) -> String {
         text.extend([runs.row(version), "\n".to_owned()]);
     }
     let kinds: BTreeSet<&str> = reports.iter().flat_map(|report| report.faults.keys().map(String::as_str)).collect();
-    let versions: Vec<&str> = by_version.keys().copied().collect();
+    let versions: Vec<&str> = by_version.keys().map(String::as_str).collect();
     // Writing to a string can't fail.
     let _ = write!(text, "\n| Fault | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
     for kind in kinds {
@@ -102,6 +102,7 @@ mod tests {
         Report {
             seed,
             version: version.into(),
+            stays: false,
             fault_seconds: 90.0,
             faults: [("scale".into(), Faults { done: 2, skipped: 1, failed: 0 })].into(),
             calls: [("put".into(), Calls { done: 10, failed: 1, unknown: 2 })].into(),
@@ -125,6 +126,19 @@ mod tests {
             "| 3.6.16 | 3 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
             "| Fault | 3.5.35 | 3.6.16 |",
             "| scale | 4 | 2 |",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn runs_that_stayed_are_told_apart() {
+        let text = tables(&[report(1, "3.5.35", vec![]), Report { stays: true, ..report(2, "3.5.35", vec![]) }]);
+        for line in [
+            "| 3.5.35 | 1 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
+            "| 3.5.35 throughout | 2 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
+            "| Fault | 3.5.35 | 3.5.35 throughout |",
+            "| scale | 2 | 2 |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }

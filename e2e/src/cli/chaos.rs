@@ -28,8 +28,12 @@ pub struct Options {
     /// The version of etcd; the operator's default when not given.
     #[arg(long)]
     version: Option<String>,
+    /// Doesn't change etcd's minor version: no upgrade is among the faults, so that all minutes are on the version that it
+    /// begins with.
+    #[arg(long)]
+    stay: bool,
     /// Runs this schedule instead of one made from a seed.
-    #[arg(long, conflicts_with_all = ["seed", "minutes", "version"])]
+    #[arg(long, conflicts_with_all = ["seed", "minutes", "version", "stay"])]
     replay: Option<PathBuf>,
     /// When it fails: runs parts of its schedule to find a shorter one that fails too.
     #[arg(long)]
@@ -55,9 +59,10 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if options.inside {
-        let Options { seed, minutes, version, replay, shrink, json, summary: _, no_deploy: _, inside: _ } = options;
+        let Options { seed, minutes, version, stay, replay, shrink, json, summary: _, no_deploy: _, inside: _ } =
+            options;
         let length = Duration::from_mins(minutes.into());
-        let session = Session { seed, length, version, replay, shrink, json };
+        let session = Session { seed, length, version, stay, replay, shrink, json };
         return Ok(u8::from(!session.play().await?));
     }
     let progress = Progress::new();
@@ -79,7 +84,7 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
 
 /// The same options for the program that is started inside.
 fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
-    let Options { seed, minutes, version, replay, shrink, json, summary: _, no_deploy: _, inside: _ } = options;
+    let Options { seed, minutes, version, stay, replay, shrink, json, summary: _, no_deploy: _, inside: _ } = options;
     let mut arguments = Vec::new();
     match replay {
         Some(path) => {
@@ -91,6 +96,7 @@ fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
     }
     arguments.extend(seed.iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
     arguments.extend(version.iter().flat_map(|version| ["--version".into(), version.clone()]));
+    arguments.extend(stay.then(|| "--stay".into()));
     arguments.extend(shrink.then(|| "--shrink".into()));
     arguments.extend(json.then(|| "--json".into()));
     Ok(arguments)
@@ -98,7 +104,10 @@ fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
     fn what_was_asked_for_is_handed_on() {
@@ -106,6 +115,7 @@ mod tests {
             seed: Some(7),
             minutes: 2,
             version: Some("3.7.3".into()),
+            stay: true,
             replay: None,
             shrink: true,
             json: true,
@@ -113,9 +123,17 @@ mod tests {
             no_deploy: true,
             inside: false,
         };
-        let expected = ["--minutes", "2", "--seed", "7", "--version", "3.7.3", "--shrink", "--json"];
+        let expected = ["--minutes", "2", "--seed", "7", "--version", "3.7.3", "--stay", "--shrink", "--json"];
         assert_eq!(arguments(&options).unwrap(), expected);
         let gone = Options { replay: Some("/no/such/schedule".into()), ..options };
         assert!(arguments(&gone).unwrap_err().to_string().contains("/no/such/schedule"));
+    }
+
+    #[test]
+    fn a_schedule_says_itself_whether_it_stays() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        assert!(parse("quorate-e2e chaos --stay --version 3.5.35").is_ok());
+        assert!(parse("quorate-e2e chaos --replay schedule.json").is_ok());
+        assert!(parse("quorate-e2e chaos --replay schedule.json --stay").is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{EnvVar, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -22,6 +22,8 @@ pub const NAMESPACE: &str = "quorate-system";
 pub const NAME: &str = "quorate";
 /// The environment variable that lets the operator end itself after so many writes.
 const CRASH_VARIABLE: &str = "QUORATE_CRASH_AFTER_WRITES";
+/// The environment variable that names the agent's image.
+const AGENT_VARIABLE: &str = "QUORATE_AGENT_IMAGE";
 /// The exit code with which it does so, and with which nothing else ends.
 const CRASH_CODE: i32 = 86;
 
@@ -224,6 +226,25 @@ impl Operator {
         outcome
     }
 
+    /// Runs `body` with operators of another version, which put this image of the agent into new pods, and has the usual ones
+    /// back afterwards, however that ended.
+    pub async fn with_agent_during<T>(&self, image: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+        let env = self.container().await?.env.unwrap_or_default();
+        let usual =
+            env.into_iter().find(|variable| variable.name == AGENT_VARIABLE).and_then(|variable| variable.value);
+        let changed = async {
+            self.set(AGENT_VARIABLE, Some(image)).await?;
+            self.is_ready().await
+        };
+        let outcome = match changed.await {
+            Ok(()) => body().await,
+            Err(error) => Err(error),
+        };
+        self.set(AGENT_VARIABLE, usual.as_deref()).await?;
+        self.is_ready().await?;
+        outcome
+    }
+
     /// Runs `body` with one operator that ends itself right after its `write`-th write, and has the usual ones back
     /// afterwards.
     pub async fn crashing_during<T>(&self, write: u32, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
@@ -250,7 +271,7 @@ impl Operator {
         if let Some(code) = code {
             ensure!(code == CRASH_CODE, "the operator ended with code {code}, not as was asked for with {CRASH_CODE}");
         }
-        self.configure(None).await?;
+        self.set(CRASH_VARIABLE, None).await?;
         Ok(code.is_some())
     }
 
@@ -284,7 +305,7 @@ impl Operator {
     /// No operator, then so many with this crash variable: no write of an earlier one is in between.
     async fn scale_with(&self, replicas: i32, crash: Option<&str>) -> Result<()> {
         self.scale(0).await?;
-        self.configure(crash).await?;
+        self.set(CRASH_VARIABLE, crash).await?;
         // One that crashes at its first write may never be ready.
         if crash.is_some() { self.set_replicas(replicas).await } else { self.scale(replicas).await }
     }
@@ -298,14 +319,12 @@ impl Operator {
         Ok(())
     }
 
-    async fn configure(&self, crash: Option<&str>) -> Result<()> {
-        let deployment = self.deployments().get(&self.name).await?;
-        let template =
-            deployment.spec.and_then(|spec| spec.template.spec).context("a Deployment without a template")?;
-        let container = template.containers.first().context("a Deployment without a container")?.name.clone();
-        let variable = match crash {
-            Some(value) => json!({ "name": CRASH_VARIABLE, "value": value }),
-            None => json!({ "name": CRASH_VARIABLE, "$patch": "delete" }),
+    /// Gives its container an environment variable, or takes it away.
+    async fn set(&self, variable: &str, value: Option<&str>) -> Result<()> {
+        let container = self.container().await?.name;
+        let variable = match value {
+            Some(value) => json!({ "name": variable, "value": value }),
+            None => json!({ "name": variable, "$patch": "delete" }),
         };
         let patch = json!({ "spec": { "template": { "spec": {
             "containers": [{ "name": container, "env": [variable] }],
@@ -314,8 +333,15 @@ impl Operator {
         self.deployments()
             .patch(&self.name, &PatchParams::default(), &patch)
             .await
-            .context("failed to set the crash")?;
+            .context("failed to change the operator's environment")?;
         Ok(())
+    }
+
+    async fn container(&self) -> Result<Container> {
+        let deployment = self.deployments().get(&self.name).await?;
+        let template =
+            deployment.spec.and_then(|spec| spec.template.spec).context("a Deployment without a template")?;
+        template.containers.into_iter().next().context("a Deployment without a container")
     }
 }
 

@@ -231,6 +231,14 @@ impl Daemons {
         Ok(())
     }
 
+    /// Waits until it runs no more, and tells the end of its log.
+    pub async fn ended(&self, component: Component) -> LabError {
+        while self.is_running(component) {
+            tokio::time::sleep(POLL).await;
+        }
+        LabError::Ended { component, log: self.last_lines(component) }
+    }
+
     async fn spawn(&self, daemon: &Daemon) -> Result<(), LabError> {
         let cgroup = self.cgroup(daemon.component);
         cgroup.create()?;
@@ -264,7 +272,8 @@ impl Daemons {
         Ok(())
     }
 
-    fn last_lines(&self, component: Component) -> String {
+    /// The end of its log.
+    pub fn last_lines(&self, component: Component) -> String {
         const LINES: usize = 15;
         let log = self.folders.log(component);
         let text = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();

@@ -19,6 +19,9 @@ use crate::images::{self, Archive, PAUSE};
 use crate::progress::Progress;
 use crate::tools::{self, Etcd, Tool};
 
+/// How often a node's kubelet is started before the node is given up.
+const KUBELET_STARTS: u32 = 3;
+
 /// The programs that a lab runs, built if need be.
 async fn programs(progress: &Progress) -> Result<Programs, LabError> {
     let kubernetes = tools::build(Tool::Kubernetes, progress).await?.bin();
@@ -140,9 +143,27 @@ impl Lab {
         network::heal(&self.name, number).await?;
         network::uncut(&self.name, number.into()).await?;
         let since = self.start_node(number, Some(archives)).await?;
-        ready::node(self, number, since).await?;
+        self.until_ready(number, since).await?;
         step.done("Ready");
         Ok(())
+    }
+
+    /// Waits until a node is Ready. A kubelet that gives up meanwhile, as one does whose containerd is slow to answer, is
+    /// started again: on a machine its init would.
+    async fn until_ready(&self, number: NodeNumber, since: Timestamp) -> Result<(), LabError> {
+        let kubelet = self.node_parts(number, &self.cgroup.child(&number.to_string())).kubelet();
+        let mut starts = 1;
+        loop {
+            let ended = tokio::select! {
+                ready = ready::node(self, number, since) => return ready,
+                ended = self.daemons.ended(kubelet.component) => ended,
+            };
+            if starts == KUBELET_STARTS {
+                return Err(ended);
+            }
+            starts += 1;
+            self.daemons.ensure(&kubelet).await?;
+        }
     }
 
     /// Starts what doesn't run of a node, and imports images. Returns the time from which its heartbeats count.

@@ -108,12 +108,14 @@ pub enum LabError {
         log: String,
     },
     /// A node didn't become Ready.
-    #[error("failed to see {node} Ready within {} s; see the log of kubelet-{node}", limit.as_secs())]
+    #[error("failed to see {node} Ready within {} s; the end of its kubelet's log:\n{log}", limit.as_secs())]
     NodeNotReady {
         /// Which.
         node: NodeNumber,
         /// How long we waited.
         limit: Duration,
+        /// The end of its kubelet's log.
+        log: String,
     },
     /// There is no such lab.
     #[error("there is no lab `{0}`; bring it up with: quorate-e2e --lab {0} up")]

@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::runtime::wait::await_condition;
 
+use super::daemon::Component;
 use super::{Lab, LabError, NodeNumber};
 
 /// How long a node may take until it is Ready, on a busy machine.
@@ -51,7 +52,10 @@ pub async fn node(lab: &Lab, number: NodeNumber, since: Timestamp) -> Result<(),
         match tokio::time::timeout(NODE_TIMEOUT, wait).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(LabError::kube("watch the nodes")(error)),
-            Err(_) => Err(LabError::NodeNotReady { node: number, limit: NODE_TIMEOUT }),
+            Err(_) => {
+                let log = lab.daemons.last_lines(Component::Kubelet(number));
+                Err(LabError::NodeNotReady { node: number, limit: NODE_TIMEOUT, log })
+            }
         }
     });
     waiting.await?

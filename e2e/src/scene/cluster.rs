@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use etcd_client::Client;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, OnScaleDown, Phase, TlsMode, names};
@@ -338,8 +340,31 @@ impl Cluster {
             status.version
         );
         has_claims_of_members(view, &membership)?;
+        self.has_a_budget_for(voters).await?;
         Ok(membership)
     }
+
+    /// Demands that so many voters are protected from evictions: one may go where that leaves a quorum, and the only one
+    /// there is; one that is not ready is no exception.
+    async fn has_a_budget_for(&self, voters: usize) -> Result<()> {
+        let budget = self.scene.api::<PodDisruptionBudget>().get(&self.name).await.context("there is no budget")?;
+        let spec = budget.spec.context("the budget has no spec")?;
+        let least = IntOrString::Int(i32::try_from(least_available(voters))?);
+        ensure!(
+            spec.min_available.as_ref() == Some(&least) && spec.max_unavailable.is_none(),
+            "the budget wants {:?}, or {:?} away, not {least:?}",
+            spec.min_available,
+            spec.max_unavailable
+        );
+        let policy = spec.unhealthy_pod_eviction_policy.as_deref();
+        ensure!(policy == Some("IfHealthyBudget"), "the budget's policy for pods that are not ready is {policy:?}");
+        Ok(())
+    }
+}
+
+/// How many of so many voters an eviction has to leave: of two both, as one of them is no quorum.
+fn least_available(voters: usize) -> usize {
+    if voters == 2 { 2 } else { voters.saturating_sub(1) }
 }
 
 /// Demands that each member has a claim and nobody else does; with ephemeral storage that there is none. Only where the

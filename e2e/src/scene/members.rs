@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 
+use super::processes::host;
+
 /// How long one call to a member may take. A loaded machine with three nodes on two cores answers in some 100 ms.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
 /// The key that a linearizable read asks for; it need not exist.
@@ -44,6 +46,8 @@ pub struct Member {
     pub id: u64,
     /// The name that it published at its first start; empty until then.
     pub name: String,
+    /// The first label of its host name: what it will be called, known as soon as it is added.
+    pub host: String,
     /// It does not vote yet.
     pub learner: bool,
 }
@@ -107,9 +111,11 @@ async fn ask(door: &Door) -> Result<Membership> {
     let status = client.status().await.map_err(told)?;
     let cluster = list.header().map(etcd_client::ResponseHeader::cluster_id).context("an answer without a header")?;
     let members = list.members().iter().map(|member| {
-        let name =
-            if member.name().is_empty() { format!("unstarted {:x}", member.id()) } else { member.name().to_owned() };
-        (name, Member { id: member.id(), name: member.name().to_owned(), learner: member.is_learner() })
+        let (id, name) = (member.id(), member.name().to_owned());
+        let url = member.peer_urls().first().map(String::as_str).unwrap_or_default();
+        let host = host(url).split('.').next().unwrap_or_default().to_owned();
+        let key = if name.is_empty() { format!("unstarted {id:x}") } else { name.clone() };
+        (key, Member { id, name, host, learner: member.is_learner() })
     });
     Ok(Membership { cluster, leader: status.leader(), members: members.collect() })
 }

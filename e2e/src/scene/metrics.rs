@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 /// The port of the metrics listener.
-const PORT: u16 = 2381;
+pub const PORT: u16 = 2381;
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// The gauge of the raft index that is known as committed.
@@ -22,6 +22,11 @@ const LAG: f64 = 100.0;
 /// `GET http://<address>:<port><path>`: the status and the body.
 pub async fn get(address: &str, port: u16, path: &str) -> Result<(u16, String)> {
     call(Method::GET, address, port, path, Bytes::new()).await
+}
+
+/// `POST http://<address>:<port><path>` with this body: the status and the answer.
+pub async fn post(address: &str, port: u16, path: &str, body: String) -> Result<(u16, String)> {
+    call(Method::POST, address, port, path, body.into()).await
 }
 
 async fn call(method: Method, address: &str, port: u16, path: &str, body: Bytes) -> Result<(u16, String)> {
@@ -47,7 +52,7 @@ pub async fn ask(address: &str, path: &str) -> Result<(u16, String)> {
 
 /// Brings a body to the path on the metrics listener.
 pub async fn bring(address: &str, path: &str, body: String) -> Result<(u16, String)> {
-    call(Method::POST, address, PORT, path, body.into()).await
+    post(address, PORT, path, body).await
 }
 
 /// The value of a gauge or counter without labels in Prometheus' text form.

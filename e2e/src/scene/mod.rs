@@ -41,7 +41,7 @@ pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
 pub use twice::{Twice, Watch};
 pub use view::View;
 pub use wait::{stays, wait_for};
-pub use wish::Wish;
+pub use wish::{Wish, usual_etcd};
 pub use writer::{Writer, Written};
 
 /// Names the local cluster that scenes play on. Unset: the user's own, without faults of nodes and processes.

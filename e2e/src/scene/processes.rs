@@ -74,7 +74,8 @@ fn identity(line: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(flag).into_owned())
 }
 
-fn host(url: &str) -> &str {
+/// What follows the scheme of the first of these URLs.
+pub(super) fn host(url: &str) -> &str {
     let after = url.split_once("://").map_or(url, |(_, rest)| rest);
     after.split(',').next().unwrap_or(after)
 }

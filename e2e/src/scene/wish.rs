@@ -4,6 +4,16 @@
 use serde_json::{Value, json};
 
 use super::ETCD_VARIABLE;
+use crate::tools::Etcd;
+
+/// The version of etcd of a cluster for which a scene names none: the one that was chosen, or the operator's default.
+pub fn usual_etcd() -> String {
+    chosen_etcd().unwrap_or_else(|| Etcd::V3_6.version().to_owned())
+}
+
+fn chosen_etcd() -> Option<String> {
+    std::env::var(ETCD_VARIABLE).ok().filter(|version| !version.is_empty())
+}
 
 /// An EtcdCluster to apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +30,9 @@ impl Wish {
             "storage": { "size": "1Gi", "retention": { "onDelete": "Delete" } },
         });
         let wish = Self { name: name.to_owned(), spec };
-        match std::env::var(ETCD_VARIABLE) {
-            Ok(version) if !version.is_empty() => wish.version(&version),
-            Ok(_) | Err(_) => wish,
+        match chosen_etcd() {
+            Some(version) => wish.version(&version),
+            None => wish,
         }
     }
 

@@ -13,6 +13,8 @@ use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer,
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::tls::takes_no_calls;
+
 /// Where a sidecar answers.
 const PORT: u16 = 2382;
 /// How often is stored.
@@ -192,6 +194,9 @@ async fn what_is_written_is_recorded_also_when_the_leader_dies() -> Result<()> {
     play("archive", Stage::Shared, async |scene| {
         let gateway = Gateway::start().await?;
         let db = begin(scene, &gateway).await?;
+        let committer = leader(&db).await?;
+        let address = db.view().await?.address(&committer).context("the leader has no address")?;
+        takes_no_calls(&db, &address, PORT).await?;
         let writer = Writer::start(&db, "archived").await?;
         writer.writes(50).await?;
         let first = leader(&db).await?;

@@ -1,7 +1,7 @@
 //! The continuous backup under load: whatever fails meanwhile, any revision and any time of it restores to what etcd
 //! held then. It tells how fast it was, and demands nothing of that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -161,20 +161,23 @@ async fn load(db: &Cluster) -> Result<Written> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     LeaderKilled,
+    /// The kubelet holds a second start back for 10 s, a third one for 20 s. In that time more comes than an archive goes on
+    /// after (`MOST_BEHIND`): it begins a new generation, and another one has what lies between.
     SidecarKilled,
     StoreHangs,
     StoreSlow,
+    /// No watch shows it, so a new generation begins.
+    RoleAdded,
 }
 
 /// In this order.
-const FAULTS: [Fault; 4] = [Fault::LeaderKilled, Fault::StoreHangs, Fault::SidecarKilled, Fault::StoreSlow];
+const FAULTS: [Fault; 5] =
+    [Fault::LeaderKilled, Fault::StoreHangs, Fault::SidecarKilled, Fault::RoleAdded, Fault::StoreSlow];
 
 /// What has happened.
 #[derive(Debug, Default)]
 struct Disturbance {
     times: BTreeMap<Fault, u32>,
-    /// Whose sidecar was killed.
-    killed: BTreeSet<String>,
     /// The longest time for which the leader had no sidecar.
     without_sidecar: Duration,
 }
@@ -204,6 +207,11 @@ async fn kill_sidecar(db: &Cluster, leader: &str) -> Result<Duration> {
     Ok(killed.elapsed())
 }
 
+async fn add_role(db: &Cluster, number: u32) -> Result<()> {
+    let name = format!("role-{number}");
+    db.ask(async |etcd| Ok(etcd.role_add(name.clone()).await.map(drop)?)).await
+}
+
 async fn hang(gateway: &Gateway, span: Duration) -> Result<()> {
     gateway.pause(true)?;
     sleep(span).await;
@@ -231,15 +239,11 @@ async fn disturb(db: &Cluster, gateway: &Gateway, over: &AtomicBool) -> Result<D
             Fault::LeaderKilled => processes::kill_member(db.scene(), &leader(db).await?).await?,
             Fault::SidecarKilled => {
                 let leader = leader(db).await?;
-                // The kubelet holds a second start back for 10 s. In that time more is written here than an archive goes on
-                // after (`MOST_BEHIND`): it would begin a new generation, and what lies between would be in none.
-                if !done.killed.insert(leader.clone()) {
-                    continue;
-                }
                 done.without_sidecar = done.without_sidecar.max(kill_sidecar(db, &leader).await?);
             }
             Fault::StoreHangs => hang(gateway, STORE_FAULT).await?,
             Fault::StoreSlow => slow(gateway).await?,
+            Fault::RoleAdded => add_role(db, done.times.get(&fault).copied().unwrap_or_default()).await?,
         }
         *done.times.entry(fault).or_default() += 1;
     }
@@ -306,7 +310,7 @@ impl History {
         };
         let ((written, ended), disturbance, mut samples) =
             tokio::join!(loading, disturb(db, gateway, &over), sample(db, &over));
-        let (written, Disturbance { times: _, without_sidecar, killed: _ }) = (written?, disturbance?);
+        let (written, Disturbance { times: _, without_sidecar }) = (written?, disturbance?);
         db.settles(3).await?;
         // After all times that are asked for: of what is later than its end a record does not speak.
         let asked = Timestamp::now();

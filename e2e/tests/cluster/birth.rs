@@ -165,21 +165,44 @@ async fn a_learner_whose_node_stands_still_while_it_joins_does_not_stop_the_clus
         let leads = Operator::new(scene.client()).leader().await?.spec.and_then(|spec| spec.node_name);
         let writer = Writer::start(&db, "w").await?;
         db.scale(3).await?;
-        // The first learner that is beside neither the seed nor the operator that leads, as soon as it has a node.
-        let node = wait_for("a newcomer on a node of its own", PATIENCE, async || {
+        // The first newcomer that is beside neither the seed nor the operator that leads.
+        let (name, node) = wait_for("a newcomer on a node of its own", PATIENCE, async || {
             let view = db.view().await?;
-            let seed = view.node("db-0").map(str::to_owned);
-            let mut nodes = view.pods.keys().filter_map(|name| view.node(name));
-            let free = nodes.find(|node| Some(*node) != seed.as_deref() && Some(*node) != leads.as_deref());
-            free.map(str::to_owned).context("none yet")
+            let taken = [view.node("db-0"), leads.as_deref()];
+            let mut placed = view.pods.keys().filter_map(|name| Some((name.as_str(), view.node(name)?)));
+            let (name, node) = placed.find(|(_, node)| !taken.contains(&Some(*node))).context("none yet")?;
+            Ok((name.to_owned(), node.to_owned()))
         })
         .await?;
-        let frozen = nodes::frozen_during(scene, &node, async || serves(&writer, Duration::from_secs(10)).await);
-        frozen.await?;
+        // It stands still from its birth: what has not caught up is not promoted, so it is still a learner when its node
+        // stands still. From start to vote it takes a few tenths of a second, which no look would hit for sure.
+        let others = ["db-0", "db-1", "db-2"].map(str::to_owned).into_iter().filter(|other| *other != name).collect();
+        let born = processes::at_birth(scene, &others, Duration::ZERO, Signal::STOP).await?;
+        let frozen = async {
+            ensure!(born.member() == name, "{} was born, not {name}", born.member());
+            is_a_learner(&db, &name).await?;
+            nodes::frozen_during(scene, &node, async || {
+                serves(&writer, Duration::from_secs(10)).await?;
+                is_a_learner(&db, &name).await
+            })
+            .await
+        }
+        .await;
+        processes::thaw(&born);
+        frozen?;
         db.settles(3).await?;
         was_served(&db, writer).await
     })
     .await
+}
+
+/// Demands that etcd lists this member, and that it does not vote yet. Before it has started it is listed without a name.
+async fn is_a_learner(db: &Cluster, name: &str) -> Result<()> {
+    let membership = db.answers().await?;
+    let member = membership.members.values().find(|member| member.host == name);
+    let member = member.with_context(|| format!("etcd does not list {name}"))?;
+    ensure!(member.learner, "{name} votes already");
+    Ok(())
 }
 
 /// Writes go on for as long as `span`; how long none was acknowledged is judged in the end.

@@ -2,29 +2,39 @@
 //! without.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{Context as _, Result, ensure};
+use quorate_crds::names;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, play_side_by_side, thorough, wait_for};
+use serde_json::Value;
 
-/// The writes after which it crashes in `make test`: while it grows.
-const SAMPLE: [u32; 1] = [30];
-/// More writes than any run has: the loop ends when one went through without a crash.
+/// The writes after which it crashes in `make test`: while the cluster is created, while it grows, and while it is healed, if
+/// the run has as many.
+const SAMPLE: [u32; 3] = [5, 30, 45];
+/// More writes than any run has.
 const MOST: u32 = 400;
+/// So many runs in a row have to go through without a crash until no more are tried: one has a few writes more than another.
+const IN_A_ROW: u32 = 3;
 /// Every run has more writes than this: for four members 4 claims, 4 Secrets, 4 tickets, 4 labels and 5 pods, as one
 /// comes again; 3 Secrets of the cluster, 2 Services and a budget; in etcd 3 additions, 3 promotions and a removal; and
 /// the ledger before the seed, the growth and the replacement. Who does not crash by then never does.
 const LEAST: u32 = 35;
 /// Runs at a time, each with an operator of its own.
 const LANES: u32 = 4;
+/// The kinds of what a cluster has in its namespace.
+const KINDS: &str = "pods,persistentvolumeclaims,services,secrets,configmaps,poddisruptionbudgets";
 
-/// The numbers of writes that are still to be tried, and how often there was a crash.
+/// The numbers of writes that are still to be tried, and what came of the others.
 #[derive(Default)]
 struct Tries {
     left: RefCell<VecDeque<u32>>,
-    crashes: Cell<u32>,
+    /// Those before which the run was over.
+    outlived: RefCell<BTreeSet<u32>>,
+    /// What there was in the end, for each number.
+    ends: RefCell<BTreeMap<u32, Vec<String>>>,
 }
 
 impl Tries {
@@ -32,45 +42,82 @@ impl Tries {
         self.left.borrow_mut().pop_front()
     }
 
-    fn tell(&self, number: u32, crashed: bool) -> Result<()> {
+    fn tell(&self, number: u32, Run { crashed, end }: Run) -> Result<()> {
+        self.ends.borrow_mut().insert(number, end);
         if crashed {
-            self.crashes.set(self.crashes.get() + 1);
             return Ok(());
         }
         ensure!(number > LEAST, "the operator did not crash after write {number}, and every run has more than {LEAST}");
-        eprintln!("a whole run has fewer than {number} writes");
-        self.left.borrow_mut().clear();
+        self.outlived.borrow_mut().insert(number);
+        if let Some(first) = self.first_of_a_row() {
+            eprintln!("a whole run has fewer than {first} writes");
+            self.left.borrow_mut().clear();
+        }
         Ok(())
     }
+
+    /// The first of so many numbers in a row after none of which there was a crash.
+    fn first_of_a_row(&self) -> Option<u32> {
+        let outlived = self.outlived.borrow();
+        let begins_row = |first: &u32| (*first..first + IN_A_ROW).all(|number| outlived.contains(&number));
+        outlived.iter().copied().find(begins_row)
+    }
+
+    /// Demands that there were crashes, and that what they left is what a run without one leaves.
+    fn ended_alike(&self) -> Result<()> {
+        let (outlived, ends) = (self.outlived.borrow(), self.ends.borrow());
+        ensure!(ends.len() > outlived.len(), "the operator never crashed: nothing was shown");
+        let whole = outlived.first().context("the operator always crashed: there is nothing to compare with")?;
+        let expected = ends.get(whole).context("nothing is known of the run without a crash")?;
+        for (number, end) in &*ends {
+            ensure!(
+                end == expected,
+                "a crash after write {number} left\n{}\nand a run without one\n{}",
+                end.join("\n"),
+                expected.join("\n")
+            );
+        }
+        eprintln!("{} crashes, each with the same end:\n{}", ends.len() - outlived.len(), expected.join("\n"));
+        Ok(())
+    }
+}
+
+/// What came of a run.
+struct Run {
+    /// The operator crashed somewhere on the way.
+    crashed: bool,
+    /// What there was in the end.
+    end: Vec<String>,
 }
 
 #[tokio::test]
 async fn a_crash_after_any_write_changes_nothing_in_the_end() -> Result<()> {
     play("crash_after_writes", Stage::Alone, async |scene| {
         let installed = Operator::new(scene.client());
-        let numbers: VecDeque<u32> = if thorough() { (1..MOST).collect() } else { SAMPLE.into() };
+        // Beside the sample one that is never reached: there has to be a run without a crash to compare with.
+        let numbers: VecDeque<u32> =
+            if thorough() { (1..MOST).collect() } else { SAMPLE.into_iter().chain([MOST]).collect() };
         let lanes = LANES.min(u32::try_from(numbers.len())?);
         let tries = Tries { left: numbers.into(), ..Tries::default() };
         let lane = async |_, scene: &Scene| {
             let runs = async |operator: &Operator| {
                 while let Some(number) = tries.next() {
-                    let crashed = run(scene, operator, number).await;
-                    tries.tell(number, crashed.with_context(|| format!("a crash after write {number}"))?)?;
+                    let run = run(scene, operator, number).await;
+                    tries.tell(number, run.with_context(|| format!("a crash after write {number}"))?)?;
                 }
                 Ok(())
             };
             installed.of_its_own(scene, runs).await
         };
         installed.away_during(async || play_side_by_side("crash", lanes, lane).await).await?;
-        ensure!(tries.crashes.get() > 0, "the operator never crashed: nothing was shown");
-        eprintln!("{} crashes, each with the same end", tries.crashes.get());
-        Ok(())
+        ensure!(!thorough() || tries.first_of_a_row().is_some(), "no {IN_A_ROW} runs in a row were without a crash");
+        tries.ended_alike()
     })
     .await
 }
 
-/// One whole run with an operator that crashes somewhere on the way. Whether it did.
-async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<bool> {
+/// One whole run with an operator that crashes somewhere on the way.
+async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<Run> {
     let db = scene.cluster(&format!("db{number}"));
     let crashed = operator
         .crashing_during(number, async || {
@@ -96,9 +143,52 @@ async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<bool> {
         Ok(())
     })
     .await?;
+    let end = remains(scene, &db).await?;
     db.delete().await?;
     wait_for("its claims to be gone", PATIENCE, async || scene.has_no_claims().await).await?;
-    Ok(crashed)
+    Ok(Run { crashed, end })
+}
+
+/// What there is of a cluster once nothing of it is on its way: kind, name and labels of each object. What is another one in
+/// each run is replaced by what it is: the cluster's name, and a member's, whose number depends on who was there before it.
+async fn remains(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
+    wait_for(&format!("nothing of {} to be on its way", db.name()), PATIENCE, async || {
+        let members = db.membership().await?.members;
+        let said = scene.kubectl(&["get", KINDS, "-o", "json"]).await?.well()?;
+        let listed: Value = serde_json::from_str(&said)?;
+        let of_cluster =
+            |text: &str| text.strip_prefix(db.name()).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let alike = |text: &str| match text.strip_prefix(db.name()) {
+            _ if members.contains_key(text) => "<member>".to_owned(),
+            Some(rest) if of_cluster(text) => format!("<cluster>{rest}"),
+            Some(_) | None => text.replace(scene.namespace(), "<namespace>"),
+        };
+        let mut remains = Vec::new();
+        for object in listed["items"].as_array().into_iter().flatten() {
+            let metadata = &object["metadata"];
+            let kind = object["kind"].as_str().context("an object without a kind")?;
+            let name = metadata["name"].as_str().context("an object without a name")?;
+            let labels: BTreeMap<&str, &str> = metadata["labels"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(label, value)| (label.as_str(), value.as_str().unwrap_or_default()))
+                .collect();
+            if !of_cluster(name) && labels.get(names::LABEL_CLUSTER) != Some(&db.name()) {
+                continue;
+            }
+            ensure!(metadata["deletionTimestamp"].is_null(), "{kind} {name} is going");
+            let is_former = names::serial(db.name(), name).is_some() && !members.contains_key(name);
+            ensure!(!is_former, "{kind} {name} belongs to no member");
+            let votes = labels.get(names::LABEL_ROLE) == Some(&names::ROLE_VOTER);
+            ensure!(kind != "Pod" || votes, "{kind} {name} has no voter's label: {labels:?}");
+            let labels: Vec<_> = labels.into_iter().map(|(label, value)| format!("{label}={}", alike(value))).collect();
+            remains.push(format!("{kind} {} {}", alike(name), labels.join(",")));
+        }
+        remains.sort();
+        Ok(remains)
+    })
+    .await
 }
 
 /// The run: create, scale, heal a pod, heal a volume.

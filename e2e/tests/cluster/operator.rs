@@ -3,9 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use quorate_crds::Phase;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, pods, processes};
-use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, play, thorough, wait_for};
+use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, play, stays, thorough, wait_for};
+use serde_json::json;
+
+use crate::rest::{A_WHILE, is_in};
+use crate::roll;
 
 /// Within this time another replica has to lead, once the node of the one that led is gone. In `make test` only that it
 /// happens is demanded: how fast is a matter of the machine too.
@@ -17,7 +22,7 @@ async fn clusters_run_on_while_the_operator_is_away() -> Result<()> {
     play("operator_away", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
         let membership = db.settles(3).await?;
-        let before = db.identities().await?;
+        let (before, pods_before) = (db.identities().await?, roll::pods(&db.view().await?));
         let writer = Writer::start(&db, "w").await?;
         let names: Vec<_> = membership.members.keys().cloned().collect();
         let operator = Operator::new(scene.client());
@@ -29,6 +34,7 @@ async fn clusters_run_on_while_the_operator_is_away() -> Result<()> {
                 processes::member(scene, &names[0]).await
             });
             back.await?;
+            ensure!(roll::pods(&db.view().await?) == pods_before, "a pod was replaced");
             // Nobody brings this one back now; two of three serve.
             pods::delete_by_force(&db, &[&names[1]]).await?;
             writer.writes(50).await
@@ -36,6 +42,7 @@ async fn clusters_run_on_while_the_operator_is_away() -> Result<()> {
         away.await?;
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
+        roll::only_another(&pods_before, &roll::pods(&db.view().await?), &names[1])?;
         writer.stop().await?.check(&db).await
     })
     .await
@@ -73,6 +80,36 @@ async fn another_replica_takes_over_when_the_operators_node_stops() -> Result<()
         });
         taken.await?;
         operator.is_ready().await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn another_version_of_the_operator_restarts_nothing() -> Result<()> {
+    play("operator_version", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let (before, pods_before) = (db.identities().await?, roll::pods(&db.view().await?));
+        let operator = Operator::new(scene.client());
+        let upgraded = operator.with_agent_during("quorate.dev/agent:another", async || {
+            // The new one has looked at the cluster: it does what is asked of it.
+            db.patch(json!({ "spec": { "paused": true } })).await?;
+            is_in(&db, Phase::Paused).await?;
+            db.patch(json!({ "spec": { "paused": false } })).await?;
+            db.settles(3).await?;
+            stays("nothing restarted", A_WHILE, async || {
+                db.is_the_same_as(&before).await?;
+                ensure!(roll::pods(&db.view().await?) == pods_before, "a pod was replaced");
+                Ok(())
+            })
+            .await
+        });
+        upgraded.await?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
+        ensure!(roll::pods(&db.view().await?) == pods_before, "a pod was replaced");
+        Ok(())
     })
     .await
 }

@@ -15,9 +15,10 @@ use quorate_e2e::scene::{
 use serde_json::{Value, json};
 
 /// How long to look on to see that nothing is done: many times the operator's longest pause in a transition.
-const A_WHILE: Duration = Duration::from_secs(5);
+pub const A_WHILE: Duration = Duration::from_secs(5);
 
-async fn is_in(db: &Cluster, phase: Phase) -> Result<()> {
+/// Waits for this phase, of the spec as it is.
+pub async fn is_in(db: &Cluster, phase: Phase) -> Result<()> {
     db.until(&format!("the phase {phase}"), PATIENCE, |view| {
         ensure!(view.is_current() && view.phase() == Some(phase), "another phase");
         Ok(())
@@ -139,13 +140,20 @@ impl Again {
         let kept = claims.list(&all).await?.items;
         ensure!(kept.len() == 3, "{} claims were kept", kept.len());
         let db = scene.create(&wish).await?;
-        db.until("the second cluster to say that the volumes are another's", PATIENCE, |view| {
-            ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
-            let reason = view.condition(ConditionType::Stalled).map(|condition| condition.reason.as_str());
-            ensure!(reason == Some("ForeignVolumes"), "the reason is {reason:?}");
-            Ok(())
-        })
-        .await?;
+        let view = db
+            .until("the second cluster to say that the volumes are another's", PATIENCE, |view| {
+                ensure!(view.is(ConditionType::Stalled), "it is not Stalled");
+                let reason = view.condition(ConditionType::Stalled).map(|condition| condition.reason.as_str());
+                ensure!(reason == Some("ForeignVolumes"), "the reason is {reason:?}");
+                Ok(())
+            })
+            .await?;
+        // Which of the two it is depends on whether the data is needed: that is for the user to say.
+        let message = view.condition(ConditionType::Stalled).map(|condition| condition.message.as_str());
+        let message = message.unwrap_or_default();
+        for remedy in ["write that object's status.ledger back", "delete them, or use another name"] {
+            ensure!(message.contains(remedy), "{remedy:?} is not in: {message}");
+        }
         stays("the first cluster's volumes", A_WHILE, async || {
             let now = claims.list(&all).await?.items;
             let same = kept.iter().all(|kept| now.iter().any(|now| now.metadata.uid == kept.metadata.uid));

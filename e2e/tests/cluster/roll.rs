@@ -13,6 +13,8 @@ use quorate_e2e::scene::{
 };
 use serde_json::json;
 
+use crate::node::evicts;
+
 /// The longest that writes may fail while members are restarted as planned, where nothing else runs on the machine.
 const LONGEST_PLANNED_GAP: Duration = Duration::from_secs(1);
 /// How often the process table is looked at: an etcd that is started lives longer.
@@ -37,6 +39,15 @@ pub async fn judge(what: &str, written: &Written, db: &Cluster) -> Result<()> {
 pub fn pods(view: &View) -> BTreeMap<String, String> {
     let uid = |pod: &Pod| pod.metadata.uid.clone().unwrap_or_default();
     view.pods.iter().map(|(name, pod)| (name.clone(), uid(pod))).collect()
+}
+
+/// Demands that of these pods this one was replaced by another of its name, and no other one was.
+pub fn only_another(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>, name: &str) -> Result<()> {
+    for (pod, uid) in before {
+        let now = after.get(pod);
+        ensure!((now != Some(uid)) == (pod == name), "the pod of {pod} was {uid} and is {now:?}");
+    }
+    Ok(())
 }
 
 /// Waits for an event of this reason whose note has these words.
@@ -196,7 +207,7 @@ async fn the_leadership_leaves_a_node_that_is_cordoned() -> Result<()> {
     play("roll_cordon", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3).with("/scheduling/antiAffinity", json!("Required"))).await?;
         let leader = db.settles(3).await?.leader()?.to_owned();
-        let before = pods(&db.view().await?);
+        let (members, before) = (db.identities().await?, pods(&db.view().await?));
         let writer = Writer::start_hasty(&db, "w").await?;
         let node = db.view().await?.node(&leader).context("the leader has no node")?.to_owned();
         nodes::cordoned_during(scene, &node, async || {
@@ -206,11 +217,22 @@ async fn the_leadership_leaves_a_node_that_is_cordoned() -> Result<()> {
                 ensure!(leads != leader, "{leads} leads");
                 Ok(())
             })
-            .await
+            .await?;
+            ensure!(pods(&db.view().await?) == before, "a pod was replaced");
+            // Then the node is emptied. No other one takes the member: two of three serve until it is back.
+            evicts(scene, &node, &leader).await?;
+            db.until("the evicted pod to be gone", PATIENCE, |view| {
+                ensure!(pods(view).get(&leader) != before.get(&leader), "it is there");
+                Ok(())
+            })
+            .await?;
+            writer.writes(50).await
         })
         .await?;
-        judge("the leader's node was cordoned", &writer.stop().await?, &db).await?;
-        ensure!(pods(&db.view().await?) == before, "a pod was replaced");
+        db.settles(3).await?;
+        judge("the leader's node was cordoned and drained", &writer.stop().await?, &db).await?;
+        db.is_the_same_as(&members).await?;
+        only_another(&before, &pods(&db.view().await?), &leader)?;
         is_told(&db, "LeaderMoved", &[]).await
     })
     .await

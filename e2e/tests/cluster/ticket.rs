@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, EnvVar, Pod};
 use kube::api::{ObjectMeta, PostParams};
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, etcd_processes, metrics, play, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, etcd_processes, metrics, play, usual_etcd, wait_for};
 use serde_json::json;
 
 /// Where a launcher takes tickets, and where it tells how it is.
@@ -69,8 +69,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
+/// For the etcd that is in the pods' image: a launcher looks at the version before all else.
 fn ticket(member: &str, volume: &str) -> String {
-    json!({ "start": "create", "member": member, "volume": volume, "version": "3.6.16", "flags": [] }).to_string()
+    json!({ "start": "create", "member": member, "volume": volume, "version": usual_etcd(), "flags": [] }).to_string()
 }
 
 /// A ticket's envelope: addressed to one pod, signed for another.

@@ -9,10 +9,23 @@ use quorate_crds::ConditionType;
 use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
-    CLIENT_PORT, Cluster, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer, dial, knock, play, wait_for,
+    CLIENT_PORT, Cluster, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer, dial, knock, metrics, play,
+    wait_for,
 };
 use quorate_e2e::workspace;
 use serde_json::json;
+
+use crate::archive::revision;
+
+/// Calls that read, write or give orders, as etcd knows them, etcd of old and a launcher; with what is brought, if that is
+/// how the call is made. The ticket is not signed.
+const CALLS: [(&str, Option<&str>); 5] = [
+    ("/v3/kv/range", Some(r#"{"key":"AA==","range_end":"AA=="}"#)),
+    ("/v3/kv/put", Some(r#"{"key":"aGVsbG8=","value":"d29ybGQ="}"#)),
+    ("/members", None),
+    ("/v2/keys", None),
+    ("/ticket", Some(r#"{"pod":"any","ticket":"{}"}"#)),
+];
 
 /// A member with its address and host name.
 async fn some_member(db: &Cluster) -> Result<(String, String, String)> {
@@ -40,6 +53,23 @@ async fn are_refused(address: &str, port: u16, host: &str, strangers: &[(&str, S
 async fn is_let_in(address: &str, port: u16, host: &str, what: &str, keys: &Keys) -> Result<()> {
     let at = || format!("{what}, at port {port}");
     knock(address, port, host, &shown(keys)).await.with_context(at)?.let_in().with_context(at).map(drop)
+}
+
+/// Demands that a port at which nobody has to show anything takes none of these calls, and that none of them writes. Nobody
+/// else may write meanwhile.
+pub async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()> {
+    let before = revision(db).await?;
+    for (path, body) in CALLS {
+        let answered = match body {
+            Some(body) => metrics::post(address, port, path, body.to_owned()).await,
+            None => metrics::get(address, port, path).await,
+        };
+        let (status, answer) = answered.with_context(|| format!("{path} at port {port}"))?;
+        ensure!((400..500).contains(&status), "{path} at port {port} is answered with {status}: {answer}");
+    }
+    let after = revision(db).await?;
+    ensure!(after == before, "by calls at port {port} the revision went from {before} to {after}");
+    Ok(())
 }
 
 /// What a cluster's authority signs, out of its Secret: as only somebody could who has stolen it.
@@ -95,7 +125,9 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
             ("a certificate that has run out", shown(&signer.signs(&late)?.keys(&peers))),
             ("a stolen certificate", shown(&stolen)),
         ];
-        are_refused(&address, PEER_PORT, &host, &strangers).await
+        are_refused(&address, PEER_PORT, &host, &strangers).await?;
+        // The metrics listener is open to all: it tells how the member is, and nothing else.
+        takes_no_calls(&db, &address, metrics::PORT).await
     })
     .await
 }

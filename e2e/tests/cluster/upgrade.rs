@@ -226,7 +226,7 @@ async fn own_backup(scene: &Scene) -> Result<EtcdBackup> {
 async fn a_snapshot_is_in_the_store_before_the_members_go_to_another_minor() -> Result<()> {
     play("upgrade_snapshot", Stage::Shared, async |scene| {
         let gateway = Gateway::start().await?;
-        let db = archive::begin(scene, &gateway).await?;
+        let db = archive::begin_with(scene, archive::wish(&gateway).version(V3_6)).await?;
         db.put("before", "the upgrade").await?;
         in_place(&db, async || {
             scene.apply(&Gateway::credentials("s3", false)).await?.well()?;

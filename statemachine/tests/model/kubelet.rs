@@ -5,6 +5,7 @@ use quorate_statemachine::{Home, Memory, Refusal, Role};
 
 use crate::{
     config::{Config, Volumes},
+    planted::Mistake,
     state::{
         Age, Broken, Claim, Data, Member, Node, Operator, Pod, Process, Seat, Serials, Stage, Start, State, Ticket,
         Versions,
@@ -201,7 +202,7 @@ impl State {
                 self.found(serial);
                 let seat = self.seat_mut(serial);
                 seat.member = Some(Member { role: Role::Voter, started: true, matched: true });
-                self.bear(serial);
+                self.bear(config, serial);
                 self.seat_mut(serial).put(Data::Entries { marker, acked: true });
                 Process::Etcd
             }
@@ -211,7 +212,7 @@ impl State {
                     && self.alive_voters() > 0
                     && self.admits_newcomer(serial) =>
             {
-                self.bear(serial);
+                self.bear(config, serial);
                 self.seat_mut(serial).put(Data::Entries { marker, acked: false });
                 Process::Etcd
             }
@@ -234,9 +235,9 @@ impl State {
     }
 
     /// An identity gets its first log, which may be on one volume only, once.
-    fn bear(&mut self, serial: u8) {
+    fn bear(&mut self, config: &Config, serial: u8) {
         let seat = self.seat(serial);
-        if seat.born.is_some() {
+        if seat.born.is_some() && config.mistake != Some(Mistake::RejoinedEmpty) {
             self.break_with(Broken::OtherVolume);
         }
         self.seat_mut(serial).born = seat.volume();

@@ -9,6 +9,7 @@ mod etcd;
 mod faults;
 mod found;
 mod kubelet;
+mod large;
 mod observe;
 mod operator;
 mod planted;
@@ -25,7 +26,7 @@ use quorate_statemachine::{Life, Retention, Storage, TemplateHash, Wish};
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::{
-    check::{Quorate, name},
+    check::{COMES_TO_REST, Quorate, name},
     config::{Config, Origin, Volumes, voters},
     faults::Kind,
     planted::Mistake,
@@ -284,19 +285,24 @@ fn lives_on_other_volumes() {
     exhaust(shrink.faults(1, Kind::STANDING));
 }
 
-/// Checks a configuration with a mistake in it, and that it is caught by this property.
+/// Checks a configuration with a mistake in it, and that it is caught by the property that this breaks.
 fn catch(config: Config, mistake: Mistake, broken: Broken) {
+    catch_by(config, mistake, name(broken));
+}
+
+/// The same for any property, that it comes to rest among them.
+fn catch_by(config: Config, mistake: Mistake, property: &'static str) {
     let model = Quorate::new(config.with(mistake));
-    let by = HasDiscoveries::AnyOf([name(broken)].into());
+    let by = HasDiscoveries::AnyOf([property].into());
     let checker = model.checker().finish_when(by).spawn_bfs().join();
     let caught = checker.discoveries();
     println!("{mistake:?} is caught after {} states: {:?}", checker.unique_state_count(), caught.keys());
     if std::env::var("QUORATE_MODEL").is_ok_and(|value| value == "words") {
-        for (property, path) in caught.clone() {
-            println!("{}", story::tell(checker.model(), property, path));
+        for (broken, path) in caught.clone() {
+            println!("{}", story::tell(checker.model(), broken, path));
         }
     }
-    assert!(caught.contains_key(name(broken)), "{mistake:?} has to be caught by \"{}\"", name(broken));
+    assert!(caught.contains_key(property), "{mistake:?} has to be caught by \"{property}\"");
 }
 
 #[test]
@@ -326,4 +332,24 @@ fn planted_mistakes_are_caught() {
     catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::LogsLeft, Broken::OldLog);
     let network = from(3, 3).on(Volumes::Network).faults(1, &[Kind::Cut]);
     catch(network, Mistake::ForceDeletedUnreachable, Broken::TwoPlaces);
+}
+
+/// Those that do too little, too much or in the wrong moment, though each call for itself is fine.
+#[test]
+fn planted_mistakes_of_judgement_are_caught() {
+    let from = |size, to: u8| Config::new("planted", Origin::Standing(size), [voters(to)]);
+    // One is gone, and another is on its way out but still serves: etcd itself has nothing against the removal.
+    let thinned = from(3, 3).faults(2, &[Kind::Gone, Kind::DeletePod]);
+    catch(thinned, Mistake::BuriedInHaste, Broken::Quorum);
+    // One missed the last writes, the next one's volume is emptied, and these two come back first.
+    let emptied = from(3, 3).faults(2, &[Kind::AllPods, Kind::Swap, Kind::Crash]);
+    catch(emptied, Mistake::RejoinedEmpty, Broken::WriteLost);
+    let script = [voters(3), wish(1, |wish| wish.life = Life::Paused)];
+    let paused = Config::new("planted", Origin::Standing(3), script);
+    catch(paused, Mistake::PauseOverlooked, Broken::PausedWrite);
+    catch(from(3, 3).faults(2, &[Kind::Evict]), Mistake::BudgetTooLow, Broken::Evicted);
+    // Without crashes there is only one way to go.
+    let founding = Config::new("planted", Origin::Nothing, [voters(1)]).prompt().faults(0, &[Kind::Crash]);
+    catch(founding, Mistake::SerialsWasted, Broken::RunAway);
+    catch_by(from(1, 1).faults(1, &[Kind::DeletePod]), Mistake::NeverHealed, COMES_TO_REST);
 }

@@ -2,8 +2,8 @@
 //! (`operator.rs` asks for those). Each has to be caught: this shows that the checks can fail.
 
 use quorate_statemachine::{
-    Bind, Birth, FIRST_WITH_NEW_LOG, MemberList, Membership, Memory, NodeSight, Plan, Role, Roster, Seat, Seeding,
-    Serial, Sight, Start, Step, Ticket, World, plan,
+    Bind, Birth, Entry, FIRST_WITH_NEW_LOG, Life, MemberList, Membership, Memory, NodeSight, Plan, Refusal, Role,
+    Roster, Seat, Seeding, Serial, Sight, Standing, Start, Step, Ticket, Wish, World, plan,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +46,19 @@ pub enum Mistake {
     RestoredAgain,
     /// A pod on an unreachable node is deleted by force and started elsewhere.
     ForceDeletedUnreachable,
+    /// A voter whose node is gone is removed without asking how the others are.
+    BuriedInHaste,
+    /// A voter that came back to an emptied volume is told to join again on it. That its identity is created twice is not
+    /// judged where this is planted (`kubelet.rs`), so that what it costs is seen.
+    RejoinedEmpty,
+    /// The plan is made as if nobody had paused.
+    PauseOverlooked,
+    /// The disruption budget lets one more go than can be spared.
+    BudgetTooLow,
+    /// A serial is handed out in each round, whatever spares there are.
+    SerialsWasted,
+    /// No pod is ever made.
+    NeverHealed,
 }
 
 /// What an operator with this mistake in it decides.
@@ -72,6 +85,15 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         Mistake::LogsLeft => leave_logs(world, &plan),
         Mistake::SeededUnrestored => seed_unrestored(world, &mut plan),
         Mistake::RestoredAgain => Some(plan.steps.clone().into_iter().map(restoring).collect()),
+        Mistake::BuriedInHaste => bury_in_haste(world),
+        Mistake::RejoinedEmpty => rejoin_empty(world),
+        Mistake::PauseOverlooked => Some(overlook_pause(world)),
+        Mistake::BudgetTooLow => {
+            plan.budget = plan.budget.map(|budget| budget.saturating_sub(1));
+            None
+        }
+        Mistake::SerialsWasted => waste_serial(world, &mut plan),
+        Mistake::NeverHealed => Some(without_new_pods(&plan)),
     };
     if let Some(steps) = spoilt {
         plan.steps = steps;
@@ -264,4 +286,52 @@ fn start_elsewhere(world: &World) -> Option<Vec<Step>> {
         }
     }
     None
+}
+
+fn bury_in_haste(world: &World) -> Option<Vec<Step>> {
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    let (list, expect) = list(world)?;
+    let is_gone = |serial: Serial| {
+        let node = ledger.members.get(&serial).and_then(|entry| entry.node.as_ref());
+        node.and_then(|node| world.nodes.get(node)) == Some(&NodeSight::Gone)
+    };
+    let mut voters = list.members.iter().filter(|(_, listed)| listed.role == Role::Voter);
+    let (id, listed) = voters.find(|(_, listed)| listed.serial.is_some_and(is_gone))?;
+    Some(vec![Step::Remove { serial: listed.serial, id: *id, expect }])
+}
+
+fn rejoin_empty(world: &World) -> Option<Vec<Step>> {
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    let (serial, pod) = world
+        .seats
+        .iter()
+        .filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?)))
+        .find(|(_, pod)| pod.sight == Sight::Refused(Refusal::VolumeLost))?;
+    let known = ledger.members.values().filter_map(|entry| match entry.standing {
+        Standing::Learner(id) | Standing::Voter(id) => Some(id),
+        Standing::Spare => None,
+    });
+    let ticket = Ticket { start: Start::Join(known.collect()), volume: pod.volume.clone(), version: None };
+    Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
+}
+
+fn overlook_pause(world: &World) -> Vec<Step> {
+    let wish = Wish { life: Life::Wanted, ..world.wish.clone() };
+    plan(&World { wish, ..world.clone() }).steps
+}
+
+fn waste_serial(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
+    let Memory::Ledger(ledger) = &world.memory else { return None };
+    let mut ledger = ledger.clone();
+    let serial = ledger.next_serial;
+    ledger.next_serial = serial.next();
+    ledger.members.insert(serial, Entry::default());
+    plan.ledger = Some(ledger);
+    let release = world.wish.release.clone();
+    let pod = Step::CreatePod { serial, bind: Bind::NewClaim, birth: Birth::Waiting, release };
+    Some(vec![Step::CreateClaim(serial), pod])
+}
+
+fn without_new_pods(plan: &Plan) -> Vec<Step> {
+    plan.steps.iter().filter(|step| !matches!(step, Step::CreatePod { .. })).cloned().collect()
 }

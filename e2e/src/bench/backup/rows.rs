@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::Client;
 use serde_json::Value;
 
+use super::super::reach::{Figure, Reach};
 use super::super::report::Measured;
 use super::bed::Bed;
 use super::process::{self, Running};
@@ -14,8 +15,13 @@ use super::{latency, load};
 use crate::command::Command;
 use crate::scene::wait_for;
 
-/// Names, units and samples.
-pub type Rows = Vec<(&'static str, &'static str, Measured)>;
+/// Names, units, what they are to reach, and samples.
+pub type Rows = Vec<(&'static str, &'static str, Option<Reach>, Measured)>;
+
+/// Faster than by hand.
+const FASTER: Option<Reach> = Some(Reach::RatioBelow(1.0));
+/// The memory of the agent at its most, in MiB.
+const SLIM: Option<Reach> = Some(Reach::ValueAtMost(Figure::Max, 128.0));
 
 /// What the record of events is called.
 const RECORD: &str = "archive";
@@ -65,7 +71,7 @@ pub async fn snapshot(bed: &Bed, runs: u32) -> Result<Rows> {
         time.value.push(ended.seconds);
         memory.value.push(ended.memory);
     }
-    Ok(vec![("snapshot-s3", "s", time), ("snapshot-rss-mib", "MiB", memory)])
+    Ok(vec![("snapshot-s3", "s", FASTER, time), ("snapshot-rss-mib", "MiB", SLIM, memory)])
 }
 
 /// A data folder from a full snapshot.
@@ -91,7 +97,7 @@ pub async fn restore_full(bed: &Bed, runs: u32) -> Result<Rows> {
     clear(&data);
     clear(&packed);
     clear(&file);
-    Ok(vec![("restore-full", "s", time), ("restore-full-rss-mib", "MiB", memory)])
+    Ok(vec![("restore-full", "s", FASTER, time), ("restore-full-rss-mib", "MiB", None, memory)])
 }
 
 fn etcdutl(bed: &Bed, snapshot: &Path, data: &Path) -> Result<Command> {
@@ -134,7 +140,7 @@ pub async fn record(bed: &Bed, events: u64) -> Result<Rows> {
     }
     reaches(bed, RECORD, load::revision(&client).await?).await?;
     running.terminate().await?;
-    Ok(vec![("archive-rss-mib", "MiB", only(vec![memory]))])
+    Ok(vec![("archive-rss-mib", "MiB", SLIM, only(vec![memory]))])
 }
 
 /// Waits until the record has that revision, and demands that it is one generation: events that began another one with a
@@ -176,9 +182,9 @@ pub async fn restore_with_deltas(bed: &Bed, runs: u32) -> Result<Rows> {
     clear(&data);
     clear(&file);
     Ok(vec![
-        ("restore-with-deltas", "s", time),
-        ("delta-apply-events-per-second", "1/s", speed),
-        ("restore-rss-mib", "MiB", memory),
+        ("restore-with-deltas", "s", Some(Reach::RatioAtMost(1.5)), time),
+        ("delta-apply-events-per-second", "1/s", Some(Reach::ValueAtLeast(Figure::Median, 600_000.0)), speed),
+        ("restore-rss-mib", "MiB", SLIM, memory),
     ])
 }
 
@@ -203,7 +209,10 @@ pub async fn disturbance(bed: &mut Bed, runs: u32) -> Result<Rows> {
         outage.floor.push(floor);
         outage.value.push(without_store);
     }
-    Ok(vec![("archive-write-p99", "ms", rest), ("archive-write-p99-outage", "ms", outage)])
+    Ok(vec![
+        ("archive-write-p99", "ms", Some(Reach::RatioAtMost(1.05)), rest),
+        ("archive-write-p99-outage", "ms", Some(Reach::RatioAtMost(1.5)), outage),
+    ])
 }
 
 /// A member's id, and a client of it alone.
@@ -277,5 +286,5 @@ pub async fn handover(bed: &Bed, runs: u32) -> Result<Rows> {
         measured.floor.push(floor);
         measured.value.push(beside);
     }
-    Ok(vec![("archive-write-p99-handover", "ms", measured)])
+    Ok(vec![("archive-write-p99-handover", "ms", None, measured)])
 }

@@ -9,16 +9,18 @@ use quorate_crds::{ConditionType, Phase};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::{Carried, Injector, TRY_PAUSE, tried};
+use super::{Carried, Injector, TRY_PAUSE, UnderWay, tried};
+use crate::chaos::clock::Moment;
 use crate::chaos::fault::{Loss, Victims, Way};
 use crate::chaos::looks;
+use crate::chaos::schedule::LOSS_SEEN_WITHIN;
 use crate::faults::{pods, processes};
 use crate::lab::PodEnd;
 use crate::scene::{EtcdProcess, etcd_processes};
 
-/// How long a loss of volumes waits for a moment in which the cluster can take it: no longer than leaves the operator time
-/// to see it before the spec may change.
-const CALM_WITHIN: Duration = Duration::from_secs(6);
+/// How long a loss of volumes waits for a moment in which the cluster can take it: a node is away for up to 18 s, and its
+/// members need some seconds more to be back.
+const CALM_WITHIN: Duration = Duration::from_secs(30);
 
 impl Injector {
     /// The names of those that a fault hits now.
@@ -61,16 +63,32 @@ impl Injector {
         Ok(done_to(names.iter().map(String::as_str)))
     }
 
-    pub(super) async fn lose_volumes(&self, victims: Victims, how: Loss) -> Result<Carried> {
+    /// Waits for its moment, says when that was, and is left out if none comes. One loss at a time: the next one looks at
+    /// what the one before has left.
+    pub(super) async fn lose_volumes(
+        &self,
+        victims: Victims,
+        how: Loss,
+        under_way: UnderWay<'_>,
+        begun: &mut Moment,
+    ) -> Result<Carried> {
         let started = Instant::now();
-        let names = loop {
+        loop {
+            let mut last = self.last_loss.lock().await;
             let names = self.victims(victims);
-            match self.can_take_a_loss_of(&names).await {
-                Ok(()) => break names,
+            match self.may_lose(&names, *last, under_way).await {
+                Ok(()) => {
+                    (*last, *begun) = (Some(Instant::now()), self.clock.now());
+                    return self.lose(&names, how).await;
+                }
                 Err(why) if started.elapsed() >= CALM_WITHIN => return Ok(Carried::Skipped(format!("{why:#}"))),
-                Err(_) => tokio::time::sleep(TRY_PAUSE).await,
+                Err(_) => drop(last),
             }
-        };
+            tokio::time::sleep(TRY_PAUSE).await;
+        }
+    }
+
+    async fn lose(&self, names: &[String], how: Loss) -> Result<Carried> {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         match how {
             Loss::Deleted => pods::lose_volumes(&self.cluster, &names).await?,
@@ -82,6 +100,16 @@ impl Injector {
             }
         }
         Ok(done_to(names.into_iter()))
+    }
+
+    /// Whether the cluster can take it now, and nothing else that counts comes close to it: a change of the spec, or the
+    /// loss before, which the operator may not have seen yet.
+    async fn may_lose(&self, names: &[String], last: Option<Instant>, under_way: UnderWay<'_>) -> Result<()> {
+        self.can_take_a_loss_of(names).await?;
+        ensure!(last.is_none_or(|last| last.elapsed() >= LOSS_SEEN_WITHIN), "volumes were lost shortly before");
+        let at = under_way.started.elapsed();
+        ensure!(under_way.schedule.has_room_for_a_loss(at), "a change of the spec is too close");
+        Ok(())
     }
 
     /// Whether all is as it should be, so that what is left has a quorum and every acknowledged write.

@@ -53,12 +53,19 @@ pub enum Carried {
 pub struct Deed {
     /// The fault and its time in the schedule.
     pub event: Event,
-    /// When it began.
+    /// When it began: what waits for its moment has not begun before.
     pub begun: Moment,
     /// When it was over.
     pub ended: Moment,
     /// What came of it.
     pub carried: Carried,
+}
+
+/// A schedule that is being carried out, and since when.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay<'a> {
+    schedule: &'a Schedule,
+    started: Instant,
 }
 
 /// Who carries out a schedule.
@@ -75,6 +82,8 @@ pub struct Injector {
     wished: Arc<AtomicU8>,
     /// The nodes that can't be reached or don't run.
     away: Mutex<BTreeSet<String>>,
+    /// When volumes were lost last. Whoever wants to lose some holds it meanwhile.
+    last_loss: tokio::sync::Mutex<Option<Instant>>,
     done: AtomicU32,
 }
 
@@ -97,6 +106,7 @@ impl Injector {
             size: AtomicU8::new(wished.load(Ordering::Relaxed)),
             wished,
             away: Mutex::default(),
+            last_loss: tokio::sync::Mutex::default(),
             done: AtomicU32::new(0),
         }
     }
@@ -109,7 +119,8 @@ impl Injector {
     /// Carries out the schedule from now on, and returns when all that lasts was taken back.
     pub async fn carry_out(&self, schedule: &Schedule, recorder: &Recorder, progress: &mut Step) -> Vec<Deed> {
         let started = Instant::now();
-        let all = join_all(schedule.events.iter().map(|event| self.one(event, started)));
+        let under_way = UnderWay { schedule, started };
+        let all = join_all(schedule.events.iter().map(|event| self.one(event, under_way)));
         let over = tokio::time::sleep_until(started + schedule.lasts());
         let tell = async {
             loop {
@@ -132,11 +143,11 @@ impl Injector {
         }
     }
 
-    async fn one(&self, event: &Event, started: Instant) -> Deed {
-        tokio::time::sleep_until(started + Duration::from_millis(event.at.into())).await;
-        let begun = self.clock.now();
+    async fn one(&self, event: &Event, under_way: UnderWay<'_>) -> Deed {
+        tokio::time::sleep_until(under_way.started + Duration::from_millis(event.at.into())).await;
+        let mut begun = self.clock.now();
         let limit = event.fault.lasts() + ACT_DEADLINE;
-        let carried = match tokio::time::timeout(limit, self.carry(&event.fault)).await {
+        let carried = match tokio::time::timeout(limit, self.carry(&event.fault, under_way, &mut begun)).await {
             Ok(Ok(carried)) => carried,
             Ok(Err(error)) => Carried::Failed(format!("{error:#}")),
             Err(_) => Carried::Failed(format!("it was not over within {} s", limit.as_secs())),
@@ -146,11 +157,11 @@ impl Injector {
         Deed { event: event.clone(), begun, ended: self.clock.now(), carried }
     }
 
-    async fn carry(&self, fault: &Fault) -> Result<Carried> {
+    async fn carry(&self, fault: &Fault, under_way: UnderWay<'_>, begun: &mut Moment) -> Result<Carried> {
         match fault {
             Fault::KillProcesses { victims } => self.kill_processes(*victims),
             Fault::DeletePods { victims, grace } => self.delete_pods(*victims, *grace).await,
-            Fault::LoseVolumes { victims, how } => self.lose_volumes(*victims, *how).await,
+            Fault::LoseVolumes { victims, how } => self.lose_volumes(*victims, *how, under_way, begun).await,
             Fault::PauseMembers { victims, .. } => self.pause_members(*victims, fault.lasts()).await,
             Fault::CutMember { victims, way, .. } => self.cut_member(*victims, *way, fault.lasts()).await,
             Fault::CutNode { node, .. } => self.cut_node(*node, fault.lasts()).await,

@@ -1,0 +1,127 @@
+//! Worlds that may take minutes each, checked only where there is time (`QUORATE_MODEL=thorough`): two operators at once
+//! through two faults, and others through more faults than are checked every day.
+
+use quorate_statemachine::Life;
+
+use crate::{
+    config::{Config, Origin, voters},
+    exhaust,
+    faults::Kind,
+    thorough, wish,
+};
+
+/// Checks all that can be reached, where there is time.
+fn at_length(config: Config) {
+    if thorough() {
+        exhaust(config);
+    }
+}
+
+fn two_operators(name: &'static str, origin: Origin, size: u8) -> Config {
+    Config::new(name, origin, [voters(size)]).operators(2)
+}
+
+#[test]
+fn two_operators_keep_one_through_two_faults() {
+    let one = two_operators("1 stands, two operators, two faults", Origin::Standing(1), 1);
+    at_length(one.faults(2, Kind::STANDING));
+}
+
+#[test]
+fn two_operators_found_one_through_two_faults() {
+    let one = two_operators("0 -> 1, two operators, two faults", Origin::Nothing, 1);
+    at_length(one.faults(2, Kind::ALL));
+}
+
+#[test]
+fn two_operators_found_one_in_a_prompt_world_through_two_faults() {
+    let one = two_operators("0 -> 1, two operators, two faults, prompt", Origin::Nothing, 1).prompt();
+    at_length(one.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn two_operators_shrink_three_to_one_through_two_faults() {
+    let three = two_operators("3 -> 1, two operators, two faults", Origin::Standing(3), 1);
+    at_length(three.faults(2, Kind::STANDING));
+}
+
+#[test]
+fn two_operators_shrink_three_to_one_in_a_prompt_world_through_two_faults() {
+    let three = two_operators("3 -> 1, two operators, two faults, prompt", Origin::Standing(3), 1).prompt();
+    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn two_operators_keep_three_in_a_prompt_world_through_two_faults() {
+    let three = two_operators("3 stand, two operators, two faults, prompt", Origin::Standing(3), 3).prompt();
+    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn two_operators_keep_five_in_a_prompt_world_through_two_faults() {
+    let five = two_operators("5 stand, two operators, two faults, prompt", Origin::Standing(5), 5).prompt();
+    at_length(five.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn three_sleep_and_wake_through_two_faults() {
+    let script = [voters(3), voters(0), voters(3)];
+    let three = Config::new("3 -> 0 -> 3, two faults", Origin::Standing(3), script);
+    at_length(three.faults(2, Kind::STANDING));
+}
+
+#[test]
+fn three_sleep_and_wake_in_a_prompt_world_through_two_faults() {
+    let script = [voters(3), voters(0), voters(3)];
+    let three = Config::new("3 -> 0 -> 3, two faults, prompt", Origin::Standing(3), script).prompt();
+    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn three_are_paused_on_the_way_to_one_through_two_faults() {
+    let script = [voters(3), wish(1, |wish| wish.life = Life::Paused), voters(1)];
+    let three = Config::new("3 -> 1, paused on the way, two faults", Origin::Standing(3), script);
+    at_length(three.faults(2, Kind::STANDING));
+}
+
+#[test]
+fn keeps_off_volumes_of_an_earlier_object_through_two_faults() {
+    let three = Config::new("volumes of an earlier object, two faults", Origin::OldClaims(3), [voters(3)]);
+    at_length(three.faults(2, Kind::ALL));
+}
+
+#[test]
+fn keeps_off_volumes_of_an_earlier_object_in_a_prompt_world_through_two_faults() {
+    let three = Config::new("volumes of an earlier object, prompt", Origin::OldClaims(3), [voters(3)]).prompt();
+    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn five_are_founded_in_a_prompt_world_through_two_faults_of_growing() {
+    let five = Config::new("0 -> 5, two faults of growing, prompt", Origin::Nothing, [voters(5)]).prompt();
+    at_length(five.faults(2, Kind::GROWING));
+}
+
+#[test]
+fn five_are_founded_in_a_prompt_world_through_two_faults_of_all_kinds() {
+    let five = Config::new("0 -> 5, two faults of all kinds, prompt", Origin::Nothing, [voters(5)]).prompt();
+    at_length(five.faults(2, Kind::ALL_AND_CRASH));
+}
+
+#[test]
+fn five_lose_a_majority_of_their_volumes() {
+    let five = Config::new("5 stand, three claims are deleted", Origin::Standing(5), [voters(5)]);
+    at_length(five.faults(3, &[Kind::DeleteClaim]));
+}
+
+#[test]
+fn five_lose_a_majority_of_their_volumes_in_a_prompt_world() {
+    let five = Config::new("5 stand, three claims are deleted, prompt", Origin::Standing(5), [voters(5)]).prompt();
+    at_length(five.faults(3, &[Kind::DeleteClaim]));
+}
+
+#[test]
+fn one_grows_to_three_while_a_drain_evicts_in_a_prompt_world() {
+    let three = Config::new("1 -> 3, one eviction, prompt", Origin::Standing(1), [voters(3)]).prompt();
+    at_length(three.faults(1, &[Kind::Evict]));
+}
