@@ -180,10 +180,12 @@ async fn a_learner_whose_node_stands_still_while_it_joins_does_not_stop_the_clus
         let born = processes::at_birth(scene, &others, Duration::ZERO, Signal::STOP).await?;
         let frozen = async {
             ensure!(born.member() == name, "{} was born, not {name}", born.member());
-            is_a_learner(&db, &name).await?;
+            ensure!(votes(&db, &name).await? == Some(false), "{name} is no learner at its birth");
             nodes::frozen_during(scene, &node, async || {
                 serves(&writer, Duration::from_secs(10)).await?;
-                is_a_learner(&db, &name).await
+                // By now it may have been given up.
+                ensure!(votes(&db, &name).await? != Some(true), "{name} votes, and its node stands still");
+                Ok(())
             })
             .await
         }
@@ -196,13 +198,10 @@ async fn a_learner_whose_node_stands_still_while_it_joins_does_not_stop_the_clus
     .await
 }
 
-/// Demands that etcd lists this member, and that it does not vote yet. Before it has started it is listed without a name.
-async fn is_a_learner(db: &Cluster, name: &str) -> Result<()> {
+/// Whether a member votes; `None` if etcd does not list it. Before it has started it is listed without a name.
+async fn votes(db: &Cluster, name: &str) -> Result<Option<bool>> {
     let membership = db.answers().await?;
-    let member = membership.members.values().find(|member| member.host == name);
-    let member = member.with_context(|| format!("etcd does not list {name}"))?;
-    ensure!(member.learner, "{name} votes already");
-    Ok(())
+    Ok(membership.members.values().find(|member| member.host == name).map(|member| !member.learner))
 }
 
 /// Writes go on for as long as `span`; how long none was acknowledged is judged in the end.
