@@ -1,5 +1,12 @@
 //! Worlds that may take minutes each, checked only where there is time (`QUORATE_MODEL=thorough`): two operators at once
-//! through two faults, and others through more faults than are checked every day.
+//! through two faults, and others through more faults than are checked every day. What would not end in five minutes is not
+//! among them.
+//!
+//! Three ways out of what is promised were found by such worlds, and are open. A volume that is emptied under its claim's own
+//! name: between a seed's first writes and the line in the ledger that it was seeded, and with its pod lost as well, it is
+//! seeded anew (`FOUNDING` leaves it out); between a learner's first entries and its start in the member list, and with its
+//! pod lost as well, it joins again under its old identity. And an eviction between a promotion and the label that puts the
+//! new voter under the budget (`1 -> 3`, `Kind::Evict`) takes one of two voters away for as long as its pod is made anew.
 
 use quorate_statemachine::Life;
 
@@ -10,9 +17,7 @@ use crate::{
     thorough, wish,
 };
 
-/// What may strike one that is founded, but for a volume that is emptied under its claim's own name. Where that comes between
-/// a seed's first writes and the line in the ledger that it was seeded, and the pod is lost as well, it is seeded anew: of
-/// what was on the only volume there is nothing left, and nobody tells.
+/// What may strike one that is founded, but for a volume that is emptied under its claim's own name.
 const FOUNDING: &[Kind] = &[
     Kind::Kill,
     Kind::Birth,
@@ -30,20 +35,6 @@ const FOUNDING: &[Kind] = &[
     Kind::Crash,
 ];
 
-/// What may strike members that stand, but for the same. Where a learner's volume is emptied after its first entries came
-/// and before the member list says that it has started, and its pod is lost as well, it joins again under its old identity.
-const SLEEPING: &[Kind] = &[
-    Kind::Kill,
-    Kind::DeletePod,
-    Kind::Finish,
-    Kind::DeleteClaim,
-    Kind::Cut,
-    Kind::Gone,
-    Kind::AllPods,
-    Kind::StatusLost,
-    Kind::Blind,
-];
-
 /// Checks all that can be reached, where there is time.
 fn at_length(config: Config) {
     if thorough() {
@@ -56,18 +47,6 @@ fn two_operators(name: &'static str, origin: Origin, size: u8) -> Config {
 }
 
 #[test]
-fn two_operators_keep_one_through_two_faults() {
-    let one = two_operators("1 stands, two operators, two faults", Origin::Standing(1), 1);
-    at_length(one.faults(2, Kind::STANDING));
-}
-
-#[test]
-fn two_operators_found_one_through_two_faults() {
-    let one = two_operators("0 -> 1, two operators, two faults", Origin::Nothing, 1);
-    at_length(one.faults(2, FOUNDING));
-}
-
-#[test]
 fn two_operators_found_one_in_a_prompt_world_through_two_faults() {
     let one = two_operators("0 -> 1, two operators, two faults, prompt", Origin::Nothing, 1).prompt();
     at_length(one.faults(2, FOUNDING));
@@ -77,19 +56,6 @@ fn two_operators_found_one_in_a_prompt_world_through_two_faults() {
 fn two_operators_shrink_three_to_one_in_a_prompt_world_through_two_faults() {
     let three = two_operators("3 -> 1, two operators, two faults, prompt", Origin::Standing(3), 1).prompt();
     at_length(three.faults(2, Kind::ALL_AND_CRASH));
-}
-
-#[test]
-fn two_operators_keep_three_in_a_prompt_world_through_two_faults() {
-    let three = two_operators("3 stand, two operators, two faults, prompt", Origin::Standing(3), 3).prompt();
-    at_length(three.faults(2, Kind::ALL_AND_CRASH));
-}
-
-#[test]
-fn three_sleep_and_wake_through_two_faults() {
-    let script = [voters(3), voters(0), voters(3)];
-    let three = Config::new("3 -> 0 -> 3, two faults", Origin::Standing(3), script);
-    at_length(three.faults(2, SLEEPING));
 }
 
 #[test]
