@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
+use jiff::Timestamp;
 use prost::Message;
 use tokio::sync::Notify;
 
@@ -19,6 +20,9 @@ const MEMORY: usize = 16 << 20;
 /// What an event takes in memory beside its key and value.
 const EVENT_OVERHEAD: usize = 160;
 
+/// What is before each of the news in the file: its length and its moment.
+const BEFORE: u64 = 16;
+
 /// What comes of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum News {
@@ -26,6 +30,13 @@ pub(super) enum News {
     Events(Vec<PbEvent>),
     /// Nothing up to this revision will follow.
     Progress(u64),
+}
+
+/// News, and when they came: what waits long is not to be taken for later than it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Heard {
+    pub at: Timestamp,
+    pub news: News,
 }
 
 /// A queue between the one who receives and the one who records.
@@ -37,7 +48,7 @@ pub(super) struct Backlog {
 
 #[derive(Debug)]
 struct Inner {
-    memory: VecDeque<(News, usize)>,
+    memory: VecDeque<(Heard, usize)>,
     held: usize,
     spill: Spill,
     ended: Option<FeedError>,
@@ -54,20 +65,31 @@ struct Spill {
 
 /// How many bytes more may lie in the files of all backlogs together. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Room(Arc<AtomicU64>);
+pub(super) struct Room {
+    limit: u64,
+    left: Arc<AtomicU64>,
+    /// What is left to the others.
+    spared: u64,
+}
 
 impl Room {
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(limit)))
+        Self { limit, left: Arc::new(AtomicU64::new(limit)), spared: 0 }
+    }
+
+    /// The same, of which half is left to the others.
+    pub fn sparing(&self) -> Self {
+        Self { spared: self.limit / 2, ..self.clone() }
     }
 
     /// Whether there was so much, which is taken then.
     fn take(&self, bytes: u64) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+        let take = |left: u64| left.checked_sub(bytes).filter(|left| *left >= self.spared);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     fn give_back(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+        self.left.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -81,16 +103,17 @@ impl Backlog {
 
     /// Adds news; false if there is no room, after which nothing more may be added.
     pub fn push(&self, news: News) -> bool {
+        let heard = Heard { at: Timestamp::now(), news };
         let mut inner = self.lock();
-        let size = size(&news);
+        let size = size(&heard.news);
         // What is in the file is older than this, so it goes there too.
         let fits = inner.spill.is_empty() && (inner.memory.is_empty() || inner.held + size <= MEMORY);
         let done = if fits {
             inner.held += size;
-            inner.memory.push_back((news, size));
+            inner.memory.push_back((heard, size));
             true
         } else {
-            match inner.spill.push(news) {
+            match inner.spill.push(heard) {
                 Ok(()) => true,
                 Err(error) => {
                     inner.ended = Some(FeedError::Overflow(error));
@@ -109,8 +132,18 @@ impl Backlog {
         self.changed.notify_one();
     }
 
+    /// Whether nothing more comes, though something may wait.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended.is_some()
+    }
+
+    /// From now on nothing is left to others.
+    pub fn take_all_room(&self) {
+        self.lock().spill.room.spared = 0;
+    }
+
     /// The oldest news; the reason why nothing more comes once all were taken.
-    pub async fn next(&self) -> Result<News, FeedError> {
+    pub async fn next(&self) -> Result<Heard, FeedError> {
         loop {
             let changed = self.changed.notified();
             if let Some(result) = self.try_next() {
@@ -120,14 +153,14 @@ impl Backlog {
         }
     }
 
-    fn try_next(&self) -> Option<Result<News, FeedError>> {
+    fn try_next(&self) -> Option<Result<Heard, FeedError>> {
         let mut inner = self.lock();
-        if let Some((news, size)) = inner.memory.pop_front() {
+        if let Some((heard, size)) = inner.memory.pop_front() {
             inner.held -= size;
-            return Some(Ok(news));
+            return Some(Ok(heard));
         }
         match inner.spill.pop() {
-            Ok(Some(news)) => Some(Ok(news)),
+            Ok(Some(heard)) => Some(Ok(heard)),
             Ok(None) => inner.ended.take().map(Err),
             Err(error) => Some(Err(FeedError::Overflow(error))),
         }
@@ -153,8 +186,8 @@ impl Spill {
         self.read == self.written
     }
 
-    /// Each of the news as etcd's own message, with its length before it.
-    fn push(&mut self, news: News) -> io::Result<()> {
+    /// Each of the news as etcd's own message, with its length and its moment before it.
+    fn push(&mut self, Heard { at, news }: Heard) -> io::Result<()> {
         let message = match news {
             News::Events(events) => PbWatchResponse { events, ..PbWatchResponse::default() },
             News::Progress(revision) => {
@@ -164,25 +197,29 @@ impl Spill {
             }
         };
         let bytes = message.encode_to_vec();
-        let end = self.written + 8 + bytes.len() as u64;
+        let end = self.written + BEFORE + bytes.len() as u64;
         if !self.room.take(end - self.written) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the spill file is full"));
         }
         let begin = std::mem::replace(&mut self.written, end);
         self.file.write_all_at(&(bytes.len() as u64).to_le_bytes(), begin)?;
-        self.file.write_all_at(&bytes, begin + 8)
+        self.file.write_all_at(&at.as_microsecond().to_le_bytes(), begin + 8)?;
+        self.file.write_all_at(&bytes, begin + BEFORE)
     }
 
-    fn pop(&mut self) -> io::Result<Option<News>> {
+    fn pop(&mut self) -> io::Result<Option<Heard>> {
         if self.is_empty() {
             return Ok(None);
         }
         let mut length = [0; 8];
         self.file.read_exact_at(&mut length, self.read)?;
         let length = u64::from_le_bytes(length);
+        let mut at = [0; 8];
+        self.file.read_exact_at(&mut at, self.read + 8)?;
+        let at = Timestamp::from_microsecond(i64::from_le_bytes(at)).map_err(io::Error::other)?;
         let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-        self.file.read_exact_at(&mut bytes, self.read + 8)?;
-        self.read += 8 + length;
+        self.file.read_exact_at(&mut bytes, self.read + BEFORE)?;
+        self.read += BEFORE + length;
         if self.is_empty() {
             self.file.set_len(0)?;
             self.room.give_back(self.written);
@@ -190,7 +227,7 @@ impl Spill {
         }
         let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(&bytes[..]).map_err(io::Error::other)?;
         let revision = header.and_then(|header| u64::try_from(header.revision).ok());
-        Ok(Some(revision.map_or(News::Events(events), News::Progress)))
+        Ok(Some(Heard { at, news: revision.map_or(News::Events(events), News::Progress) }))
     }
 }
 
@@ -216,23 +253,31 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let backlog = Backlog::new(folder.path(), Room::new(1 << 30)).unwrap();
         let mut all = Vec::new();
-        let mut taken = Vec::new();
+        let (mut taken, mut moments) = (Vec::new(), Vec::new());
+        let begun = Timestamp::now();
         for round in 0..6 {
             for number in 0..30 {
                 let one = if number % 7 == 0 { News::Progress(number) } else { news(round, 1 << 20) };
                 assert!(backlog.push(one.clone()));
                 all.push(one);
             }
+            let pushed = Timestamp::now();
             // Once less than what came, once all of it.
             let until = if round % 2 == 0 { taken.len() + 17 } else { all.len() };
             while taken.len() < until
                 && let Some(one) = backlog.try_next()
             {
-                taken.push(one.unwrap());
+                let Heard { at, news } = one.unwrap();
+                assert!(at <= pushed, "it came before it was taken");
+                moments.push(at);
+                taken.push(news);
             }
         }
         assert_eq!(taken.len(), all.len());
         assert!(taken == all);
+        // In the file a moment has microseconds.
+        let begun = begun - jiff::SignedDuration::from_micros(1);
+        assert!(moments.iter().all(|at| *at >= begun));
         assert_eq!(backlog.lock().spill.file.metadata().unwrap().len(), 0);
     }
 
@@ -243,7 +288,7 @@ mod tests {
         let held = (0..100).take_while(|number| backlog.push(news(*number, 1 << 20))).count();
         backlog.end(FeedError::Canceled("later".into()));
         for number in 0..held {
-            assert!(backlog.next().await.unwrap() == news(i64::try_from(number).unwrap(), 1 << 20));
+            assert!(backlog.next().await.unwrap().news == news(i64::try_from(number).unwrap(), 1 << 20));
         }
         assert!((17..=19).contains(&held), "{held}");
         assert!(matches!(backlog.next().await, Err(FeedError::Overflow(_))));
@@ -252,13 +297,22 @@ mod tests {
     #[test]
     fn two_backlogs_share_their_room_and_give_it_back() {
         let folder = tempfile::tempdir().unwrap();
-        let room = Room::new(3 << 20);
+        let room = Room::new(8 << 20);
         let [one, other] = [(); 2].map(|()| Backlog::new(folder.path(), room.clone()).unwrap());
         let fill = |backlog: &Backlog| (0..100).take_while(|number| backlog.push(news(*number, 1 << 20))).count();
         let first = fill(&one);
         let second = fill(&other);
         assert!(second < first && second > 0, "{first} {second}: what is in memory is each one's own");
+        // One that spares the others takes half of it at most.
         drop(one);
+        drop(other);
+        let sparing = Backlog::new(folder.path(), room.sparing()).unwrap();
+        let half = fill(&sparing);
+        assert!(half < first, "{half}");
+        sparing.take_all_room();
+        let begun_anew = Backlog::new(folder.path(), room.clone()).unwrap();
+        assert!(fill(&begun_anew) > second, "half of it was left");
+        drop((sparing, begun_anew));
         let third = Backlog::new(folder.path(), room).unwrap();
         assert_eq!(fill(&third), first);
     }

@@ -92,12 +92,16 @@ pub async fn run(
         if settings.duty == Duty::Always && opened.is_none() {
             return Err(error);
         }
+        let recorded = board.read().role == Role::Committer;
         board.role(Role::Standby);
         next = after(&error);
         if matches!(&error, ArchiveError::Flush(FlushError::Commit(CommitError::Lost(_)))) {
             tracing::info!("{error}");
             board.lost_commit();
-            course.rivals.lost(std::time::Instant::now());
+            // Who only stood in has no rival.
+            if recorded {
+                course.rivals.lost(std::time::Instant::now());
+            }
             continue;
         }
         let reason = Reason::of(&error);

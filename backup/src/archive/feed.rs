@@ -9,7 +9,7 @@ use etcd_client::proto::PbWatchResponse;
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponseStream};
 use tokio::task::JoinHandle;
 
-use super::backlog::{Backlog, News, Room};
+use super::backlog::{Backlog, Heard, News, Room};
 use crate::format::Revision;
 
 /// The largest message that is taken. Fragments are bounded by etcd's largest request, which may be set up to this.
@@ -54,8 +54,18 @@ impl Feed {
     }
 
     /// The next news; an error when the watch has ended and all its news were consumed.
-    pub async fn next(&self) -> Result<News, FeedError> {
+    pub async fn next(&self) -> Result<Heard, FeedError> {
         self.backlog.next().await
+    }
+
+    /// Whether the watch has ended, though some of its news may wait.
+    pub fn has_ended(&self) -> bool {
+        self.backlog.has_ended()
+    }
+
+    /// From now on its news may wait in all the room there is.
+    pub fn take_all_room(&self) {
+        self.backlog.take_all_room();
     }
 
     /// Asks etcd up to where it has sent everything. The answer is news.

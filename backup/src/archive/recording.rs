@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::backlog::News;
+use super::backlog::{Heard, News};
 use super::course::Course;
 use super::feed::Feed;
 use super::flush::{self, FlushError};
@@ -38,6 +38,9 @@ const CATCH_UP_EVERY: Duration = Duration::from_secs(1);
 const LOOK_AROUND: Duration = Duration::from_mins(1);
 /// After so many flushes and a look around without anything new, nobody adds to a generation any more.
 const FLUSHES_THAT_COUNT: u32 = 3;
+/// The least time for which something lies unstored before one that stands by stores it: one that records may be slow, and
+/// loses its session to whoever is before it.
+const STAND_IN_AFTER: Duration = Duration::from_secs(15);
 /// How long etcd may take to tell the revision of users and roles. It goes through the quorum.
 const AUTH_ANSWER: Duration = Duration::from_secs(5);
 /// How long ending may take: to hear up to where all has come, and to store it.
@@ -199,11 +202,10 @@ impl<'a> Recording<'a> {
         });
     }
 
-    async fn take(&mut self, news: News) -> Result<(), Fault> {
-        let now = Timestamp::now();
+    async fn take(&mut self, Heard { at, news }: Heard) -> Result<(), Fault> {
         match news {
             News::Progress(revision) => {
-                self.recorder.progress(revision, now)?;
+                self.recorder.progress(revision, at)?;
                 if self.due && self.post == Post::Committer {
                     self.flush().await;
                 }
@@ -211,7 +213,7 @@ impl<'a> Recording<'a> {
             }
             News::Events(events) => {
                 for event in events {
-                    if let Some(lease) = self.recorder.event(event, now)? {
+                    if let Some(lease) = self.recorder.event(event, at)? {
                         self.leases.see(lease);
                     }
                 }
@@ -229,7 +231,7 @@ impl<'a> Recording<'a> {
                 if leads && course.rivals.yields() && course.rivals.has_gone(left, settings.flush_every) {
                     tracing::info!("the other archive commits no more");
                     self.turn(true);
-                } else if !leads && is_silent(left, settings.flush_every) {
+                } else if !leads && left >= STAND_IN_AFTER && is_silent(left, settings.flush_every) {
                     tracing::info!("nobody has stored what came for {left:?}: this archive does, for once");
                     self.flush().await;
                 } else if self.recorder.has_closed() {
@@ -374,8 +376,9 @@ impl<'a> Recording<'a> {
                 self.chain = Some(chain);
             }
             Did::CaughtUp { post, before, newer } => {
+                // Also what an earlier look has found that could not be ended.
+                self.recorder.forget(chain.head(), chain.last_events())?;
                 if chain.head() > before {
-                    self.recorder.forget(chain.head(), chain.last_events())?;
                     self.recorder.not_before(chain.last_moment());
                     let new = chain.links.iter().rev().take_while(|link| link.delta.from > before);
                     self.leases.know(new.flat_map(|link| &link.delta.leases));
@@ -473,10 +476,10 @@ impl<'a> Recording<'a> {
         let last = revision(&mut self.connection).await?.get();
         self.feed.ask_progress().await?;
         loop {
-            let news = self.feed.next().await?;
+            let heard = self.feed.next().await?;
             // An earlier question's answer may still be on its way.
-            let all_came = matches!(news, News::Progress(reached) if reached >= last);
-            self.take(news).await?;
+            let all_came = matches!(heard.news, News::Progress(reached) if reached >= last);
+            self.take(heard).await?;
             if all_came {
                 return Ok(());
             }

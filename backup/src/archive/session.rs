@@ -75,13 +75,14 @@ impl Session<'_> {
         course: &mut Course,
     ) -> Result<Result<Start, &'static str>, ArchiveError> {
         if let Some(start) = course.prepared.take() {
+            start.feed.take_all_room();
             course.retention.full_taken();
             self.board.stored(&start.chain, jiff::Timestamp::now());
             return Ok(Ok(start));
         }
         if let Some(reason) = full {
             self.board.role(Role::Committer);
-            let start = self.begin(reason).await?;
+            let start = self.begin(reason, self.room).await?;
             course.retention.full_taken();
             self.board.stored(&start.chain, jiff::Timestamp::now());
             return Ok(Ok(start));
@@ -121,7 +122,7 @@ impl Session<'_> {
             return Ok(Err(OTHER_RECIPIENTS));
         }
         let recorder = Recorder::new(chain.head(), chain.last_events(), seal.event_hash());
-        let feed = self.watch(&connection, recorder.watch_from()).await?;
+        let feed = self.watch(&connection, recorder.watch_from(), self.room).await?;
         tracing::info!("going on after revision {} of {}", chain.head(), chain.key);
         Ok(Ok(Start { connection, chain, recorder, feed }))
     }
@@ -141,10 +142,10 @@ impl Session<'_> {
 
     /// Begins a generation. The watch is there before the snapshot is, so that nothing between is compacted away, and no
     /// backlog has to be read again.
-    pub async fn begin(&self, reason: &'static str) -> Result<Start, ArchiveError> {
+    pub async fn begin(&self, reason: &'static str, room: &Room) -> Result<Start, ArchiveError> {
         let (mut connection, _) = self.connect().await?;
         let watched_from = revision(&mut connection).await?.next();
-        let feed = self.watch(&connection, watched_from).await?;
+        let feed = self.watch(&connection, watched_from, room).await?;
         let member = std::slice::from_ref(self.source);
         let taken = snapshot::take(self.store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
         let chain = Chain::read(self.store, &taken.generation).await?;
@@ -155,8 +156,8 @@ impl Session<'_> {
         Ok(Start { connection, chain, recorder, feed })
     }
 
-    async fn watch(&self, connection: &Connection, from: Revision) -> Result<Feed, FeedError> {
-        Feed::open(&connection.client, from, (&self.settings.spill, self.room)).await
+    async fn watch(&self, connection: &Connection, from: Revision, room: &Room) -> Result<Feed, FeedError> {
+        Feed::open(&connection.client, from, (&self.settings.spill, room)).await
     }
 }
 

@@ -48,7 +48,7 @@ impl<'a> Successor<'a> {
 
     pub fn begin(&mut self, reason: &'static str) {
         let session = self.session;
-        self.stage = Stage::Coming(Box::pin(async move { session.begin(reason).await }));
+        self.stage = Stage::Coming(Box::pin(async move { session.begin(reason, &session.room.sparing()).await }));
     }
 
     /// Whoever does not record any more begins none either. What is stored of it is found by whoever does.
@@ -85,7 +85,17 @@ impl<'a> Successor<'a> {
 
     /// It, if all up to its full snapshot is stored in the one before.
     pub fn take_behind(&mut self, stored: Revision) -> Option<Start> {
-        if !matches!(&self.stage, Stage::Ready(start) if start.chain.head() <= stored) {
+        let Stage::Ready(start) = &self.stage else { return None };
+        // More came during its snapshot than may wait: what is recorded here is whole, and goes on.
+        if start.feed.has_ended() {
+            tracing::warn!(
+                "the watch of {} has ended before it was gone over to: another one is begun",
+                start.chain.key
+            );
+            (self.stage, self.failed) = (Stage::Failed(Instant::now()), true);
+            return None;
+        }
+        if start.chain.head() > stored {
             return None;
         }
         match std::mem::replace(&mut self.stage, Stage::None) {

@@ -50,12 +50,15 @@ pub(super) enum Turn {
 /// where the one that began the newer one had been away. Else who stands by does as the one that records.
 pub(super) fn turn(prospect: Prospect) -> Turn {
     let Prospect { post, heard, stored, holds, may_go_on, full, newest } = prospect;
+    // Its end could not be followed from here: whoever went over would hold nothing, and begin another one.
+    let is_far = newest.get() + MOST_BEHIND <= heard;
     match post {
-        Post::Committer if newest.get() + MOST_BEHIND <= heard => Turn::PassOver,
+        Post::Committer | Post::TakingOver if is_far => Turn::PassOver,
         Post::Standby if newest == full && may_go_on => Turn::Stay,
         Post::Committer | Post::TakingOver | Post::Standby if stored < full && holds => Turn::AfterStoring,
-        // What came before the full snapshot is on its way to here, as it is to the others that stand by.
-        Post::Standby if stored < full && may_go_on => Turn::Stay,
+        // What came before the full snapshot is on its way to here, as it is to the others that stand by; and whoever records
+        // into the newer one comes nearer.
+        Post::Standby if (stored < full || is_far) && may_go_on => Turn::Stay,
         Post::Committer | Post::TakingOver | Post::Standby => Turn::Over,
     }
 }
@@ -91,9 +94,11 @@ mod tests {
 
     #[test]
     fn who_records_passes_over_what_is_too_far_behind() {
-        let far = |heard| turn(Prospect { heard, stored: revision(heard), holds: false, ..prospect() });
-        assert_eq!(far(140 + MOST_BEHIND), Turn::PassOver);
-        assert_eq!(far(139 + MOST_BEHIND), Turn::Over);
+        for post in [Post::Committer, Post::TakingOver] {
+            let far = |heard| turn(Prospect { post, heard, stored: revision(heard), holds: false, ..prospect() });
+            assert_eq!(far(140 + MOST_BEHIND), Turn::PassOver);
+            assert_eq!(far(139 + MOST_BEHIND), Turn::Over);
+        }
     }
 
     #[test]
@@ -115,6 +120,9 @@ mod tests {
         let stored = revision(140);
         assert_eq!(turn(Prospect { newest: revision(141), stored, ..standby }), Turn::Over);
         assert_eq!(turn(Prospect { may_go_on: false, ..standby }), Turn::Over);
+        let far = Prospect { heard: 141 + MOST_BEHIND, newest: revision(141), stored, ..standby };
+        assert_eq!(turn(far), Turn::Stay, "it could not follow");
+        assert_eq!(turn(Prospect { may_go_on: false, ..far }), Turn::Over);
         assert_eq!(turn(Prospect { post: Post::TakingOver, ..standby }), Turn::Over);
     }
 }
