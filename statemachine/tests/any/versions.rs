@@ -119,7 +119,8 @@ pub fn one_minor_a_step(world: &World, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// One that was on the higher minor goes down only beside one that holds the cluster's version, or by a downgrade.
+/// One that was on the higher minor goes down only beside one that holds the cluster's version at that of its new minor or
+/// below, or by a downgrade.
 pub fn down_by_etcd(world: &World, plan: &Plan) -> Verdict {
     for (serial, release) in switched(world, plan) {
         let to = release.version.minor;
@@ -129,8 +130,8 @@ pub fn down_by_etcd(world: &World, plan: &Plan) -> Verdict {
         let lowered = downgrade(world) == Some(to) && alive(world, serial).is_some_and(|a| a.storage == Some(to));
         let others = voting(world).into_iter().filter(|other| *other != serial);
         let mut holders =
-            others.filter(|other| runs_as_told(world, *other) && told(world, *other).is_some_and(|t| t.minor == to));
-        let held = cluster_version(world) == Some(to) && holders.next().is_some();
+            others.filter(|other| runs_as_told(world, *other) && told(world, *other).is_some_and(|t| t.minor <= to));
+        let held = cluster_version(world).is_some_and(|cluster| cluster <= to) && holders.next().is_some();
         need(lowered || held, || format!("{serial}: nothing keeps the cluster at {to}"))?;
     }
     Ok(())
