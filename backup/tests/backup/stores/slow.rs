@@ -15,9 +15,10 @@ use crate::real::{Etcd, newest};
 const PAUSE: Duration = Duration::from_secs(1);
 /// A value, and how often one is written: in the time of a flush more than the next one needs to begin at once.
 const VALUE: usize = 1 << 20;
-const WRITE_EVERY: Duration = Duration::from_millis(125);
-/// How long the archive may take to get so far. A role that changes is noticed within some seconds.
-const PATIENCE: Duration = Duration::from_mins(1);
+const WRITE_EVERY: Duration = Duration::from_millis(250);
+/// How long the archive may take to get so far. A role that changes is noticed within some seconds; the full snapshot of what
+/// was written until then takes its time as well.
+const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Deltas after a change of roles would be restored with the roles of before it.
