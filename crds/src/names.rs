@@ -14,12 +14,12 @@ pub const FINALIZER_BACKUP: &str = "quorate.dev/backup";
 
 /// The label that names the cluster on each child.
 pub const LABEL_CLUSTER: &str = "quorate.dev/cluster";
-/// The label of a pod whose member is a voter ([`ROLE_VOTER`], and [`ROLE_RETURNING`] until it was seen to serve in a pod that
-/// was made anew); absent on learners and on pods that wait. The PodDisruptionBudget counts by it.
+/// The label of a pod whose member is a voter ([`ROLE_VOTER`], and [`ROLE_RETURNING`] until it was seen to vote and serve in
+/// that pod); absent on learners and on pods that wait. The PodDisruptionBudget counts by it.
 pub const LABEL_ROLE: &str = "quorate.dev/role";
 /// The value of [`LABEL_ROLE`] for a voter that serves.
 pub const ROLE_VOTER: &str = "voter";
-/// The value of [`LABEL_ROLE`] for a voter in a new pod that was not seen to serve yet.
+/// The value of [`LABEL_ROLE`] for a voter in a new pod that was not seen to serve yet, and for a learner that is promoted.
 pub const ROLE_RETURNING: &str = "returning-voter";
 /// The label that names the EtcdBackup on its Job and that Job's pods. They carry no [`LABEL_CLUSTER`]: they are no members.
 pub const LABEL_BACKUP: &str = "quorate.dev/backup";

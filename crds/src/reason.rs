@@ -102,6 +102,13 @@ reasons! {
     /// An alarm is raised in etcd, so the version is not changed. Mend what it tells of (`etcdctl alarm list`), and
     /// disarm it.
     AlarmRaised,
+    /// A database has reached `spec.etcd.quota` (the alarm `NOSPACE`), so etcd refuses writes. Compact it and run `etcdctl
+    /// defrag` on one member after the other, or raise the quota; then `etcdctl alarm disarm`.
+    NoSpace,
+    /// etcd has found that a member holds other data than the others (the alarm `CORRUPT`), and refuses writes. `etcdctl
+    /// alarm list` names it: have it replaced with `kubectl delete pvc <member> --wait=false`, or restore a backup; then
+    /// `etcdctl alarm disarm`.
+    Corrupt,
     /// The way to `spec.version` leads through a version for which the spec names no image, because `spec.image.tag` is
     /// set. Go one minor version at a time, or remove the tag. Or the patch that runs is too old to leave: the message names
     /// the one to set first.

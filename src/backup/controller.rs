@@ -17,11 +17,11 @@ use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, Et
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::decide::{Decision, Seen, Step, decide, ends_at};
+use super::decide::{Decision, Seen, Step, decide, ends_at, hindered, outermost};
 use super::job::{self, Order};
 use super::status::{Now, Told, going_away};
 use super::{delete, progress};
-use crate::api::{self, Kube, WATCH_SECONDS};
+use crate::api::{self, Cause, Kube, WATCH_SECONDS};
 use crate::lease::Claim;
 use crate::ownership::is_owned;
 use crate::stop::turned;
@@ -132,12 +132,15 @@ impl Driver {
         let (seen_cluster, seen_job) = (cluster.as_ref(), job.as_ref());
         let now = Timestamp::now();
         let seen = Seen { backup, cluster: seen_cluster, missing, job: seen_job, pods: &pods, progress, now };
-        let Decision { step, status } = decide(seen);
+        let Decision { step, mut status } = decide(seen);
         match step {
             Step::Wait => {}
             Step::Create { voters, deadline } => {
                 let order = Order { backup, cluster: seen_cluster, deadline, image: &self.agent_image };
-                self.kube.create(&namespace, &job::taking(order, &voters).ok_or(Error::Nameless)?).await?;
+                let taking = job::taking(order, &voters).ok_or(Error::Nameless)?;
+                if let Err(error) = self.kube.create(&namespace, &taking).await {
+                    status = hindered(seen, &obstacle(error)?).status;
+                }
             }
             Step::Delete => {
                 let (uid, resource_version) = (backup.uid(), backup.resource_version());
@@ -193,10 +196,7 @@ impl Driver {
                     Err(error) if error.is_of_a_namespace_that_goes() => {
                         delete::left(seen, &manifest, "Its namespace is being deleted, so no Job can be created.")
                     }
-                    Err(error) => match error.refusal() {
-                        Some(words) => delete::hindered(seen, &manifest, words),
-                        None => return Err(error.into()),
-                    },
+                    Err(error) => delete::hindered(seen, &manifest, &obstacle(error)?),
                 };
                 Box::pin(self.carry_out(seen, next)).await
             }
@@ -242,6 +242,23 @@ impl Driver {
         let shown = EtcdBackup { status: Some(status), ..backup.clone() };
         Ok(Cow::Owned(self.kube.replace_status(&backup.namespace().unwrap_or_default(), &shown).await?))
     }
+}
+
+/// Why Kubernetes did not create a Job, to be shown and waited for no longer than was promised. What the next look mends,
+/// and what was not sent, stays an error.
+fn obstacle(error: api::Error) -> Result<String, Error> {
+    if error.is_surprise() || error.is_shut() {
+        return Err(error.into());
+    }
+    let cause = match &error.cause {
+        Cause::Kube(cause) => match cause.as_ref() {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        },
+        Cause::Shut(_) | Cause::Deadline(_) => error.cause.to_string(),
+    };
+    tracing::warn!(%error, cause, "a Job was not created");
+    Ok(if error.refusal().is_some() { cause } else { outermost(&cause) })
 }
 
 fn is_marked(backup: &EtcdBackup) -> bool {

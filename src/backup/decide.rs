@@ -18,6 +18,10 @@ const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
 /// For how long after the time is over its Job is waited for: Kubernetes ends it, and waits for its pods. One that is
 /// suspended, or whose pod was on a node that died, may never end.
 const GRACE: SignedDuration = SignedDuration::from_mins(10);
+/// How long a Job may be without a pod until that is told: Kubernetes makes one within moments, or is refused it.
+const FIRST_POD: SignedDuration = SignedDuration::from_secs(10);
+/// How many links of a chain of causes are told of a failure that may pass, from the outermost.
+const OUTER_CAUSES: usize = 3;
 
 /// What was seen.
 #[derive(Debug, Clone, Copy)]
@@ -124,10 +128,15 @@ fn left(seen: Seen<'_>) -> SignedDuration {
 
 /// Whether a Job should have ended by its own deadline, which counts from its begin: it may have been made late.
 fn is_overdue(seen: Seen<'_>, job: &Job) -> bool {
-    let begun = job.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0);
     let deadline = job.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
     let allowed = deadline.map_or_else(|| left(seen).max(SHORTEST), SignedDuration::from_secs);
-    seen.now.duration_since(begun) >= allowed + GRACE
+    age(seen, job) >= allowed + GRACE
+}
+
+/// For how long there has been a Job.
+fn age(seen: Seen<'_>, job: &Job) -> SignedDuration {
+    let created = job.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0);
+    seen.now.duration_since(created)
 }
 
 fn without_job(seen: Seen<'_>) -> Decision {
@@ -139,6 +148,11 @@ fn without_job(seen: Seen<'_>) -> Decision {
         }
         Err(told) => waiting(seen, told),
     }
+}
+
+/// What is decided when Kubernetes did not create the Job, and why.
+pub fn hindered(seen: Seen<'_>, why: &str) -> Decision {
+    waiting(seen, Told::new(Reason::ObjectRefused, format!("Its Job can't be created. {}", sentence(why))))
 }
 
 /// While there can't be a Job: to wait, and when the time is over no more.
@@ -215,6 +229,10 @@ fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
         (None, None) => {
             let told = match jobs::trouble(seen.pods) {
                 Some(trouble) => Told::new(Reason::PodWaiting, sentence(&trouble)),
+                // Why, as a quota, only the Job's events say.
+                None if seen.pods.is_empty() && age(seen, job) >= FIRST_POD => {
+                    Told::new(Reason::PodWaiting, format!("Job {} has no pod yet: see its events.", job.name_any()))
+                }
                 None => Told::new(Reason::SnapshotRunning, "The snapshot is being taken."),
             };
             let status = going_on(seen.at(), BackupPhase::Running, &told);
@@ -232,6 +250,12 @@ pub fn sentence(text: &str) -> String {
     let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
     let text = first + letters.as_str();
     if text.is_empty() || text.ends_with(['.', '!', '?']) { text } else { text + "." }
+}
+
+/// The outer links of a chain of causes as Kubernetes tells it. The inner ones may have ports and times in them, and a
+/// status that changes with each try would wake the operator for the next one at once.
+pub fn outermost(text: &str) -> String {
+    text.split(": ").take(OUTER_CAUSES).collect::<Vec<_>>().join(": ")
 }
 
 fn word(reason: snapshot::Reason) -> Reason {

@@ -1,6 +1,7 @@
 //! EtcdBackups that are deleted with what they stand for: what is waited for, what is deleted, and that the object always
 //! goes in the end.
 
+use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -10,11 +11,12 @@ use quorate_crds::{
 };
 use serde_json::{Value, json};
 
+use super::controller_tests::{BACKUP, JOB, JOB_CREATION, driver, look, put_pod, served};
 use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, hindered, left};
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
-use super::tests::{BACKUP, JOB, S3, driver, look, order, put_pod, served};
+use super::tests::{S3, order};
 use super::{job, status};
-use crate::fake_api::FakeApi;
+use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 use crate::store_secrets::{Holds, Needed};
 
@@ -342,6 +344,40 @@ async fn the_finalizer_is_there_before_anything_is_in_the_store_and_goes_when_no
     assert_eq!(api.written()[6..], ["PUT etcdbackups nightly status", "PATCH etcdbackups nightly"]);
     assert_eq!(api.object(BACKUP)["status"]["conditions"][0]["reason"], "BackupDeleted");
     assert_eq!(finalizers(&api), json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_kubernetes_fails_to_create_does_not_hold_the_object_for_ever() {
+    for (fault, words) in [
+        (Fault::Refuse(StatusCode::FORBIDDEN), "Forbidden."),
+        (Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR), "InternalServerError."),
+        (Fault::Lose, "No answer within 5s."),
+    ] {
+        let api = FakeApi::default();
+        served(&api);
+        set_policy(&api, "Delete");
+        let driver = driver(&api, Claim::forever());
+        look(&api, &driver).await;
+        put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+        look(&api, &driver).await;
+        delete(&api);
+        api.disturb(JOB_CREATION, fault);
+        look(&api, &driver).await;
+        let mut waiting = api.object(BACKUP);
+        let [ready, reconciling, _] = waiting["status"]["conditions"].as_array_mut().unwrap().as_mut_slice() else {
+            panic!("Ready, Reconciling and Stalled")
+        };
+        assert_eq!(ready["reason"], "BackupDeleting");
+        assert!(ready["message"].as_str().unwrap().contains(words), "{ready}");
+        assert_eq!(finalizers(&api), json!(["quorate.dev/backup"]));
+        reconciling["lastTransitionTime"] = json!((Timestamp::now() - PATIENCE).to_string());
+        api.put(BACKUP, waiting);
+        look(&api, &driver).await;
+        let ready = &api.object(BACKUP)["status"]["conditions"][0];
+        assert_eq!(ready["reason"], "BackupLeft");
+        assert!(ready["message"].as_str().unwrap().ends_with(words), "{ready}");
+        assert_eq!(finalizers(&api), json!([]));
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ mod progress;
 mod status;
 
 #[cfg(test)]
+mod controller_tests;
+#[cfg(test)]
 mod delete_tests;
 #[cfg(test)]
 mod fixture;

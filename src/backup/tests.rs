@@ -1,34 +1,20 @@
-//! EtcdBackups from their creation to their end: what is decided, what is rendered, and what an API server gets to see.
+//! EtcdBackups from their creation to their end: what is decided, and what is rendered.
 
-use std::sync::Arc;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use kube::runtime::events::{Recorder, Reporter};
 use quorate_backup::snapshot::Progress;
 use quorate_crds::{
     BackupPhase, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets,
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
-use super::controller::{Driver, round};
-use super::decide::{Decision, Seen, Step, decide};
+use super::decide::{Decision, Seen, Step, decide, outermost};
 use super::fixture::{CREATED, backup, cluster, complete, failed, pod, spec, volume_spec};
 use super::job::{self, Order};
-use crate::api::Kube;
-use crate::fake_api::FakeApi;
-use crate::lease::Claim;
-use crate::metrics::Metrics;
 use crate::store_secrets::{Holds, Needed};
-use crate::writes::Writes;
-
-pub const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
-pub const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
-pub const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly";
 
 pub fn order<'a>(backup: &'a EtcdBackup, cluster: &'a EtcdCluster) -> Order<'a> {
     Order { backup, cluster: Some(cluster), deadline: SignedDuration::from_mins(9), image: "agent:1" }
@@ -175,7 +161,7 @@ impl Scene {
 }
 
 /// The phase, and reason and message of Ready.
-fn told(status: &EtcdBackupStatus) -> (Option<BackupPhase>, &str, &str) {
+pub fn told(status: &EtcdBackupStatus) -> (Option<BackupPhase>, &str, &str) {
     let ready = status.conditions.iter().find(|one| one.type_ == "Ready").unwrap();
     assert_eq!(ready.status == "True", status.phase == Some(BackupPhase::Complete));
     let stalled = status.conditions.iter().find(|one| one.type_ == "Stalled").unwrap();
@@ -347,6 +333,30 @@ fn a_pod_that_says_nothing_is_told_about() {
 }
 
 #[test]
+fn a_job_that_gets_no_pod_is_told_about() {
+    let mut scene = Scene::running(None, &[]);
+    scene.seconds = 9;
+    assert_eq!(told(&scene.show()).1, "SnapshotRunning");
+    scene.seconds = 10;
+    let status = scene.show();
+    let wanted = "Job nightly has no pod yet: see its events.";
+    assert_eq!(told(&status), (Some(BackupPhase::Running), "PodWaiting", wanted));
+    scene.pods = vec![serde_json::from_value(pod(11, "", 0)).unwrap()];
+    scene.pods[0].status = None;
+    assert_eq!(told(&scene.show()).1, "SnapshotRunning");
+}
+
+#[test]
+fn what_differs_with_each_try_is_not_told() {
+    let reset = "Internal error occurred: failed calling webhook \"a.b\": failed to call webhook: \
+        Post \"https://b.c:443/\": read tcp 10.0.0.1:40122->10.0.0.2:443: read: connection reset by peer";
+    let wanted = "Internal error occurred: failed calling webhook \"a.b\": failed to call webhook";
+    assert_eq!(outermost(reset), wanted);
+    let short = "etcdserver: mvcc: database space exceeded";
+    assert_eq!(outermost(short), short);
+}
+
+#[test]
 fn another_job_of_that_name_is_left_alone_and_a_lost_one_is_not_made_again() {
     let mut scene = Scene::running(None, &[]);
     scene.job.as_mut().unwrap().metadata.owner_references = None;
@@ -391,90 +401,4 @@ fn the_job_of_an_earlier_backup_of_that_name_is_waited_for_and_not_for_ever() {
         (scene.backup.status, scene.minutes) = (None, 60);
         assert_eq!(told(&scene.decide().status).0, Some(BackupPhase::Failed));
     }
-}
-
-/// A pod that this Job has made.
-pub fn put_pod(api: &FakeApi, job: &str, mut pod: Value) {
-    let uid = &api.object(job)["metadata"]["uid"];
-    pod["metadata"]["ownerReferences"] =
-        json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "nightly", "uid": uid, "controller": true }]);
-    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod);
-}
-
-#[tokio::test]
-async fn what_an_earlier_backup_of_that_name_left_is_not_taken_for_its_own() {
-    let api = FakeApi::default();
-    served(&api);
-    let driver = driver(&api, Claim::forever());
-    look(&api, &driver).await;
-    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
-    // Deleted and created again, before Kubernetes has collected what the first one owned.
-    let mut again = api.object(BACKUP);
-    (again["metadata"]["uid"], again["status"]) = (json!("another"), Value::Null);
-    api.put(BACKUP, again);
-    look(&api, &driver).await;
-    assert_eq!(api.object(BACKUP)["status"]["conditions"][0]["reason"], "NameTaken");
-    // The Job goes before its pods.
-    api.remove(JOB);
-    look(&api, &driver).await;
-    look(&api, &driver).await;
-    assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
-    put_pod(&api, JOB, pod(2, &complete().to_string(), 0));
-    look(&api, &driver).await;
-    assert_eq!(api.object(BACKUP)["status"]["phase"], "Complete");
-}
-
-pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
-    let (_, stopping) = watch::channel(false);
-    let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-    let recorder = Recorder::new(api.client(), reporter);
-    let kube = Kube::new(api.client(), Arc::new(Metrics::new()), Writes::new(claim, stopping, None));
-    Arc::new(Driver { kube, recorder, agent_image: "agent:1".into() })
-}
-
-pub fn served(api: &FakeApi) {
-    let mut asked = serde_json::to_value(backup(spec())).unwrap();
-    // Its time must not be over by the real clock.
-    asked["metadata"]["creationTimestamp"] = json!(Timestamp::now().to_string());
-    api.put(BACKUP, asked);
-    api.put(CLUSTER, serde_json::to_value(cluster(TlsMode::Issued, "True")).unwrap());
-    api.put("/api/v1/namespaces/ns/secrets/s3", json!({ "metadata": { "name": "s3" } }));
-}
-
-pub async fn look(api: &FakeApi, driver: &Arc<Driver>) {
-    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
-    round(Arc::new(seen), driver.clone()).await.unwrap();
-}
-
-#[tokio::test]
-async fn from_its_creation_to_its_end() {
-    let api = FakeApi::default();
-    served(&api);
-    let driver = driver(&api, Claim::forever());
-    look(&api, &driver).await;
-    assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
-    look(&api, &driver).await;
-    assert_eq!(api.written().len(), 2, "nothing has changed");
-    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
-    look(&api, &driver).await;
-    look(&api, &driver).await;
-    assert_eq!(api.written().len(), 3);
-    let status = &api.object(BACKUP)["status"];
-    assert_eq!((&status["phase"], &status["revision"]), (&json!("Complete"), &json!(1234)));
-    assert_eq!(api.object(JOB)["spec"]["backoffLimit"], 4);
-}
-
-#[tokio::test]
-async fn an_operator_that_stops_between_job_and_status_goes_on_and_one_without_the_lease_does_nothing() {
-    let api = FakeApi::default();
-    served(&api);
-    look(&api, &driver(&api, Claim::never())).await;
-    assert_eq!(api.written(), Vec::<String>::new());
-    api.breaks_after(Some(1));
-    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
-    assert!(round(Arc::new(seen), driver(&api, Claim::forever())).await.is_err());
-    api.breaks_after(None);
-    look(&api, &driver(&api, Claim::forever())).await;
-    assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
-    assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
 }

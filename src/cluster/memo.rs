@@ -123,7 +123,7 @@ impl Memo {
     /// a watch is away, each round would write them again.
     pub fn leave_out_labels(&self, observed: &Observed, plan: &mut Plan) {
         plan.steps.retain(|step| match step {
-            Step::LabelPod { serial, pod, voter: _ } => {
+            Step::LabelPod { serial, pod, label: _ } => {
                 let shown = observed.pods.get(serial).map(|shown| &shown.resource_version);
                 shown.is_none() || shown != self.labelled.get(pod)
             }
@@ -135,7 +135,7 @@ impl Memo {
     pub fn labelled(&mut self, observed: &Observed, done: &[Step]) {
         self.labelled.retain(|uid, _| observed.pods.values().any(|pod| pod.uid == *uid));
         for step in done {
-            if let Step::LabelPod { serial, pod, voter: _ } = step
+            if let Step::LabelPod { serial, pod, label: _ } = step
                 && let Some(shown) = observed.pods.get(serial)
             {
                 self.labelled.insert(pod.clone(), shown.resource_version.clone());
@@ -204,6 +204,7 @@ fn somebody_is_silent(observed: &Observed) -> bool {
 #[cfg(test)]
 mod tests {
     use quorate_crds::{EtcdClusterSpec, EtcdClusterStatus};
+    use quorate_statemachine::RoleLabel;
 
     use super::*;
 
@@ -272,7 +273,7 @@ mod tests {
         let mut memo = Memo::new(&version(1));
         let mut observed = report::fixture::healthy();
         let shown = observed.pods[&Serial(1)].clone();
-        let label = Step::LabelPod { serial: Serial(1), pod: shown.uid.clone(), voter: true };
+        let label = Step::LabelPod { serial: Serial(1), pod: shown.uid.clone(), label: RoleLabel::Voter };
         let planned = |memo: &Memo, observed: &Observed| {
             let mut plan = quorate_statemachine::plan(&observed.world);
             plan.steps = vec![label.clone()];

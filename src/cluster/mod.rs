@@ -69,6 +69,10 @@ impl Driver {
     async fn round(&self, cluster: Arc<EtcdCluster>) -> Result<Duration, Error> {
         let started = Instant::now();
         let key = observe::key(&cluster);
+        if is_let_go(&cluster) {
+            self.forget(&key);
+            return Ok(pace::pause(LookAgain::AtRest));
+        }
         let mut memo = self.take_memo(&key, &cluster);
         let result = self.drive(&mut memo, cluster).await;
         self.metrics.reconciled(if result.is_ok() { "ok" } else { "error" }, started.elapsed());
@@ -213,6 +217,12 @@ impl Driver {
             self.forget(key);
         }
     }
+}
+
+/// Whether all that was to be done for its deletion is done: somebody else's finalizer is what still holds it.
+fn is_let_go(cluster: &EtcdCluster) -> bool {
+    let held = cluster.finalizers().iter().any(|finalizer| finalizer == quorate_crds::names::FINALIZER);
+    cluster.metadata.deletion_timestamp.is_some() && !held
 }
 
 /// What the user has to hear of a plan that could not be carried out: Kubernetes' own words, or what can't be rendered.

@@ -1,10 +1,13 @@
 //! Tests of the steps that change a pod while it is there, and of trials, against an API server in this process: what is
 //! written, in how many writes, and under which guard.
 
+use std::time::Duration;
+
 use quorate_backup::ticket::Ticket as Written;
 use quorate_crds::{BackupStore, ContinuousBackup, Reason};
 use quorate_statemachine::{
-    Bind, Birth, Image, Minor, NodeName, Phase, Release, Role, Serial, Start, Step, Ticket, Uid, Version,
+    Bind, Birth, Image, Minor, NodeName, Phase, Release, Role, RoleLabel, SIGHT_MS, Serial, Sight, Start, Step, Ticket,
+    Uid, Version,
 };
 use serde_json::{Value, json};
 
@@ -102,6 +105,24 @@ async fn nobody_is_stopped_once_somebody_wrote_the_object() {
     }
 }
 
+/// The API server is slow: by now another member may have died that nobody has looked at since.
+#[tokio::test(start_paused = true)]
+async fn nobody_who_serves_is_stopped_on_an_old_look() {
+    let delete = Step::DeletePod { serial: SERIAL, pod: Uid::new("pod-1") };
+    for step in [switch(&release(Version::new(7, 3), "v3.7.3")), delete.clone()] {
+        let (api, observed) = cluster();
+        tokio::time::advance(Duration::from_millis(SIGHT_MS + 1)).await;
+        let (acted, written) = does(&api, &observed, step).await;
+        assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
+        assert_eq!(written, Vec::<String>::new());
+    }
+    // What doesn't serve may go: the others are better off without waiting.
+    let (api, mut observed) = cluster();
+    observed.world.seats.get_mut(&SERIAL).unwrap().pod.as_mut().unwrap().sight = Sight::Unknown;
+    tokio::time::advance(Duration::from_millis(SIGHT_MS + 1)).await;
+    assert!(does(&api, &observed, delete).await.0.stop.is_none());
+}
+
 #[tokio::test]
 async fn a_voters_new_pod_has_the_budgets_label_from_birth() {
     for (role, label) in [(Role::Voter, json!("returning-voter")), (Role::Learner, Value::Null)] {
@@ -189,4 +210,23 @@ async fn a_backup_of_that_name_that_is_a_users_own_is_not_taken_for_the_snapshot
     let Some(Stop::Refused(reason, words)) = acted.stop else { panic!("{:?}", acted.stop) };
     assert_eq!(reason, Reason::SnapshotFailed);
     assert!(words.contains("db-to-3-7-4"), "{words}");
+}
+
+#[tokio::test]
+async fn a_pods_label_says_whether_the_budget_counts_it() {
+    let (api, observed) = cluster();
+    let labels = [
+        (RoleLabel::Returning, json!("returning-voter")),
+        (RoleLabel::Voter, json!("voter")),
+        (RoleLabel::Absent, Value::Null),
+    ];
+    for (label, said) in labels {
+        let step = Step::LabelPod { serial: SERIAL, pod: Uid::new("pod-1"), label };
+        let (acted, written) = does(&api, &observed, step).await;
+        assert!(acted.stop.is_none(), "{:?}", acted.stop);
+        assert_eq!(
+            (written, &api.object(POD)["metadata"]["labels"]["quorate.dev/role"]),
+            (vec!["PATCH pods db-1".to_owned()], &said)
+        );
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use k8s_openapi::api::batch::v1::CronJob;
@@ -14,7 +15,7 @@ use quorate_statemachine::{LookAgain, Phase, Plan, Step};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::act::{Acted, Actor, Furnished};
+use super::act::{Acted, Actor, Furnished, Stop};
 use super::memo::Memo;
 use super::observe::{Observed, Observer, Watched, facts};
 use super::pki::Wallet;
@@ -199,6 +200,19 @@ async fn what_kubernetes_refuses_of_what_no_step_needs_is_told_and_stops_nothing
 }
 
 #[tokio::test]
+async fn what_fails_of_what_no_step_needs_stops_nothing_and_is_tried_again() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    api.disturb("services/db-client", Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
+    let error = rounds(&driver(&api, Claim::forever()), &api).await.unwrap_err();
+    assert!(matches!(error, super::Error::Act(Stop::Kube(_))), "{error:?}");
+    assert_eq!(api.written().iter().filter(|line| line.starts_with("POST pods")).count(), 3);
+    api.mend();
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    assert!(api.written().iter().any(|line| line == "PATCH services db-client"), "{:?}", api.written());
+}
+
+#[tokio::test]
 async fn what_is_known_of_clusters_that_went_unseen_is_forgotten() {
     let api = FakeApi::default();
     api.put(CLUSTER, object());
@@ -229,6 +243,26 @@ async fn of_a_cluster_that_was_let_go_nothing_is_remembered() {
     assert_eq!(watched(&api).metadata.finalizers.clone().unwrap_or_default(), [""; 0], "{:?}", api.written());
     assert!(driver.memos.lock().unwrap().is_empty());
     assert!(!driver.metrics.render().unwrap().contains("phase=\"Deleting\"} 1"));
+}
+
+#[tokio::test]
+async fn of_a_cluster_that_somebody_else_still_holds_nothing_is_written_again() {
+    let api = FakeApi::default();
+    let mut deleted = object();
+    deleted["metadata"]["finalizers"] = json!([quorate_crds::names::FINALIZER, "example.com/protect"]);
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T14:25:36Z");
+    api.put(CLUSTER, deleted);
+    let driver = driver(&api, Claim::forever());
+    let is_let_go =
+        |api: &FakeApi| watched(api).metadata.finalizers.clone().unwrap_or_default() == ["example.com/protect"];
+    for _ in 0..ROUNDS {
+        driver.round(watched(&api)).await.unwrap();
+    }
+    assert!(is_let_go(&api), "{:?}", api.written());
+    let before = api.written();
+    let pause = driver.round(watched(&api)).await.unwrap();
+    assert_eq!(api.written(), before);
+    assert!(pause >= Duration::from_secs(30), "{pause:?}");
 }
 
 const CRON_JOB: &str = "/apis/batch/v1/namespaces/ns/cronjobs/db-verify";

@@ -1,11 +1,11 @@
 //! The driver: which job is due, in which order. Each job is told in a file of its own.
 
 use crate::{
-    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, RoleLabel, Seat, Seeding, Serial, Step, World,
+    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seat, Seeding, Serial, Step, World,
     census::{Census, Heard},
     course, cure, delete,
     draft::Draft,
-    endure, evade, found, grow, keep, leave, mirror, report, resize, roll, shrink, sleep, snapshot, spares,
+    endure, evade, found, grow, keep, leave, mirror, report, resize, roll, settle, shrink, sleep, snapshot, spares,
 };
 
 /// Decides what to do now. Total: whatever was observed, there is a plan, if only to say what is wrong.
@@ -111,7 +111,8 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     leave::clear_away(draft, census);
     spares::dismiss(draft, census.missing_learners());
     spares::furnish(draft, census.missing_learners());
-    settle(draft, census);
+    settle::settle(draft, census);
+    report::alarm(draft);
     let phase = report::phase(draft, census, &leg);
     evade::evade(draft, census);
     roll::roll(draft, census, leg);
@@ -154,35 +155,4 @@ fn bars_newcomers(draft: &Draft<'_>, census: &Census<'_>) -> bool {
         Overall::Unknown => false,
     };
     enabled && census.expects_newcomers()
-}
-
-/// What follows from the member list: the ticket a member carries, the label of a voter, and the disruption budget,
-/// which lets a drain take one voter where that leaves a quorum, and the only one there is.
-fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
-    for peer in census.peers() {
-        let votes = census.voters.iter().any(|voter| voter.id == peer.id);
-        let serial = peer.member.serial;
-        let Some(pod) = peer.member.pod.filter(|pod| !pod.terminating && !draft.deletes_pod(serial)) else { continue };
-        if !peer.leaving && !draft.changes_members() {
-            keep::take_back_create(draft, &peer.member);
-        }
-        // The kubelet asks a pod's readiness anew when the pod changes (prober_manager.go, UpdatePodStatus): a label that
-        // comes when the voter serves spares it the rest of a probe's second.
-        let label = match (votes, pod.label) {
-            (false, _) => RoleLabel::Absent,
-            (true, _) if peer.member.well() => RoleLabel::Voter,
-            (true, as_it_is) => as_it_is,
-        };
-        if pod.label != label {
-            draft.step(Step::LabelPod { serial, pod: pod.uid.clone(), voter: votes });
-        }
-    }
-    // One that is being promoted counts before it votes, one that left as long as its pod would be counted.
-    let still_labelled = leave::strays(draft, census)
-        .iter()
-        .filter(|stray| stray.pod.is_some_and(|pod| pod.label != RoleLabel::Absent && !pod.terminating))
-        .count();
-    let counted = census.voters.len() + draft.promotions() + still_labelled;
-    // Of two none can be spared: one of them is no quorum.
-    draft.set_budget(if counted == 2 { 2 } else { counted.saturating_sub(1) });
 }

@@ -100,9 +100,14 @@ impl<'w> Draft<'w> {
         self.steps.iter().any(|step| matches!(step, Step::SwitchRelease { serial, .. } if *serial == of))
     }
 
-    /// How many learners are to become voters.
-    pub fn promotions(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step, Step::Promote { .. })).count()
+    /// Whether a learner is to become a voter.
+    pub fn promotes(&self, of: Serial) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Promote { serial, .. } if *serial == of))
+    }
+
+    /// Whether a member is to leave the list.
+    pub fn removes_a_member(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Remove { .. }))
     }
 
     /// Looks again no later than this.

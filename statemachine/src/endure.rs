@@ -2,11 +2,11 @@
 //! alone. Changes no membership, deletes no claim, forgets nothing.
 
 use crate::{
-    Finding, LookAgain, Phase, Standing,
+    Finding, LookAgain, Phase, Role, Standing,
     census::quorum,
     cure,
     draft::Draft,
-    keep::keep,
+    keep::keep_as,
     member::{Member, Volume},
     report,
 };
@@ -23,10 +23,14 @@ pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
         match member.volume() {
             Volume::Intact(_) | Volume::Going(_) => {
                 draft.cure = cure::without_etcd(draft, member);
-                keep(draft, member);
+                keep_as(draft, member, Role::Voter);
             }
             Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Lost(_) => report::troubles(draft, member),
         }
+    }
+    // Nobody can say which of them vote by now, so none can be spared.
+    if members.iter().any(|(_, votes)| !votes) {
+        draft.set_budget(members.len());
     }
     let voters: Vec<_> = members.iter().filter(|(_, votes)| *votes).map(|(member, _)| member).collect();
     let intact = voters.iter().filter(|voter| !matches!(voter.volume(), Volume::Lost(_))).count();
@@ -39,7 +43,7 @@ pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
 }
 
 /// The members the ledger knows that may have run, and whether they vote. A learner may have been promoted since, so it
-/// is resumed like the others; one that was never told to join has nothing to resume.
+/// is resumed, and counted by the budget, like the others; one that was never told to join has nothing to resume.
 fn members<'w>(draft: &Draft<'w>) -> Vec<(Member<'w>, bool)> {
     let ledger = draft.ledger.members.iter();
     ledger

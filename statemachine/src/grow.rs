@@ -1,18 +1,14 @@
 //! Grows a cluster by learners: adds them, starts them in turn, promotes them. Never adds a voter, never removes one.
 
 use crate::{
-    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Role, Roster, Start, Step,
+    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Role, RoleLabel, Roster, Start, Step,
     census::{Census, Peer, quorum},
     course,
     draft::Draft,
     keep,
-    member::{Ground, Volume},
+    member::{Ground, Member, Volume},
     spares,
 };
-
-/// How old a sight may be to plan a promotion by: two looks at pods that don't answer, and a slow API server. As etcd
-/// promotes a learner that died since, and stops (seen on 3.5, 3.6 and 3.7), who acts looks at it anew right before.
-const PROMOTION_SIGHT_MS: u64 = 3_000;
 
 /// How old the pod of a spare may be to be waited for with a promotion. A launcher waits 1 to 3 s after its pod was made. Not
 /// added before the others are promoted, the spare is refused until they have been connected for 5 s (etcd
@@ -36,7 +32,7 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     let first = census.learners.first()?;
     draft.look(LookAgain::Soon);
     let another_comes = may_add(census) && spares::one_is_new(draft, JOIN_PATIENCE_MS);
-    if another_comes || !census.learners.iter().all(|learner| may_be_promoted(draft, census, learner)) {
+    if another_comes || !census.learners.iter().all(|learner| may_be_promoted(census, learner)) {
         return None;
     }
     // It counts as a voter at once: with it, and those that are well, there must be a quorum of one more.
@@ -61,6 +57,9 @@ pub fn let_vote(draft: &mut Draft<'_>, census: &Census<'_>) {
     for learner in voters_to_be() {
         keep::let_only_resume(draft, &learner.member);
     }
+    for learner in voters_to_be() {
+        let_budget_count(draft, &learner.member);
+    }
     let mut roster = census.roster();
     for learner in voters_to_be() {
         draft.step(promotion_of(learner, roster.clone()));
@@ -68,15 +67,24 @@ pub fn let_vote(draft: &mut Draft<'_>, census: &Census<'_>) {
     }
 }
 
+/// Has the budget count it before it votes: from an eviction after that, and before its label, one of two voters would be
+/// gone.
+fn let_budget_count(draft: &mut Draft<'_>, learner: &Member<'_>) {
+    if let Some(pod) = learner.pod.filter(|pod| pod.label == RoleLabel::Absent) {
+        draft.step(Step::LabelPod { serial: learner.serial, pod: pod.uid.clone(), label: RoleLabel::Returning });
+    }
+}
+
 fn promotion_of(learner: &Peer<'_>, expect: Roster) -> Step {
     Step::Promote { serial: learner.member.serial, id: learner.id, expect }
 }
 
+/// As etcd promotes a learner that died since, and stops (seen on 3.5, 3.6 and 3.7), who acts looks at it anew right before.
+///
 /// What it counts itself as is not asked: 3.5 knows that it is a learner only from the entry that added it, which one that
 /// joined by a snapshot never sees (etcd server/etcdserver/server.go, applyConfChange). The member list says it.
-fn may_be_promoted(draft: &Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -> bool {
-    let just_seen = |seen| draft.world.now.since(seen) <= PROMOTION_SIGHT_MS;
-    learner.member.alive().is_some_and(|alive| just_seen(alive.seen))
+fn may_be_promoted(census: &Census<'_>, learner: &Peer<'_>) -> bool {
+    census.was_just_seen(learner)
         && learner.member.ground() == Ground::Sound
         && matches!(learner.member.volume(), Volume::Intact(_))
         && census.has_caught_up(learner)

@@ -9,11 +9,15 @@ use crate::{
 
 /// Sees to it that a serial has a pod on its volume, with a ticket to resume if it has run.
 pub fn keep(draft: &mut Draft<'_>, member: &Member<'_>) {
-    report::troubles(draft, member);
-    draft.remember(member);
     let votes =
         draft.ledger.members.get(&member.serial).is_some_and(|entry| matches!(entry.standing, Standing::Voter(_)));
-    let role = if votes { Role::Voter } else { Role::Learner };
+    keep_as(draft, member, if votes { Role::Voter } else { Role::Learner });
+}
+
+/// The same, where it has this role: by that the budget counts a pod that is made for it.
+pub fn keep_as(draft: &mut Draft<'_>, member: &Member<'_>, role: Role) {
+    report::troubles(draft, member);
+    draft.remember(member);
     let birth = if member.started { Birth::Resuming(role) } else { Birth::Waiting };
     let Some(pod) = member.pod else { return revive(draft, member, birth) };
     if !member.well() && member.is_settling() {

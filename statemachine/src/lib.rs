@@ -4,9 +4,9 @@
 //! its own ([`Sight::Unknown`], [`Membership::Unknown`]), never a guess.
 //!
 //! To read it: `world.rs` and `plan.rs` have the words, `decide.rs` drives, and each job has a file of its own: found,
-//! restore, keep, spares, grow, shrink, leave, roll (with trial, snapshot, course and cure), resize, evade, endure (without
-//! etcd's answer), sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask, `mirror.rs` writes down what
-//! etcd says, `report.rs` tells the rest.
+//! restore, keep, spares, grow, shrink, leave, settle, roll (with trial, snapshot, course and cure), resize, evade, endure
+//! (without etcd's answer), sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask,
+//! `mirror.rs` writes down what etcd says, `report.rs` tells the rest.
 
 mod census;
 mod course;
@@ -28,6 +28,7 @@ mod report;
 mod resize;
 mod restore;
 mod roll;
+mod settle;
 mod shrink;
 mod sleep;
 mod snapshot;
@@ -38,7 +39,7 @@ mod world;
 
 use course::Leg;
 
-pub use census::PROMOTION_LAG;
+pub use census::{PROMOTION_LAG, SIGHT_MS};
 pub use decide::plan;
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
 pub use plan::{Bind, Birth, Finding, LookAgain, Phase, Plan, Step};
@@ -47,7 +48,7 @@ pub use version::{
     max_learners,
 };
 pub use world::{
-    Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
+    Alarm, Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
     NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role,
     RoleLabel, Roster, Saved, Seat, Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

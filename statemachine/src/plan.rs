@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Ledger, MemberId, Minor, NodeName, Release, Role, Roster, Serial, Ticket, Uid};
+use crate::{Ledger, MemberId, Minor, NodeName, Release, Role, RoleLabel, Roster, Serial, Ticket, Uid};
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -141,14 +141,14 @@ pub enum Step {
         /// With this UID.
         claim: Uid,
     },
-    /// Put the voter's label on a pod, or take it off. Guard: the pod's UID.
+    /// Let a pod's label say this of its member's role. Guard: the pod's UID.
     LabelPod {
         /// Of this serial.
         serial: Serial,
         /// With this UID.
         pod: Uid,
-        /// On or off.
-        voter: bool,
+        /// This is what it says from then on.
+        label: RoleLabel,
     },
     /// Add a learner. Guard: the linearizable member list equals `expect`, and the object was written by nobody else since
     /// it was observed: two operators can add a learner and remove it again, which brings the list back to `expect`.
@@ -271,12 +271,18 @@ pub enum Finding {
     LogsAreCut,
     /// An alarm is raised: versions are not changed before it is mended.
     AlarmRaised,
+    /// A database has reached its quota: etcd refuses writes.
+    NoSpace,
+    /// A member holds other data than the others: etcd refuses writes.
+    Corrupt,
     /// The way leads through a minor for which the spec names no image.
     NoWayThrough,
     /// A member runs a patch from which the next minor must not be gone to, and no later patch is known.
     BelowFloor,
     /// The new image is being tried on the member's node.
     TrialOpen,
+    /// The member's node could not try it: it turned the pod away, or stopped it. It is asked again.
+    TrialUndecided,
     /// The new image can't be pulled on the member's node. Nothing was stopped.
     TrialImageMissing,
     /// The new image has another version, does not take the flags, or does not run. Nothing was stopped.

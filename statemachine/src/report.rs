@@ -1,11 +1,20 @@
 //! What there is to tell: the troubles of a serial, and the phase, both derived from what is there. Plans no step.
 
 use crate::{
-    Finding, Leg, Phase, PodStage, Refusal, Release, Trouble,
+    Alarm, Finding, Leg, Overall, Phase, PodStage, Refusal, Release, Trouble,
     census::{Census, Peer},
     draft::Draft,
     member::{Ground, Member, Volume},
 };
+
+/// Tells of an alarm, which only the user can mend.
+pub fn alarm(draft: &mut Draft<'_>) {
+    match draft.world.overall {
+        Overall::Known { alarm: Some(Alarm::NoSpace), .. } => draft.tell(Finding::NoSpace),
+        Overall::Known { alarm: Some(Alarm::Corrupt), .. } => draft.tell(Finding::Corrupt),
+        Overall::Known { alarm: None, .. } | Overall::Unknown => {}
+    }
+}
 
 /// Tells what ails a serial's pod and volume.
 pub fn troubles(draft: &mut Draft<'_>, member: &Member<'_>) {

@@ -80,11 +80,11 @@ fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, t
         return Turn::Rest;
     }
     match draft.world.overall {
-        Overall::Known { alarm: true, .. } => {
+        Overall::Known { alarm: Some(_), .. } => {
             draft.tell(Finding::AlarmRaised);
             Turn::Rest
         }
-        Overall::Known { alarm: false, .. } | Overall::Unknown => match shown(draft, census, release) {
+        Overall::Known { alarm: None, .. } | Overall::Unknown => match shown(draft, census, release) {
             Verdict::Passed => turn,
             Verdict::Open => Turn::Wait,
             Verdict::Failed => Turn::Rest,

@@ -7,6 +7,10 @@ use crate::{
     draft::Draft,
 };
 
+/// How old a trial that has shown nothing has to be until another is made in its place: a node that is full stays so for a
+/// while.
+const AGAIN_MS: u64 = 15_000;
+
 /// What the trials of a release have shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
@@ -42,8 +46,9 @@ fn of_one(draft: &mut Draft<'_>, voter: &Peer<'_>, release: &Release) -> Verdict
         Outcome::ImageMissing => (Finding::TrialImageMissing, Verdict::Failed),
         Outcome::Failed => (Finding::TrialFailed, Verdict::Failed),
         Outcome::Undecided => {
-            end(draft, trial);
-            (Finding::TrialOpen, Verdict::Open)
+            again(draft, trial);
+            draft.tell_of(serial, Finding::TrialUndecided);
+            return Verdict::Open;
         }
     };
     draft.tell_of(serial, finding);
@@ -59,6 +64,14 @@ fn is_of(world: &World, voter: &Peer<'_>, release: &Release, trial: &Trial) -> b
         && trial.release == *release
         && trial.template == world.wish.template
         && voter.member.pod.is_some_and(|pod| pod.node.as_ref() == Some(&trial.node))
+}
+
+/// Ends one that has shown nothing, for another to be made, once it is old enough: its kubelet may have turned it away, and
+/// would turn the next one away as fast.
+fn again(draft: &mut Draft<'_>, trial: &Trial) {
+    if draft.world.now.since(trial.created) >= AGAIN_MS {
+        end(draft, trial);
+    }
 }
 
 /// Ends the trials that nothing waits for.

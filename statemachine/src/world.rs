@@ -314,8 +314,8 @@ pub enum RoleLabel {
     /// Nothing: a learner, or nobody yet.
     #[default]
     Absent,
-    /// It was made for a voter, which has not been seen to serve in it. The budget counts it all the same, as it may serve
-    /// before anybody has looked.
+    /// It was made for a voter, or its learner is being promoted, and no voter has been seen to serve in it. The budget
+    /// counts it all the same, as one may serve before anybody has looked.
     Returning,
     /// A voter.
     Voter,
@@ -457,9 +457,18 @@ pub enum Overall {
     Known {
         /// The minor that the cluster may be taken down to, if that was enabled.
         downgrade: Option<Minor>,
-        /// An alarm is raised.
-        alarm: bool,
+        /// The gravest alarm that is raised.
+        alarm: Option<Alarm>,
     },
+}
+
+/// An alarm of etcd. While one is raised, every member refuses writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Alarm {
+    /// A database has reached its quota (`NOSPACE`).
+    NoSpace,
+    /// A member holds other data than the others (`CORRUPT`).
+    Corrupt,
 }
 
 /// A short-lived pod on a member's node, in which the image of a release says its version.
@@ -475,6 +484,8 @@ pub struct Trial {
     pub template: TemplateHash,
     /// On this node.
     pub node: NodeName,
+    /// When it was created.
+    pub created: Millis,
     /// It has a deletion timestamp.
     pub terminating: bool,
     /// What has come of it.

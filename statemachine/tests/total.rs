@@ -6,8 +6,8 @@ mod scene;
 use any::{any_world, plausible_world, rules};
 use proptest::prelude::*;
 use quorate_statemachine::{
-    Bind, Birth, ClusterId, Ledger, Life, LookAgain, Membership, Minor, Phase, Plan, Readiness, Restore, Role, Seeding,
-    Serial, Sight, Start, Step, Ticket, Version, World, plan,
+    Bind, Birth, ClusterId, Ledger, Life, LookAgain, Membership, Minor, Phase, Plan, Readiness, Restore, Role,
+    RoleLabel, Seeding, Serial, Sight, Start, Step, Ticket, Version, World, plan,
 };
 use scene::{Scene, USUAL, claim_uid, cluster, founding, id, ids, pod_uid, release, seeding, voting};
 
@@ -255,7 +255,7 @@ fn a_serial_handed_out_again_is_caught() {
 fn contradictions_are_caught() {
     let rule = "no step contradicts another";
     caught(rule, &cluster(3).waiting(1), vec![issue(1, Start::Resume, 1), delete_pod(1)]);
-    let label = Step::LabelPod { serial: Serial(1), pod: pod_uid(1), voter: true };
+    let label = Step::LabelPod { serial: Serial(1), pod: pod_uid(1), label: RoleLabel::Voter };
     caught(rule, &cluster(3), vec![delete_pod(1), label]);
     let add = Step::AddLearner { serial: Serial(2), expect: voting(0..2) };
     caught(rule, &cluster(1).wish(3).added(1).spare(2), vec![add, issue(1, Start::Join(ids(0..2)), 1)]);

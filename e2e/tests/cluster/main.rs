@@ -6,6 +6,7 @@
     reason = "a scene is one future with all that it holds; there are few, and they live long"
 )]
 
+mod alarm;
 mod archive;
 mod archive_load;
 mod backup;

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use etcd_client::{Client, PutOptions, UserAddOptions};
+use etcd_client::{Client, PutOptions, UserAddOptions, WatchOptions, WatchResponse, WatchStream};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams};
 use quorate_crds::{BackupPhase, ConditionType, Phase, names};
@@ -90,7 +90,41 @@ pub async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Res
     let put = after.entries.get("after".as_bytes()).context("what was put is not there")?;
     ensure!(put.changed > now, "revision {} was handed out after {now}", put.changed);
     cluster.hashes_agree().await?;
+    cluster.ask(async |client| watches_go_up(client, *revision).await).await
+}
+
+/// Demands of watches that revisions only go up: one that goes on from where it was before the restore is told to begin
+/// anew, and one that begins where it is told sees later revisions only, each in its turn.
+async fn watches_go_up(client: &mut Client, before: i64) -> Result<()> {
+    let told = next(&mut watch(client, before + 1).await?).await?;
+    ensure!(told.canceled() && told.compact_revision() >= before + BUMP, "{told:?}, the revision was {before}");
+    let mut last = told.compact_revision();
+    let mut stream = watch(client, last + 1).await?;
+    for round in 0..3 {
+        let put = client.put("watched", round.to_string(), None).await?;
+        let put = put.header().context("an answer without a header")?.revision();
+        while last < put {
+            for event in next(&mut stream).await?.events() {
+                let revision = event.kv().context("an event without a key")?.mod_revision();
+                ensure!(revision > last, "revision {revision} is seen after {last}");
+                last = revision;
+            }
+        }
+    }
     Ok(())
+}
+
+/// Watches all keys from a revision on.
+async fn watch(client: &mut Client, from: i64) -> Result<WatchStream> {
+    let mut stream = client.watch("", Some(WatchOptions::new().with_all_keys().with_start_revision(from))).await?;
+    let first = next(&mut stream).await?;
+    ensure!(first.created(), "{first:?}");
+    Ok(stream)
+}
+
+async fn next(stream: &mut WatchStream) -> Result<WatchResponse> {
+    let message = tokio::time::timeout(PATIENCE, stream.message()).await.context("the watch is silent")?;
+    message?.context("the watch has ended")
 }
 
 /// Waits until the cluster says why the restore does not go on, and demands that no etcd runs.

@@ -26,7 +26,7 @@ pub struct Furnished(HashMap<String, u64>);
 
 impl Acting<'_> {
     /// Applies what differs. The budget is in force before any step is done. Returns what Kubernetes refused of what no step
-    /// needs: a port that is taken, or a quota, must not keep members from being healed.
+    /// needs, or failed at: a port that is taken, or a webhook that is away, must not keep members from being healed.
     pub(super) async fn furnish(&self, plan: &Plan, furnished: &mut Furnished) -> Result<Option<Stop>, Stop> {
         let live = &self.observed.furniture;
         let headless = render::headless_service(&self.cluster);
@@ -51,9 +51,9 @@ impl Acting<'_> {
         for (name, result) in [("headless", headless), ("budget", budget)] {
             result.inspect_err(|_| furnished.forget(name))?;
         }
-        let client = unless_refused(client.inspect_err(|_| furnished.forget("client")))?;
-        let verification = unless_refused(self.furnish_verification(furnished).await)?;
-        let larger = self.grow_claims().await?;
+        let client = client.inspect_err(|_| furnished.forget("client")).err();
+        let verification = self.furnish_verification(furnished).await.err();
+        let larger = self.grow_claims().await;
         Ok(client.or(verification).or(larger).map(Stop::from))
     }
 
@@ -91,18 +91,18 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Asks for larger volumes where the spec has grown. A StorageClass may not allow it: returns the first refusal.
-    async fn grow_claims(&self) -> Result<Option<Error>, Error> {
-        let mut refused = None;
+    /// Asks for larger volumes where the spec has grown. A StorageClass may not allow it: returns the first failure.
+    async fn grow_claims(&self) -> Option<Error> {
+        let mut failed = None;
         for (serial, claim) in &self.observed.claims {
             if claim.cluster_uid.as_deref() == Some(self.cluster.uid)
                 && is_smaller(claim, &self.cluster.spec.storage.size)
             {
-                let now = unless_refused(self.grow_claim(*serial, claim).await)?;
-                refused = refused.or(now);
+                let now = self.grow_claim(*serial, claim).await.err();
+                failed = failed.or(now);
             }
         }
-        Ok(refused)
+        failed
     }
 
     async fn grow_claim(&self, serial: Serial, claim: &ClaimFacts) -> Result<(), Error> {
@@ -111,14 +111,6 @@ impl Acting<'_> {
             "spec": { "resources": { "requests": { "storage": size } } } });
         let name = self.cluster.member(serial);
         self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &name, &change).await.map(drop)
-    }
-}
-
-/// The refusal, if that is what became of it.
-fn unless_refused(done: Result<(), Error>) -> Result<Option<Error>, Error> {
-    match done {
-        Err(error) if error.refusal().is_some() => Ok(Some(error)),
-        done => done.map(|()| None),
     }
 }
 

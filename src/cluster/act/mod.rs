@@ -173,7 +173,9 @@ impl Actor {
         let (steps, renewed) = tokio::join!(steps, Box::pin(acting.certify(plan, &duties)));
         steps?;
         acted.renewed = renewed?;
-        Ok(())
+        // What was not refused has failed, and is tried again.
+        let failed = acted.refused.take_if(|stop| !matches!(stop, Stop::Kube(error) if error.refusal().is_some()));
+        failed.map_or(Ok(()), Err)
     }
 
     /// Writes the status of an object, if it is still the one that was observed.
@@ -295,7 +297,7 @@ impl Acting<'_> {
             Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
             Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
             Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
-            Step::LabelPod { serial, pod, voter } => self.label_pod(*serial, pod, *voter).await,
+            Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
             Step::AddLearner { serial, expect } => self.add_learner(step, *serial, expect).await,
             Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
             Step::Remove { serial: _, id, expect } => self.remove(step, *id, expect).await,

@@ -1,11 +1,14 @@
 //! Steps on Kubernetes objects, each with the guard that the plan's `Step` tells. Nothing is ever deleted by force.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
-use quorate_statemachine::{Birth, Life, Membership, Release, Role, Serial, Sight, Start, Ticket, Uid, Version};
+use quorate_statemachine::{
+    Birth, Life, Membership, Release, Role, RoleLabel, SIGHT_MS, Serial, Sight, Start, Ticket, Uid, Version,
+};
 use serde_json::json;
 
 use super::{Acting, Stop};
@@ -115,8 +118,24 @@ impl Acting<'_> {
         observed.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} is another one")))
     }
 
+    /// Demands, before a member that serves is stopped, that the others were seen a moment ago: each call to a slow API
+    /// server may take seconds, in which another member can have died that nobody has looked at since.
+    pub(super) fn was_just_looked_at(&self, serial: Serial) -> Result<(), Stop> {
+        let pod = self.observed.world.seats.get(&serial).and_then(|seat| seat.pod.as_ref());
+        let serves = pod.is_some_and(|pod| match pod.sight {
+            Sight::Etcd(_) => true,
+            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
+        });
+        let old = self.observed.looked.elapsed() > Duration::from_millis(SIGHT_MS);
+        if serves && old && self.observed.world.wish.life == Life::Wanted {
+            return Err(Stop::Surprise(format!("the look at {serial} and the other members is old")));
+        }
+        Ok(())
+    }
+
     pub(super) async fn delete_pod(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
         self.object_is_untouched().await?;
+        self.was_just_looked_at(serial)?;
         let still = Preconditions {
             uid: Some(uid.as_str().into()),
             resource_version: Some(self.pod(serial, uid)?.resource_version.clone()),
@@ -144,16 +163,20 @@ impl Acting<'_> {
         if listed { Err(Stop::Surprise(format!("{serial} is a member, so its claim stays"))) } else { Ok(()) }
     }
 
-    pub(super) async fn label_pod(&self, serial: Serial, uid: &Uid, voter: bool) -> Result<(), Stop> {
+    pub(super) async fn label_pod(&self, serial: Serial, uid: &Uid, label: RoleLabel) -> Result<(), Stop> {
         let observed = self.observed.pods.get(&serial).filter(|observed| observed.uid == *uid);
-        let unready = observed.filter(|observed| voter && !observed.ready);
+        let unready = observed.filter(|observed| label == RoleLabel::Voter && !observed.ready);
         if let Some(ip) = unready.and_then(|unready| unready.ip) {
             // The change makes the kubelet ask the pod's readiness at once. Asked too early, it asks again only after a
             // second; the answer takes until the member can serve.
             let ready = quorate_etcd::is_ready(SocketAddr::new(ip, METRICS_PORT)).await;
             tracing::trace!(cluster = %self.cluster.name, member = %serial, ready, "is labelled");
         }
-        let role = voter.then_some(names::ROLE_VOTER);
+        let role = match label {
+            RoleLabel::Absent => None,
+            RoleLabel::Returning => Some(names::ROLE_RETURNING),
+            RoleLabel::Voter => Some(names::ROLE_VOTER),
+        };
         let change = json!({ "metadata": { "uid": uid.as_str(), "labels": { names::LABEL_ROLE: role } } });
         self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
         Ok(())

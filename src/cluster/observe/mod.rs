@@ -33,6 +33,7 @@ use quorate_statemachine::{
     Freshness, Home, Memory, Millis, Minor, NodeName, NodeSight, PodStage, Serial, Trouble, World,
 };
 use serde_json::Value;
+use tokio::time::Instant;
 
 use self::archive::Archives;
 use self::backup::Backup;
@@ -85,6 +86,8 @@ impl Watched {
 pub struct Observed {
     /// The object.
     pub cluster: Arc<EtcdCluster>,
+    /// When its members were looked at.
+    pub looked: Instant,
     /// The same in the state machine's words, with all the rest.
     pub world: World,
     /// Its pods, for guards and reports.
@@ -140,6 +143,8 @@ pub struct Observer {
 /// The Kubernetes side of an observation.
 struct Objects {
     freshness: Freshness,
+    /// When the members were looked at.
+    looked: Instant,
     cluster: Arc<EtcdCluster>,
     pods: BTreeMap<Serial, PodFacts>,
     trials: Vec<(Serial, TrialFacts)>,
@@ -165,6 +170,7 @@ impl Observer {
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
         let addresses_of_pods = addresses(&cluster, &pods);
         let cron_job = self.own_cron_jobs(&cluster).remove(&names::verification(&key.name));
+        let looked = Instant::now();
         let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
             archive::ask(&cluster, &pods, archives),
@@ -172,11 +178,12 @@ impl Observer {
         );
         said.disown_strangers(|member| serial_of(&cluster, member));
         said.recall(earlier);
-        if let Some(access) = tls.access.as_ref().filter(|_| overall::is_due(&cluster, &pods, &said)) {
-            overall::ask(&self.pool, access, &addresses_of_pods, &mut said).await;
+        if let Some(access) = tls.access.as_ref() {
+            let whom = overall::whom(&cluster, &pods, &said);
+            overall::ask(&self.pool, access, &addresses_of_pods, whom, &mut said).await;
         }
         let freshness = Freshness::Cached;
-        self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs }, said).await
+        self.assemble(Objects { freshness, looked, cluster, pods, trials, claims, tls, archives, proofs }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -203,7 +210,8 @@ impl Observer {
         said.disown_strangers(|member| serial_of(&cluster, member));
         let tls = glanced.tls.clone();
         let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
-        let objects = Objects { freshness: Freshness::Quorum, cluster, pods, trials, claims, tls, archives, proofs };
+        let (freshness, looked) = (Freshness::Quorum, glanced.looked);
+        let objects = Objects { freshness, looked, cluster, pods, trials, claims, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -236,7 +244,7 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs } = objects;
+        let Objects { freshness, looked, cluster, pods, trials, claims, tls, archives, proofs } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
@@ -273,6 +281,7 @@ impl Observer {
         let delivery = delivery(&watched_nodes);
         Ok(Observed {
             cluster,
+            looked,
             world,
             pods,
             trials,

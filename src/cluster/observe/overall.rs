@@ -1,5 +1,5 @@
 //! Asks the members what only their client ports tell: whether a downgrade is enabled, whether an alarm is raised, the
-//! version of each database. Only while versions differ: at rest that is nobody's question.
+//! version of each database. At rest only the leader is asked, which speaks for all; the rest is nobody's question.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, Pool, Status};
-use quorate_statemachine::{Minor, Overall, Serial, Sight};
+use quorate_statemachine::{Alarm, Minor, Overall, Serial, Sight};
 use tokio::time::timeout;
 
 use super::members::Address;
@@ -21,9 +21,18 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// `memberID:1 alarm:NOSPACE` (`server/etcdserver/api/v3rpc/maintenance.go`, Status).
 const ALARM: &str = "alarm:";
 
-/// Whether versions differ: of what pods are told to run, of what they run, or of the cluster's own from what is wished.
-pub fn is_due(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &Said) -> bool {
-    let Some(wished) = wish::release(&cluster.spec) else { return false };
+/// Who is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Who leads.
+    Leader,
+    /// Whoever serves.
+    All,
+}
+
+/// Everybody while versions differ: of what pods are told to run, of what they run, or of the cluster's own from what is wished.
+pub fn whom(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &Said) -> Whom {
+    let Some(wished) = wish::release(&cluster.spec) else { return Whom::Leader };
     let told = pods.values().filter(|pod| pod.ticket.is_some()).any(|pod| pod.release.as_ref() != Some(&wished));
     let runs = said.seen.values().any(|seen| match &seen.sight {
         Sight::Etcd(alive) => {
@@ -32,16 +41,22 @@ pub fn is_due(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &S
         }
         Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
     });
-    told || runs
+    if told || runs { Whom::All } else { Whom::Leader }
 }
 
-/// Asks every member that serves, and notes what it said. What the leader says counts for the whole.
-pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, said: &mut Said) {
+/// Asks the leader, or every member that serves, and notes what they said. What the leader says counts for the whole.
+pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, whom: Whom, said: &mut Said) {
+    let leader = said.leader().map(|(serial, _)| serial);
+    let due = |serial: &Serial| match whom {
+        Whom::Leader => Some(*serial) == leader,
+        Whom::All => true,
+    };
     let serving = said.seen.iter().filter(|(_, seen)| match &seen.sight {
         Sight::Etcd(alive) => alive.has_leader,
         Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
     });
-    let asked = serving.filter_map(|(serial, _)| Some((*serial, addresses.get(serial)?)));
+    let asked = serving.map(|(serial, _)| serial).filter(|serial| due(serial));
+    let asked = asked.filter_map(|serial| Some((*serial, addresses.get(serial)?)));
     let answers = asked.map(async |(serial, address)| {
         let member = pool.member(access, &address.endpoint()).ok()?;
         let status = timeout(PATIENCE, member.status()).await.ok()?;
@@ -49,7 +64,6 @@ pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Addr
         Some((serial, status))
     });
     let answers: BTreeMap<Serial, Status> = join_all(answers).await.into_iter().flatten().collect();
-    let leader = said.leader().map(|(serial, _)| serial);
     if let Some(status) = leader.and_then(|leader| answers.get(&leader)) {
         said.overall = of(status);
     }
@@ -63,8 +77,14 @@ pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Addr
 fn of(status: &Status) -> Overall {
     Overall::Known {
         downgrade: status.downgrade.as_deref().and_then(Minor::parse),
-        alarm: status.errors.iter().any(|error| error.contains(ALARM)),
+        alarm: status.errors.iter().filter_map(|error| alarm(error)).max(),
     }
+}
+
+/// One that is not known is taken for the graver one.
+fn alarm(error: &str) -> Option<Alarm> {
+    let (_, name) = error.split_once(ALARM)?;
+    Some(if name.trim() == "NOSPACE" { Alarm::NoSpace } else { Alarm::Corrupt })
 }
 
 #[cfg(test)]
@@ -74,11 +94,11 @@ mod tests {
     use crate::cluster::report::fixture;
 
     #[test]
-    fn it_is_asked_only_while_versions_differ() {
+    fn all_are_asked_only_while_versions_differ() {
         let due = |change: fn(&mut crate::cluster::observe::Observed)| {
             let mut observed = fixture::healthy();
             change(&mut observed);
-            is_due(&observed.cluster, &observed.pods, &observed.said)
+            whom(&observed.cluster, &observed.pods, &observed.said) == Whom::All
         };
         assert!(!due(|_| ()));
         assert!(due(|observed| {
@@ -114,11 +134,18 @@ mod tests {
             downgrade: downgrade.map(str::to_owned),
             ..Status::default()
         };
-        assert_eq!(of(&status(&[], None)), Overall::Known { downgrade: None, alarm: false });
-        assert_eq!(of(&status(&["etcdserver: no leader"], None)), Overall::Known { downgrade: None, alarm: false });
+        let alarm = |errors: &[&str]| match of(&status(errors, None)) {
+            Overall::Known { downgrade: None, alarm } => alarm,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(alarm(&[]), None);
+        assert_eq!(alarm(&["etcdserver: no leader"]), None);
+        assert_eq!(alarm(&["memberID:1  alarm:CORRUPT "]), Some(Alarm::Corrupt));
+        assert_eq!(alarm(&["memberID:1  alarm:CORRUPT ", "memberID:2 alarm:NOSPACE"]), Some(Alarm::Corrupt));
+        assert_eq!(alarm(&["memberID:1 alarm:SOMETHING "]), Some(Alarm::Corrupt), "one of a later etcd");
         assert_eq!(
             of(&status(&["memberID:1  alarm:NOSPACE "], Some("3.5.0"))),
-            Overall::Known { downgrade: Some(Minor(5)), alarm: true }
+            Overall::Known { downgrade: Some(Minor(5)), alarm: Some(Alarm::NoSpace) }
         );
     }
 }

@@ -70,6 +70,7 @@ impl TrialFacts {
             release: self.release.clone(),
             template: self.template,
             node: self.node.clone(),
+            created: self.created,
             terminating: self.terminating,
             outcome: self.outcome,
         }

@@ -15,6 +15,11 @@ pub const LOGS_ARE_CUT: &str =
     "Every member takes a snapshot, so that no log entry is left that the next version can't read.";
 pub const ALARM_RAISED: &str = "An alarm is raised in etcd, so versions are not changed. Mend what `etcdctl alarm list` \
                                 tells of, and disarm it.";
+pub const NO_SPACE: &str = "A database has reached its quota, so etcd refuses writes. Compact it and run `etcdctl defrag` on \
+                            one member after the other, or raise spec.etcd.quota; then `etcdctl alarm disarm`.";
+pub const CORRUPT: &str = "A member holds other data than the others, so etcd refuses writes. `etcdctl alarm list` names it: \
+                           have it replaced with `kubectl delete pvc <member> --wait=false`, or restore a backup; then \
+                           `etcdctl alarm disarm`.";
 pub const NO_WAY_THROUGH: &str = "The way to spec.version leads through a version for which the spec names no image. Go \
                                   one minor version at a time, or remove spec.image.tag.";
 
@@ -49,6 +54,13 @@ pub fn trial_failed(observed: &Observed, about: Option<Serial>, member: &str) ->
         "{member}: the new image can't be used; nothing was stopped. Correct spec.version, spec.image or \
          spec.etcd.extraFlags: {}",
         trial_words(observed, about, Outcome::Failed)
+    )
+}
+
+pub fn trial_undecided(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    format!(
+        "{member}: its node could not try the new image; nothing was stopped. It is asked again: {}",
+        trial_words(observed, about, Outcome::Undecided)
     )
 }
 

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quorate_crds::{ConditionType, Reason};
-use quorate_statemachine::{Finding, LookAgain, Membership, Phase, Plan, Seeding, Serial, Sight, Standing};
+use quorate_statemachine::{Finding, LookAgain, Membership, Overall, Phase, Plan, Seeding, Serial, Sight, Standing};
 
 use super::sentences::{self, Told, Weight};
 use crate::cluster::observe::Observed;
@@ -108,7 +108,10 @@ fn ready(observed: &Observed, plan: &Plan, worst: Option<&(Weight, Told)>) -> Ve
         | Phase::Deleting
         | Phase::Failed => (Truth::False, worst.map_or(of_phase, |(_, told)| told.clone())),
     };
-    Verdict { kind: ConditionType::Ready, truth, told }
+    match alarm(observed).filter(|_| truth == Truth::True) {
+        Some(alarm) => Verdict { kind: ConditionType::Ready, truth: Truth::False, told: alarm },
+        None => Verdict { kind: ConditionType::Ready, truth, told },
+    }
 }
 
 fn available(observed: &Observed, plan: &Plan) -> Verdict {
@@ -122,6 +125,9 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
         return told(Truth::False, Reason::Hibernated, "spec.replicas is 0: the cluster does not serve, as asked for.");
     }
     let seeded = super::ledger_of(observed, plan).is_some_and(|ledger| matches!(ledger.seeding, Seeding::Done(_)));
+    if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, alarm(observed)) {
+        return Verdict { kind: ConditionType::Available, truth: Truth::False, told: alarm };
+    }
     match observed.world.membership {
         Membership::Known(_) => told(Truth::True, Reason::ClusterReady, "A majority of the members serves."),
         Membership::Unknown if !seeded => told(Truth::False, Reason::Progressing, "The cluster does not serve yet."),
@@ -131,6 +137,14 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
         Membership::Unknown => {
             told(Truth::Unknown, Reason::EtcdUnknown, "No member gave an answer that speaks for the cluster.")
         }
+    }
+}
+
+/// The alarm that is raised, as it is told.
+fn alarm(observed: &Observed) -> Option<Told> {
+    match observed.world.overall {
+        Overall::Known { alarm, downgrade: _ } => alarm.map(sentences::of_alarm),
+        Overall::Unknown => None,
     }
 }
 

@@ -2,7 +2,7 @@
 //! remedy. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::{Reason, names};
-use quorate_statemachine::{Finding, Memory, Phase, Plan, Serial};
+use quorate_statemachine::{Alarm, Finding, Memory, Phase, Plan, Serial};
 
 use super::{changes, restores};
 use crate::cluster::observe::Observed;
@@ -42,6 +42,7 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::DowngradeUnderWay
         | Finding::LogsAreCut
         | Finding::TrialOpen
+        | Finding::TrialUndecided
         | Finding::SnapshotOpen
         | Finding::BackupAwaited => Weight::Passing,
         Finding::EtcdUnknown
@@ -64,6 +65,8 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::ContainerFailing
         | Finding::NoRoomToResize
         | Finding::AlarmRaised
+        | Finding::NoSpace
+        | Finding::Corrupt
         | Finding::NoWayThrough
         | Finding::BelowFloor
         | Finding::TrialImageMissing
@@ -180,9 +183,12 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::DowngradeUnderWay => told(Reason::Upgrading, changes::DOWNGRADE_UNDER_WAY.into()),
         Finding::LogsAreCut => told(Reason::Upgrading, changes::LOGS_ARE_CUT.into()),
         Finding::AlarmRaised => told(Reason::AlarmRaised, changes::ALARM_RAISED.into()),
+        Finding::NoSpace => no_space(),
+        Finding::Corrupt => corrupt(),
         Finding::NoWayThrough => told(Reason::NoWayThrough, changes::NO_WAY_THROUGH.into()),
         Finding::BelowFloor => told(Reason::NoWayThrough, changes::below_floor(observed)),
         Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(&member)),
+        Finding::TrialUndecided => told(Reason::Upgrading, changes::trial_undecided(observed, about, &member)),
         Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
         Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),
         Finding::SnapshotOpen => told(Reason::Upgrading, changes::snapshot_open(observed)),
@@ -191,6 +197,22 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::BackupAwaited | Finding::BackupUnfit => restores::of_backup(observed),
         Finding::RestoreFails => restores::failing(complaint(observed, about), &member),
     }
+}
+
+/// What is told of an alarm, while which etcd refuses writes.
+pub fn of_alarm(alarm: Alarm) -> Told {
+    match alarm {
+        Alarm::NoSpace => no_space(),
+        Alarm::Corrupt => corrupt(),
+    }
+}
+
+fn no_space() -> Told {
+    Told { reason: Reason::NoSpace, sentence: changes::NO_SPACE.into() }
+}
+
+fn corrupt() -> Told {
+    Told { reason: Reason::Corrupt, sentence: changes::CORRUPT.into() }
 }
 
 /// The claims that hold what is left of the members' data.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use quorate_crds::{EtcdClusterStatus, MemberHealth, Reason};
 use quorate_statemachine::{
-    Failed, Image, Membership, Memory, Overall, Phase, Plan, Release, Serial, Sight, Version, plan,
+    Alarm, Failed, Image, Membership, Memory, Overall, Phase, Plan, Release, Serial, Sight, Version, plan,
 };
 
 use super::fixture::{self, SERIALS, after, healthy, sighted};
@@ -184,6 +184,24 @@ fn going_to_sleep_is_no_loss() {
 }
 
 #[test]
+fn while_an_alarm_is_raised_the_cluster_is_not_available_though_all_members_are_well() {
+    for (alarm, reason) in [(Alarm::NoSpace, "NoSpace"), (Alarm::Corrupt, "Corrupt")] {
+        let mut observed = healthy();
+        observed.world.overall = Overall::Known { downgrade: None, alarm: Some(alarm) };
+        let (plan, status) = report(&observed, EARLY);
+        assert_eq!((plan.phase, plan.steps), (Phase::Running, Vec::new()));
+        for (condition, said) in [("Available", "False"), ("Ready", "False"), ("Stalled", "True")] {
+            assert_eq!(truth(&status, condition), (said.into(), reason.into()));
+        }
+        observed.world.wish.life = quorate_statemachine::Life::Paused;
+        let (_, status) = report(&observed, EARLY);
+        for condition in ["Available", "Ready"] {
+            assert_eq!(truth(&status, condition), ("False".into(), reason.into()));
+        }
+    }
+}
+
+#[test]
 fn a_storage_class_that_does_not_exist_is_named_as_the_cause() {
     let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
     let words = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
@@ -228,7 +246,7 @@ fn a_release_that_failed_is_named_by_the_very_report_that_remembers_it() {
 fn the_status_shows_what_runs_and_what_is_on_its_way() {
     let mut observed = healthy();
     observed.world.wish.release = Release { version: Version::new(7, 3), image: Image::new("etcd:v3.7.3") };
-    observed.world.overall = Overall::Known { downgrade: None, alarm: false };
+    observed.world.overall = Overall::Known { downgrade: None, alarm: None };
     let (plan, status) = report(&observed, EARLY);
     assert_eq!(plan.phase, Phase::Upgrading);
     assert_eq!(status.version.as_deref(), Some("3.6.16"));

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
-    Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId, MemberList,
-    Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness,
-    Refusal, Release, Resize, Restore, Retention, Role, RoleLabel, STOPS, Saved, Seat, Seeding, Serial, Sight,
-    Standing, Start, Storage, TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
+    Alarm, Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId,
+    MemberList, Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage,
+    Readiness, Refusal, Release, Resize, Restore, Retention, Role, RoleLabel, STOPS, Saved, Seat, Seeding, Serial,
+    Sight, Standing, Start, Storage, TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
 };
 
 use crate::scene::{self, NOW, Scene, cluster, founding, node, seeding};
@@ -60,7 +60,8 @@ fn release() -> impl Strategy<Value = Release> {
 }
 
 fn overall() -> impl Strategy<Value = Overall> {
-    let known = (option::weighted(0.4, minor()), prop::bool::weighted(0.1));
+    let alarm = option::weighted(0.1, select(vec![Alarm::NoSpace, Alarm::Corrupt]));
+    let known = (option::weighted(0.4, minor()), alarm);
     prop_oneof![
         1 => Just(Overall::Unknown),
         5 => known.prop_map(|(downgrade, alarm)| Overall::Known { downgrade, alarm }),
@@ -77,13 +78,14 @@ fn trial() -> impl Strategy<Value = Trial> {
         Outcome::Passed,
     ];
     let what = (serial(), uid(), release(), 0..2_u64, node_name());
-    (what, any::<bool>(), select(outcomes)).prop_map(
-        |((serial, uid, release, template, node), terminating, outcome)| Trial {
+    (what, instant(), any::<bool>(), select(outcomes)).prop_map(
+        |((serial, uid, release, template, node), created, terminating, outcome)| Trial {
             serial,
             uid,
             release,
             template: TemplateHash(template),
             node,
+            created,
             terminating,
             outcome,
         },
@@ -408,7 +410,7 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, _| scene.stored_as(Minor(6)),
         |scene, _| scene.stored_as(Minor(5)),
         |scene, _| scene.asked(),
-        |scene, _| scene.alarmed(),
+        |scene, _| scene.alarmed(Alarm::NoSpace),
         |scene, _| scene.downgrade_to(Minor(6)),
         |scene, _| scene.downgrade_to(Minor(5)),
         |scene, serial| scene.has_failed(STOPS[2], serial),

@@ -41,6 +41,14 @@ fn a_drain_spares_voters_that_have_just_come_back() {
     exhaust(back.prompt().faults(2, &[Kind::AllPods, Kind::Evict]));
 }
 
+/// A learner becomes a voter before its pod has a voter's label, and the only other voter is no quorum of the two.
+#[test]
+fn a_drain_spares_one_that_has_just_been_promoted() {
+    let grow = |name| Config::new(name, Origin::Standing(1), [voters(3)]).prompt();
+    exhaust(grow("1 -> 3, drained").faults(2, &[Kind::Evict]));
+    exhaust(grow("1 -> 3, drained, and operators end").faults(2, &[Kind::Evict, Kind::Crash]));
+}
+
 /// One operator means to remove a learner that is not wished for any more. Before it does, the other makes it a voter,
 /// which the guard does not see: the members are the same.
 #[test]

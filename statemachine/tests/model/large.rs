@@ -2,11 +2,10 @@
 //! through two faults, and others through more faults than are checked every day. What would not end in five minutes is not
 //! among them.
 //!
-//! Three ways out of what is promised were found by such worlds, and are open. A volume that is emptied under its claim's own
+//! Two ways out of what is promised were found by such worlds, and are open. A volume that is emptied under its claim's own
 //! name: between a seed's first writes and the line in the ledger that it was seeded, and with its pod lost as well, it is
 //! seeded anew (`FOUNDING` leaves it out); between a learner's first entries and its start in the member list, and with its
-//! pod lost as well, it joins again under its old identity. And an eviction between a promotion and the label that puts the
-//! new voter under the budget (`1 -> 3`, `Kind::Evict`) takes one of two voters away for as long as its pod is made anew.
+//! pod lost as well, it joins again under its old identity.
 
 use quorate_statemachine::Life;
 

@@ -257,6 +257,7 @@ fn is_drained() {
     let drained = |name, from, to| Config::new(name, Origin::Standing(from), [voters(to)]).faults(2, &[Kind::Evict]);
     exhaust(drained("3 stand, drained", 3, 3));
     exhaust(drained("5 -> 3, drained", 5, 3).prompt());
+    exhaust(drained("3 -> 1, drained", 3, 1).prompt());
 }
 
 #[test]
@@ -348,6 +349,8 @@ fn planted_mistakes_of_judgement_are_caught() {
     let paused = Config::new("planted", Origin::Standing(3), script);
     catch(paused, Mistake::PauseOverlooked, Broken::PausedWrite);
     catch(from(3, 3).faults(2, &[Kind::Evict]), Mistake::BudgetTooLow, Broken::Evicted);
+    let grown = from(1, 3).prompt().faults(1, &[Kind::Evict]);
+    catch(grown, Mistake::PromotedUncounted, Broken::Evicted);
     // Without crashes there is only one way to go.
     let founding = Config::new("planted", Origin::Nothing, [voters(1)]).prompt().faults(0, &[Kind::Crash]);
     catch(founding, Mistake::SerialsWasted, Broken::RunAway);

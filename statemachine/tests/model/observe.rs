@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Far from zero, so that "long ago" fits.
-const NOW: Millis = Millis(1_000_000_000);
+pub const NOW: Millis = Millis(1_000_000_000);
 /// Longer than any patience a plan has.
 const LONG: u64 = 3_600_000;
 /// The raft index of the last write; what is behind is a thousand entries behind.

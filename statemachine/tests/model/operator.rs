@@ -210,9 +210,9 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
             }
             delete_claim(config, state, intent.wish, serial)
         }
-        Step::LabelPod { serial, voter, .. } if !stale => {
+        Step::LabelPod { serial, label, .. } if !stale => {
             let pod = state.seat_mut(small(serial)).pod.as_mut().ok_or(Denied)?;
-            pod.label = if voter { RoleLabel::Voter } else { RoleLabel::Absent };
+            pod.label = label;
             Ok(())
         }
         Step::SwitchRelease { serial, release, .. } if !stale => state.switch(small(serial), &release),

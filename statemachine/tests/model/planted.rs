@@ -3,7 +3,7 @@
 
 use quorate_statemachine::{
     Bind, Birth, Entry, FIRST_WITH_NEW_LOG, Life, MemberList, Membership, Memory, NodeSight, Plan, Refusal, Role,
-    Roster, Seat, Seeding, Serial, Sight, Standing, Start, Step, Ticket, Wish, World, plan,
+    RoleLabel, Roster, Seat, Seeding, Serial, Sight, Standing, Start, Step, Ticket, Wish, World, plan,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +55,8 @@ pub enum Mistake {
     PauseOverlooked,
     /// The disruption budget lets one more go than can be spared.
     BudgetTooLow,
+    /// A learner is promoted before the disruption budget counts its pod.
+    PromotedUncounted,
     /// A serial is handed out in each round, whatever spares there are.
     SerialsWasted,
     /// No pod is ever made.
@@ -92,6 +94,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
             plan.budget = plan.budget.map(|budget| budget.saturating_sub(1));
             None
         }
+        Mistake::PromotedUncounted => Some(without_labels_before_promotions(&plan)),
         Mistake::SerialsWasted => waste_serial(world, &mut plan),
         Mistake::NeverHealed => Some(without_new_pods(&plan)),
     };
@@ -334,4 +337,9 @@ fn waste_serial(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
 
 fn without_new_pods(plan: &Plan) -> Vec<Step> {
     plan.steps.iter().filter(|step| !matches!(step, Step::CreatePod { .. })).cloned().collect()
+}
+
+fn without_labels_before_promotions(plan: &Plan) -> Vec<Step> {
+    let early = |step: &Step| matches!(step, Step::LabelPod { label: RoleLabel::Returning, .. });
+    plan.steps.iter().filter(|step| !early(step)).cloned().collect()
 }

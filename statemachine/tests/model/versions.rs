@@ -141,7 +141,7 @@ impl State {
         if !self.has_quorum() {
             return Overall::Unknown;
         }
-        Overall::Known { downgrade: self.versions.downgrade.map(|minor| Minor(u16::from(minor))), alarm: false }
+        Overall::Known { downgrade: self.versions.downgrade.map(|minor| Minor(u16::from(minor))), alarm: None }
     }
 
     /// The trials that are there. They end at once, and well, if the image is not one that even a trial sees to be bad.
@@ -155,6 +155,7 @@ impl State {
                     release: release(minor),
                     template,
                     node: node_name(serial, self.seat(serial).node_made),
+                    created: crate::observe::NOW,
                     terminating: false,
                     outcome: if config.fails_trial == Some(minor) { Outcome::Failed } else { Outcome::Passed },
                 });

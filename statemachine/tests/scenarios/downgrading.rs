@@ -1,6 +1,6 @@
 //! Versions going down, by etcd's own downgrade.
 
-use quorate_statemachine::{Finding, Minor, Phase, Version};
+use quorate_statemachine::{Alarm, Finding, Minor, Phase, Version};
 
 use crate::scene::{Scene, USUAL, cluster, release};
 
@@ -22,7 +22,7 @@ fn first_it_is_tried_then_enabled() {
     wished().plan().also_does("try 3.6.16 for 0").never("downgrade").heads_for(Some(USUAL)).phase(Phase::Upgrading);
     wished().all_tried(USUAL).plan().does(["downgrade to 3.6"]);
     wished().all_tried(USUAL).unheard(1).plan().never("downgrade");
-    wished().all_tried(USUAL).alarmed().plan().does([]).tells_all(Finding::AlarmRaised);
+    wished().all_tried(USUAL).alarmed(Alarm::Corrupt).plan().does([]).tells_all(Finding::AlarmRaised);
 }
 
 #[test]

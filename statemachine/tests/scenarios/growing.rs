@@ -230,7 +230,8 @@ fn a_voter_is_labelled_only_once_it_serves() {
 #[test]
 fn a_promoted_member_is_labelled() {
     cluster(3).pod(2, |pod| pod.label = RoleLabel::Absent).plan().does(["label 2"]).budget(2);
-    let demoted = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
+    let learner = cluster(3).line(2, |line| line.role = Role::Learner).ticket_age(2, 0);
+    let demoted = learner.etcd(2, |alive| alive.applied = 0);
     demoted.pod(2, |pod| pod.created = Millis(NOW.0)).plan().also_does("unlabel 2");
 }
 

@@ -120,7 +120,7 @@ fn a_claim_being_deleted_under_a_member_brings_a_successor_first() {
     let told = going().plan().does(["claim 3", "pod 3 on new claim"]).phase(Phase::Healing);
     told.tells(1, Finding::VolumeGoing);
     going().spare(3).plan().does(["add 3"]);
-    going().learner(3).plan().does(["ticket 3: resume on claim-3", "promote 3"]);
+    going().learner(3).plan().does(["ticket 3: resume on claim-3", "count 3", "promote 3"]);
     going().voter(3).plan().does(["remove 1"]);
     going().voter(3).led_by(1).plan().does(["move leader 1 to 0"]);
     // Forced away under a running etcd, it is just as much on its way.

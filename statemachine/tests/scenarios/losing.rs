@@ -1,6 +1,8 @@
 //! Nobody answers: all pods gone, a majority of volumes lost, members that are not ours.
 
-use quorate_statemachine::{ClusterId, Finding, Listed, LookAgain, MemberId, Phase, Refusal, Role, Serial};
+use quorate_statemachine::{
+    Birth, ClusterId, Finding, Listed, LookAgain, MemberId, Phase, Refusal, Role, Serial, Step,
+};
 
 use crate::scene::{Scene, cluster};
 
@@ -43,7 +45,12 @@ fn without_a_list_nothing_is_added_removed_or_forgotten() {
 #[test]
 fn a_learner_may_have_been_promoted_and_is_resumed_too() {
     let told = cluster(1).wish(3).joining(1).pod_gone(1).added(2).pod_gone(2).unknown().plan();
-    told.does(["resume 1 on claim-1"]);
+    let told = told.does(["resume 1 on claim-1"]).budget(2);
+    let births = told.plan.steps.iter().filter_map(|step| match step {
+        Step::CreatePod { birth, .. } => Some(*birth),
+        _ => None,
+    });
+    assert_eq!(births.collect::<Vec<_>>(), [Birth::Resuming(Role::Voter)], "the budget counts it");
 }
 
 #[test]

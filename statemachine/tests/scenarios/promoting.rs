@@ -1,6 +1,6 @@
 //! When a learner becomes a voter: etcd itself checks nothing but 90% of the leader's index.
 
-use quorate_statemachine::{Finding, LookAgain, Millis, NodeSight, PodStage, Sight, Start};
+use quorate_statemachine::{Finding, LookAgain, Millis, NodeSight, PodStage, RoleLabel, Sight, Start};
 
 use crate::scene::{COMMITTED, NOW, Scene, cluster, node};
 
@@ -15,20 +15,24 @@ fn one_learner() -> Scene {
 #[test]
 fn learners_that_have_caught_up_are_promoted_back_to_back() {
     let two = two_learners().ticket(1, Start::Resume).ticket(2, Start::Resume);
-    two.plan().does(["promote 1", "promote 2"]).looks(LookAgain::AtOnce);
-    one_learner().ticket(2, Start::Resume).plan().does(["promote 2"]);
+    two.plan().does(["count 1", "count 2", "promote 1", "promote 2"]).looks(LookAgain::AtOnce);
+    one_learner().ticket(2, Start::Resume).plan().does(["count 2", "promote 2"]);
     // From an even number the first ends it, and the second would need one more to be well.
     let second = cluster(2).wish(4).learner(2).learner(3).ticket(2, Start::Resume);
-    second.plan().does(["promote 2"]);
+    second.plan().does(["count 2", "promote 2"]);
 }
 
 #[test]
 fn before_it_votes_a_learner_can_only_be_resumed() {
-    one_learner().plan().does(["ticket 2: resume on claim-2", "promote 2"]);
-    let both = ["ticket 1: resume on claim-1", "ticket 2: resume on claim-2", "promote 1", "promote 2"];
-    two_learners().plan().does(both);
+    one_learner().plan().does(["ticket 2: resume on claim-2", "count 2", "promote 2"]);
+    let [first, second] = ["ticket 1: resume on claim-1", "ticket 2: resume on claim-2"];
+    two_learners().plan().does([first, second, "count 1", "count 2", "promote 1", "promote 2"]);
     // Also where its start is not in the member list yet: it answers, and has applied what the leader has.
-    one_learner().line(2, |line| line.started = false).plan().does(["ticket 2: resume on claim-2", "promote 2"]);
+    one_learner().line(2, |line| line.started = false).plan().does([
+        "ticket 2: resume on claim-2",
+        "count 2",
+        "promote 2",
+    ]);
     // So can those that vote already: here the seed.
     let seed = two_learners().ticket(0, Start::Seed);
     seed.plan().also_does("ticket 0: resume on claim-0").also_does("promote 1");
@@ -38,12 +42,22 @@ fn before_it_votes_a_learner_can_only_be_resumed() {
 }
 
 #[test]
-fn the_budget_is_raised_before_the_promotion() {
-    one_learner().plan().budget(2);
-    two_learners().plan().budget(2);
-    cluster(3).wish(5).learner(3).learner(4).plan().budget(4);
+fn the_budget_lets_none_go_while_one_is_promoted() {
+    one_learner().plan().budget(3);
+    two_learners().plan().budget(3);
+    cluster(3).wish(5).learner(3).learner(4).plan().budget(5);
+    cluster(5).plan().budget(4);
     // Of two voters none can be spared: one of them is no quorum.
     cluster(1).wish(2).learner(1).plan().budget(2);
+    cluster(2).wish(2).plan().budget(2);
+}
+
+#[test]
+fn one_that_is_counted_already_and_not_promoted_after_all_is_counted_no_more() {
+    let counted = || one_learner().pod(2, |pod| pod.label = RoleLabel::Returning).ticket(2, Start::Resume);
+    counted().plan().does(["promote 2"]).budget(3);
+    // Until it isn't, none is let go: it would be counted in the place of a voter.
+    counted().unheard(2).plan().does(["unlabel 2"]).budget(3);
 }
 
 #[test]

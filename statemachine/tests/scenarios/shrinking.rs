@@ -6,9 +6,16 @@ use crate::scene::{cluster, id};
 
 #[test]
 fn the_highest_serial_goes_first() {
-    cluster(5).wish(3).plan().does(["remove 4"]).phase(Phase::Scaling).looks(LookAgain::AtOnce).budget(4);
+    cluster(5).wish(3).plan().does(["remove 4"]).phase(Phase::Scaling).looks(LookAgain::AtOnce);
     cluster(3).wish(1).plan().does(["remove 2"]);
     cluster(2).wish(1).plan().does(["remove 1"]);
+}
+
+#[test]
+fn the_budget_lets_none_go_while_one_is_removed() {
+    cluster(5).wish(3).plan().budget(5);
+    cluster(3).wish(1).plan().does(["remove 2"]).budget(3);
+    cluster(5).wish(3).led_by(4).plan().does(["move leader 4 to 0"]).budget(4);
 }
 
 #[test]
@@ -50,8 +57,8 @@ fn what_was_removed_is_cleared_away() {
     let told = removed().plan().does(["delete pod 3"]);
     assert!(!told.ledger().members.contains_key(&Serial(3)));
     assert_eq!(told.ledger().next_serial, Serial(4));
-    // While its pod still has the label of a voter, a drain counts it.
-    told.budget(3);
+    // While its pod still has the label of a voter, a drain counts it, maybe in the place of a voter.
+    told.budget(4);
     removed().pod_terminating(3).plan().does([]).budget(2).looks(LookAgain::Soon);
     removed().pod_gone(3).plan().does(["delete claim 3"]);
     removed().pod_gone(3).retaining().plan().does([]);

@@ -1,11 +1,11 @@
 //! Versions going up, one minor a step; and back, while the old one still runs somewhere.
 
 use quorate_statemachine::{
-    Bind, Birth, Failed, Finding, Image, LookAgain, Minor, Outcome, Phase, Refusal, Release, Role, Saved, Serial, Step,
-    Trouble, Version,
+    Alarm, Bind, Birth, Failed, Finding, Image, LookAgain, Millis, Minor, Outcome, Phase, Refusal, Release, Role,
+    Saved, Serial, Step, Trouble, Version,
 };
 
-use crate::scene::{Scene, USUAL, cluster, founding, id, release, seeding};
+use crate::scene::{NOW, Scene, USUAL, cluster, founding, id, release, seeding};
 
 const V5: Version = Version::new(5, 35);
 const V7: Version = Version::new(7, 3);
@@ -27,7 +27,19 @@ fn each_node_tries_the_release_before_anything_is_stopped() {
     let open = |scene: Scene| scene.tried(0, &release(V7), Outcome::Open).tried(1, &release(V7), Outcome::Passed);
     let some = open(wished()).tried(2, &release(V7), Outcome::Passed);
     some.plan().does([]).tells(0, Finding::TrialOpen).looks(LookAgain::Soon);
-    open(wished()).tried(2, &release(V7), Outcome::Undecided).plan().does(["end trial-2-3.7.3"]);
+}
+
+/// As by a node that is full: it turns the next one away as fast.
+#[test]
+fn a_node_that_could_not_try_a_release_is_not_asked_again_at_once() {
+    let turned_away = |age: u64| {
+        let some = wished().tried(0, &release(V7), Outcome::Passed).tried(1, &release(V7), Outcome::Passed);
+        let mut scene = some.tried(2, &release(V7), Outcome::Undecided);
+        scene.world.trials[2].created = Millis(NOW.0 - age);
+        scene.plan()
+    };
+    turned_away(14_999).does([]).tells(2, Finding::TrialUndecided);
+    turned_away(15_000).does(["end trial-2-3.7.3"]).tells(2, Finding::TrialUndecided);
 }
 
 #[test]
@@ -160,12 +172,12 @@ fn nothing_before_etcd_was_asked() {
     scene.plan().does([]).tells_all(Finding::VersionsUnknown);
     begun().list(|list| list.leader = None).plan().does([]);
     begun().etcd(0, |alive| alive.cluster_version = None).plan().does([]);
-    begun().alarmed().plan().does([]).tells_all(Finding::AlarmRaised).phase(Phase::Upgrading);
+    begun().alarmed(Alarm::NoSpace).plan().does([]).tells_all(Finding::AlarmRaised).phase(Phase::Upgrading);
 }
 
 #[test]
 fn an_alarm_does_not_hold_up_the_setting_that_mends_it() {
-    begun().alarmed().outdated(2).plan().does(["delete pod 2"]);
+    begun().alarmed(Alarm::NoSpace).outdated(2).plan().does(["delete pod 2"]);
 }
 
 #[test]

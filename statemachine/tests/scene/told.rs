@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use quorate_statemachine::{
-    Bind, Birth, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, Roster, Serial, Start, Step,
-    Version, plan,
+    Bind, Birth, Entry, Finding, Ledger, LookAgain, MemberId, Memory, Phase, Plan, RoleLabel, Roster, Serial, Start,
+    Step, Version, plan,
 };
 
 use super::{Scene, USUAL};
@@ -157,8 +157,9 @@ impl Told {
             Step::CancelDowngrade => "cancel downgrade".to_owned(),
             Step::DeletePod { serial, .. } => format!("delete pod {serial}"),
             Step::DeleteClaim { serial, .. } => format!("delete claim {serial}"),
-            Step::LabelPod { serial, voter: true, .. } => format!("label {serial}"),
-            Step::LabelPod { serial, voter: false, .. } => format!("unlabel {serial}"),
+            Step::LabelPod { serial, label: RoleLabel::Voter, .. } => format!("label {serial}"),
+            Step::LabelPod { serial, label: RoleLabel::Returning, .. } => format!("count {serial}"),
+            Step::LabelPod { serial, label: RoleLabel::Absent, .. } => format!("unlabel {serial}"),
             Step::AddLearner { serial, expect: list } => {
                 expect(list);
                 format!("add {serial}")

@@ -1,10 +1,11 @@
 //! Words about versions: what members are told to run, what they run, what was tried.
 
 use quorate_statemachine::{
-    Failed, Millis, Minor, NodeSight, Outcome, Overall, Release, Resize, Saved, Serial, Sight, TemplateHash, Trial,
-    Trouble, Uid, Version,
+    Alarm, Failed, Millis, Minor, NodeSight, Outcome, Overall, Release, Resize, Saved, Serial, Sight, TemplateHash,
+    Trial, Trouble, Uid, Version,
 };
 
+use super::NOW;
 use super::{Scene, node, release};
 
 impl Scene {
@@ -82,18 +83,18 @@ impl Scene {
 
     /// etcd was asked: no downgrade, no alarm.
     pub fn asked(self) -> Self {
-        self.overall(None, false)
+        self.overall(None, None)
     }
 
     pub fn downgrade_to(self, minor: Minor) -> Self {
-        self.overall(Some(minor), false)
+        self.overall(Some(minor), None)
     }
 
-    pub fn alarmed(self) -> Self {
-        self.overall(None, true)
+    pub fn alarmed(self, alarm: Alarm) -> Self {
+        self.overall(None, Some(alarm))
     }
 
-    fn overall(mut self, downgrade: Option<Minor>, alarm: bool) -> Self {
+    fn overall(mut self, downgrade: Option<Minor>, alarm: Option<Alarm>) -> Self {
         self.world.overall = Overall::Known { downgrade, alarm };
         self
     }
@@ -118,6 +119,7 @@ impl Scene {
             release: of.clone(),
             template: self.world.wish.template,
             node: node(serial),
+            created: Millis(NOW.0 - 60_000),
             terminating: false,
             outcome,
         });

@@ -1,0 +1,146 @@
+//! What an API server gets to see of an EtcdBackup from its creation to its end, and what it may answer.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use jiff::{SignedDuration, Timestamp};
+use kube::runtime::events::{Recorder, Reporter};
+use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, TlsMode};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::controller::{Driver, round};
+use super::fixture::{backup, cluster, complete, pod, spec};
+use super::tests::told;
+use crate::api::Kube;
+use crate::fake_api::{FakeApi, Fault};
+use crate::lease::Claim;
+use crate::metrics::Metrics;
+use crate::writes::Writes;
+
+pub const BACKUP: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/nightly";
+pub const CLUSTER: &str = "/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/db";
+pub const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly";
+/// What creates Jobs, as a bad line knows it.
+pub const JOB_CREATION: &str = "POST /apis/batch/";
+
+/// A pod that this Job has made.
+pub fn put_pod(api: &FakeApi, job: &str, mut pod: Value) {
+    let uid = &api.object(job)["metadata"]["uid"];
+    pod["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "nightly", "uid": uid, "controller": true }]);
+    api.put("/api/v1/namespaces/ns/pods/nightly-1", pod);
+}
+
+#[tokio::test]
+async fn what_an_earlier_backup_of_that_name_left_is_not_taken_for_its_own() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+    // Deleted and created again, before Kubernetes has collected what the first one owned.
+    let mut again = api.object(BACKUP);
+    (again["metadata"]["uid"], again["status"]) = (json!("another"), Value::Null);
+    api.put(BACKUP, again);
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"]["conditions"][0]["reason"], "NameTaken");
+    // The Job goes before its pods.
+    api.remove(JOB);
+    look(&api, &driver).await;
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
+    put_pod(&api, JOB, pod(2, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"]["phase"], "Complete");
+}
+
+pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
+    let (_, stopping) = watch::channel(false);
+    let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
+    let recorder = Recorder::new(api.client(), reporter);
+    let kube = Kube::new(api.client(), Arc::new(Metrics::new()), Writes::new(claim, stopping, None));
+    Arc::new(Driver { kube, recorder, agent_image: "agent:1".into() })
+}
+
+pub fn served(api: &FakeApi) {
+    let mut asked = serde_json::to_value(backup(spec())).unwrap();
+    // Its time must not be over by the real clock.
+    asked["metadata"]["creationTimestamp"] = json!(Timestamp::now().to_string());
+    api.put(BACKUP, asked);
+    api.put(CLUSTER, serde_json::to_value(cluster(TlsMode::Issued, "True")).unwrap());
+    api.put("/api/v1/namespaces/ns/secrets/s3", json!({ "metadata": { "name": "s3" } }));
+}
+
+pub async fn look(api: &FakeApi, driver: &Arc<Driver>) {
+    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
+    round(Arc::new(seen), driver.clone()).await.unwrap();
+}
+
+#[tokio::test]
+async fn from_its_creation_to_its_end() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
+    look(&api, &driver).await;
+    assert_eq!(api.written().len(), 2, "nothing has changed");
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    look(&api, &driver).await;
+    assert_eq!(api.written().len(), 3);
+    let status = &api.object(BACKUP)["status"];
+    assert_eq!((&status["phase"], &status["revision"]), (&json!("Complete"), &json!(1234)));
+    assert_eq!(api.object(JOB)["spec"]["backoffLimit"], 4);
+}
+
+fn status(api: &FakeApi) -> EtcdBackupStatus {
+    serde_json::from_value(api.object(BACKUP)["status"].clone()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_kubernetes_does_not_create_is_told_about_and_not_waited_for_for_ever() {
+    for (fault, words) in [
+        (Fault::Refuse(StatusCode::FORBIDDEN), "Its Job can't be created. Forbidden."),
+        (Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR), "Its Job can't be created. InternalServerError."),
+        (Fault::Lose, "Its Job can't be created. No answer within 5s."),
+    ] {
+        let api = FakeApi::default();
+        served(&api);
+        let driver = driver(&api, Claim::forever());
+        api.disturb(JOB_CREATION, fault);
+        look(&api, &driver).await;
+        assert_eq!(told(&status(&api)), (Some(BackupPhase::Pending), "ObjectRefused", words));
+        let mut waiting = api.object(BACKUP);
+        look(&api, &driver).await;
+        assert_eq!(api.object(BACKUP), waiting, "nothing has changed");
+        api.mend();
+        look(&api, &driver).await;
+        assert_eq!(status(&api).phase, Some(BackupPhase::Running));
+        // The same, until the time is over.
+        api.remove(JOB);
+        let long_ago = Timestamp::now() - SignedDuration::from_mins(61);
+        waiting["metadata"]["creationTimestamp"] = json!(long_ago.to_string());
+        api.put(BACKUP, waiting);
+        api.disturb(JOB_CREATION, fault);
+        look(&api, &driver).await;
+        let given_up = format!("{words} It was given up after spec.timeoutMinutes (60).");
+        assert_eq!(told(&status(&api)), (Some(BackupPhase::Failed), "ObjectRefused", given_up.as_str()));
+    }
+}
+
+#[tokio::test]
+async fn an_operator_that_stops_between_job_and_status_goes_on_and_one_without_the_lease_does_nothing() {
+    let api = FakeApi::default();
+    served(&api);
+    look(&api, &driver(&api, Claim::never())).await;
+    assert_eq!(api.written(), Vec::<String>::new());
+    api.breaks_after(Some(1));
+    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
+    assert!(round(Arc::new(seen), driver(&api, Claim::forever())).await.is_err());
+    api.breaks_after(None);
+    look(&api, &driver(&api, Claim::forever())).await;
+    assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
+    assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
+}
