@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backlog::Room;
 use super::board::Board;
+use super::door::Door;
 use super::feed::FeedError;
 use super::flush::FlushError;
 use super::lead;
@@ -16,9 +18,9 @@ use super::rivals::Rivals;
 use super::session::{OTHER_RECIPIENTS, Session, Start};
 use super::status::{Reason, Role};
 use super::{ArchiveError, Duty, Fault, Next, Settings};
-use crate::format::{Chain, ChainError, CommitError, Seal};
+use crate::format::{Chain, ChainError, CommitError};
 use crate::source::Access;
-use crate::store::{self, Store};
+use crate::store;
 
 /// The pause after a first failure; each next one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -34,8 +36,22 @@ pub(super) struct Course {
     pub chain: Option<Chain>,
     /// A generation that was begun beside the one before, for the next session.
     pub prepared: Option<Start>,
+    /// The last moment of those that were gone over from.
+    pub left_at: Timestamp,
     pub rivals: Rivals,
     pub retention: Retention,
+}
+
+impl Course {
+    pub fn new(retention: Retention) -> Self {
+        let (rivals, left_at) = (Rivals::default(), Timestamp::UNIX_EPOCH);
+        Self { chain: None, prepared: None, left_at, rivals, retention }
+    }
+
+    /// Another generation is gone over to from this one.
+    pub fn leave(&mut self, chain: &Chain) {
+        self.left_at = self.left_at.max(chain.last_moment());
+    }
 }
 
 /// Records until it is told to stop. One that records whatever its member is ends with an error if the store can't be used
@@ -55,10 +71,9 @@ pub async fn run(
         Duty::Always => pinned,
         Duty::BesideLeader => told.clone(),
     };
-    let retention = Retention::new(settings.keep);
-    let mut course = Course { chain: None, prepared: None, rivals: Rivals::default(), retention };
+    let mut course = Course::new(Retention::new(settings.keep));
     let room = Room::new(settings.spill_limit);
-    let mut opened: Option<Store> = None;
+    let mut opened: Option<Door> = None;
     let mut pause = FIRST_PAUSE;
     let mut next = Next::Continue;
     loop {
@@ -105,9 +120,10 @@ pub async fn run(
             continue;
         }
         let reason = Reason::of(&error);
-        if reason == Reason::StoreRefused && settings.duty == Duty::BesideLeader {
-            // Credentials may have been renewed: they are read again.
-            opened = None;
+        if reason == Reason::StoreRefused
+            && let Some(door) = &opened
+        {
+            door.open_again();
         }
         board.fault(reason, &error.to_string());
         if begun.elapsed() > LONGEST_PAUSE {
@@ -123,7 +139,7 @@ pub async fn run(
 
 /// One session, with the store open.
 async fn live(
-    (store, opened): (&store::Settings, &mut Option<Store>),
+    (store, opened): (&store::Settings, &mut Option<Door>),
     source: &Access,
     (settings, room): (&Settings, &Room),
     board: &Board,
@@ -131,19 +147,12 @@ async fn live(
     leads: &watch::Receiver<bool>,
     stop: &watch::Receiver<bool>,
 ) -> Result<Next, ArchiveError> {
-    let store = match opened {
-        Some(store) => store,
-        None => opened.insert(open(store).await?),
+    let door = match opened {
+        Some(door) => door,
+        None => opened.insert(Door::open(store).await?),
     };
-    let session = Session { store, source, settings, room, board };
+    let session = Session { door, source, settings, room, board };
     Box::pin(session.run(full, course, leads.clone(), stop.clone())).await
-}
-
-async fn open(settings: &store::Settings) -> Result<Store, ArchiveError> {
-    let store = Store::open(settings)?;
-    Seal::of(store.keys())?;
-    store.prepare().await?;
-    Ok(store)
 }
 
 /// Why a pause is over.
@@ -189,9 +198,7 @@ fn after(error: &ArchiveError) -> Next {
         | ArchiveError::Chain(ChainError::Store(_))
         | ArchiveError::Take(_)
         | ArchiveError::Feed(FeedError::Etcd(_) | FeedError::Canceled(_))
-        | ArchiveError::Flush(
-            FlushError::Commit(_) | FlushError::Refused(_) | FlushError::Chain(ChainError::Store(_)),
-        )
+        | ArchiveError::Flush(FlushError::Commit(_) | FlushError::Chain(ChainError::Store(_)))
         | ArchiveError::Task(_) => Next::Continue,
     }
 }

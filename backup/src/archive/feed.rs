@@ -80,6 +80,17 @@ impl Drop for Feed {
     }
 }
 
+#[cfg(test)]
+impl Feed {
+    /// One whose news somebody else puts into this backlog, and that answers no question.
+    pub fn told(backlog: Arc<Backlog>) -> Self {
+        let (requests, mut asked) = tokio::sync::mpsc::channel(1);
+        let requests = WatchRequestSender(requests);
+        let receiving = tokio::spawn(async move { while asked.recv().await.is_some() {} });
+        Self { requests, backlog, receiving }
+    }
+}
+
 async fn receive(mut responses: WatchResponseStream, backlog: Arc<Backlog>) {
     loop {
         let ended = match responses.message().await {

@@ -1,5 +1,5 @@
 //! Stores one batch: its records as a data object, then the manifest that makes them part of the history. It does not give
-//! up while the store is away: what comes meanwhile waits in the backlog.
+//! up while the store is away or refuses: what comes meanwhile waits in the backlog.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,10 @@ use crate::format::{
     COMMIT_WITHIN, Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, Header, LeaseGrant, Nonce, Seal,
     commit,
 };
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 use super::board::Board;
+use super::door::Door;
 use super::recorder::Batch;
 use super::status::Reason;
 
@@ -25,9 +26,6 @@ pub enum FlushError {
     /// Another writer was first.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The store refuses the credentials, and would do so again.
-    #[error(transparent)]
-    Refused(StoreError),
     /// The recipients are others by now, and a generation has the same ones from its begin to its end.
     #[error("failed to go on with the generation: what is written now is encrypted to other recipients")]
     OtherRecipients,
@@ -38,7 +36,7 @@ pub enum FlushError {
 
 /// Stores it, however long that takes, and adds it to the chain.
 pub(super) async fn flush(
-    store: &Store,
+    door: &Door,
     chain: &mut Chain,
     batch: Batch,
     leases: Vec<LeaseGrant>,
@@ -50,13 +48,15 @@ pub(super) async fn flush(
         board.fault(reason, &format!("revisions {from} to {to} are not stored yet: {error}"));
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+        if reason == Reason::StoreRefused {
+            door.open_again();
+        }
     };
     let manifest = 'data: loop {
         let begun = Instant::now();
-        let data = match write(store, chain, &records).await {
+        let data = match write(&door.store(), chain, &records).await {
             Ok(Some(data)) => data,
             Ok(None) => return Err(FlushError::OtherRecipients),
-            Err(DataError::Store(error @ StoreError::Refused { .. })) => return Err(FlushError::Refused(error)),
             Err(error) => {
                 wait(reason(&error), error.to_string()).await;
                 continue;
@@ -71,16 +71,15 @@ pub(super) async fn flush(
             .map_err(|fault| ChainError::Manifest { key: chain.key.delta(from), fault })?;
         // Data that no manifest refers to is garbage when it is old.
         while begun.elapsed() < COMMIT_WITHIN {
-            match commit(store, &chain.key.delta(from), manifest.clone()).await {
-                Ok(()) => break 'data manifest,
-                Err(error @ CommitError::Lost(_)) => return Err(error.into()),
-                Err(CommitError::Store { key: _, source }) if matches!(*source, StoreError::Refused { .. }) => {
-                    return Err(FlushError::Refused(*source));
-                }
-                Err(error @ (CommitError::Store { .. } | CommitError::Inconsistent(_))) => {
-                    wait(Reason::StoreFailed, error.to_string()).await;
-                }
-            }
+            let Err(error) = commit(&door.store(), &chain.key.delta(from), manifest.clone()).await else {
+                break 'data manifest;
+            };
+            let reason = match &error {
+                CommitError::Lost(_) => return Err(error.into()),
+                CommitError::Store { key: _, source } => Reason::of_store(source),
+                CommitError::Inconsistent(_) => Reason::StoreFailed,
+            };
+            wait(reason, error.to_string()).await;
         }
     };
     chain.add(&manifest)?;
@@ -110,5 +109,64 @@ async fn write(store: &Store, chain: &Chain, records: &[u8]) -> Result<Option<Da
             writer.abort().await;
             Err(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::format::tests::stored;
+    use crate::format::{Hash, Revision};
+    use crate::keys::KeyFiles;
+    use crate::store::{CredentialsFolder, Settings};
+
+    fn settings(address: &str) -> Settings {
+        let address = address.parse().unwrap();
+        Settings { address, options: BTreeMap::new(), credentials: None, ca: None, keys: KeyFiles::default() }
+    }
+
+    /// A store that refuses whatever it is asked, as with a key that has been revoked.
+    async fn refusing() -> Store {
+        const ANSWER: &str = "<Error><Code>AuthenticationFailed</Code></Error>";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                // All of it is small, so what comes first is all.
+                assert!(stream.read(&mut [0; 8192]).await.unwrap() > 0);
+                let length = ANSWER.len();
+                let head = format!("HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+                stream.write_all((head + ANSWER).as_bytes()).await.unwrap();
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("account-key"), "c2VjcmV0").unwrap();
+        let options = BTreeMap::from([("endpoint".to_owned(), endpoint)]);
+        let credentials = Some(CredentialsFolder(folder.path().to_owned()));
+        Store::open(&Settings { options, credentials, ..settings("azure://account/container/prefix") }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_store_refuses_is_held_and_stored_when_it_takes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let sound = settings(&format!("file://{}", folder.path().display()));
+        let store = Store::open(&sound).unwrap();
+        let mut chain = stored(&store, 100, &[]).await;
+        let board = Board::new(store.address(), &chain.key.lineage);
+        let revision = |number| Revision::new(number).unwrap();
+        let (last_events, samples) = (Hash::of(b"x"), Vec::new());
+        let (from, to, records) = (revision(11), revision(12), vec![7; 40]);
+        let batch = Batch { from, to, events: 2, records, last_events, samples };
+        // Opened again it is the folder, as with new credentials.
+        let door = Door::to(refusing().await, sound);
+        flush(&door, &mut chain, batch, Vec::new(), &board).await.unwrap();
+        assert_eq!(board.read().fault.unwrap().reason, Reason::StoreRefused);
+        assert_eq!(Chain::read(&store, &chain.key).await.unwrap().head(), to);
     }
 }

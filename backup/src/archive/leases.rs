@@ -67,6 +67,18 @@ impl Leases {
         some_of(&mut self.learned)
     }
 
+    /// What was learned and is not recorded.
+    pub fn unrecorded(&mut self) -> Vec<LeaseGrant> {
+        self.hear();
+        grants(std::mem::take(&mut self.learned))
+    }
+
+    /// These were learned for the generation before, and are not recorded in this one. Of those that have ended since nobody
+    /// could learn any more.
+    pub fn learn(&mut self, grants: Vec<LeaseGrant>) {
+        self.learned.extend(grants.into_iter().map(|LeaseGrant { id, ttl }| (id, ttl)));
+    }
+
     /// Another archive has recorded these.
     pub fn know<'a>(&mut self, grants: impl IntoIterator<Item = &'a LeaseGrant>) {
         for LeaseGrant { id, ttl: _ } in grants {
@@ -76,9 +88,7 @@ impl Leases {
     }
 
     fn ask(&mut self) {
-        while let Some(answer) = self.asked.try_join_next() {
-            self.take(answer.ok());
-        }
+        self.hear();
         while self.asked.len() < AT_ONCE
             && let Some(id) = self.waiting.pop()
         {
@@ -87,6 +97,12 @@ impl Leases {
                 let answer = tokio::time::timeout(ANSWER, Box::pin(client.time_to_live(id, None))).await;
                 (id, answer.ok().and_then(Result::ok).map(|lease| lease.granted_ttl()))
             });
+        }
+    }
+
+    fn hear(&mut self) {
+        while let Some(answer) = self.asked.try_join_next() {
+            self.take(answer.ok());
         }
     }
 
@@ -107,7 +123,11 @@ impl Leases {
 /// Takes as many as go into one manifest.
 fn some_of(learned: &mut BTreeMap<i64, i64>) -> Vec<LeaseGrant> {
     let rest = learned.keys().nth(GRANTS).copied().map(|first| learned.split_off(&first)).unwrap_or_default();
-    std::mem::replace(learned, rest).into_iter().map(|(id, ttl)| LeaseGrant { id, ttl }).collect()
+    grants(std::mem::replace(learned, rest))
+}
+
+fn grants(learned: BTreeMap<i64, i64>) -> Vec<LeaseGrant> {
+    learned.into_iter().map(|(id, ttl)| LeaseGrant { id, ttl }).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod backlog;
 mod board;
 mod course;
+mod door;
 mod feed;
 mod flush;
 mod http;
@@ -16,6 +17,8 @@ mod recorder;
 mod recording;
 mod retention;
 mod rivals;
+#[cfg(test)]
+mod scene;
 mod session;
 pub mod status;
 mod successor;

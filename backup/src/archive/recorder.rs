@@ -75,6 +75,8 @@ enum Stage {
 struct Open {
     revision: u64,
     events: u64,
+    /// When the last of them came: what tells that it was the last may come much later.
+    at: Timestamp,
     /// Where its records begin in the recorder's.
     start: usize,
 }
@@ -128,7 +130,7 @@ impl Recorder {
         recorder
     }
 
-    /// What is closed from now on is not told to have been before this moment: a clock that was set back, or another node's
+    /// What is closed from now on is not told to have come before this moment: a clock that was set back, or another node's
     /// that is ahead, must not put what is restored to a time out of order.
     pub fn not_before(&mut self, moment: Timestamp) {
         self.latest = self.latest.max(moment);
@@ -169,7 +171,7 @@ impl Recorder {
             self.stage = Stage::Proving(hash);
         }
         if self.open.as_ref().is_some_and(|open| open.revision != main) {
-            self.close(now)?;
+            self.close()?;
         }
         let expected = match (self.stage, &self.open) {
             (_, Some(open)) => open.revision,
@@ -184,7 +186,8 @@ impl Recorder {
             });
         }
         let start = self.records.len();
-        let open = self.open.get_or_insert(Open { revision: main, events: 0, start });
+        let open = self.open.get_or_insert(Open { revision: main, events: 0, at: now, start });
+        open.at = now;
         let tombstone = event.r#type == DELETE;
         let key = BucketKey { main, sub: open.events, tombstone };
         open.events += 1;
@@ -201,8 +204,8 @@ impl Recorder {
     }
 
     /// etcd has said that nothing up to this revision will follow.
-    pub fn progress(&mut self, revision: u64, now: Timestamp) -> Result<(), Fault> {
-        if self.open.as_ref().is_some_and(|open| open.revision <= revision) { self.close(now) } else { Ok(()) }
+    pub fn progress(&mut self, revision: u64) -> Result<(), Fault> {
+        if self.open.as_ref().is_some_and(|open| open.revision <= revision) { self.close() } else { Ok(()) }
     }
 
     /// Whether there is something closed that nobody has taken.
@@ -278,8 +281,8 @@ impl Recorder {
         Some(Batch { from, to, events, records, last_events: last_events?, samples })
     }
 
-    fn close(&mut self, now: Timestamp) -> Result<(), Fault> {
-        let Some(Open { revision, events, start }) = self.open.take() else { return Ok(()) };
+    fn close(&mut self) -> Result<(), Fault> {
+        let Some(Open { revision, events, at, start }) = self.open.take() else { return Ok(()) };
         let hash = self.event_hash.of(self.records.get(start..).unwrap_or_default());
         if let Stage::Proving(recorded) = self.stage {
             self.stage = Stage::Recording;
@@ -296,13 +299,13 @@ impl Recorder {
         closed.events += events;
         closed.end = self.records.len();
         closed.last_events = Some(hash);
-        self.not_before(now);
-        let now = self.latest;
+        self.not_before(at);
+        let at = self.latest;
         let closed = &mut self.closed;
-        let sample = Sample { at: now, revision: Revision::new(revision).unwrap_or_default() };
+        let sample = Sample { at, revision: Revision::new(revision).unwrap_or_default() };
         match closed.samples.as_mut_slice() {
             // The last of each second stays, and so does the first of all: moments between have an answer.
-            [.., before, last] if now.duration_since(before.at) < SAMPLE_EVERY => *last = sample,
+            [.., before, last] if at.duration_since(before.at) < SAMPLE_EVERY => *last = sample,
             _ => closed.samples.push(sample),
         }
         Ok(())
@@ -353,7 +356,7 @@ mod tests {
             recorder.not_before(at(4_000));
             for (revision, now) in (11..).zip(clock) {
                 recorder.event(event(revision, "a", 0), at(now)).unwrap();
-                recorder.progress(revision.unsigned_abs(), at(now)).unwrap();
+                recorder.progress(revision.unsigned_abs()).unwrap();
             }
             let samples = recorder.take().unwrap().samples;
             assert!(samples.is_sorted_by_key(|sample| sample.at), "{samples:?}");
@@ -365,19 +368,31 @@ mod tests {
     }
 
     #[test]
+    fn a_revision_is_of_the_moment_at_which_it_came_however_late_it_is_closed() {
+        let mut recorder = new(10);
+        recorder.event(event(11, "a", 0), at(1_000)).unwrap();
+        recorder.event(event(11, "b", 0), at(1_500)).unwrap();
+        recorder.event(event(12, "a", 0), at(60_000)).unwrap();
+        recorder.progress(12).unwrap();
+        let samples = recorder.take().unwrap().samples;
+        let told: Vec<_> = samples.iter().map(|sample| (sample.at.as_millisecond(), sample.revision.get())).collect();
+        assert_eq!(told, [(1_500, 11), (60_000, 12)]);
+    }
+
+    #[test]
     fn only_what_is_closed_is_taken() {
         let mut recorder = new(10);
         assert_eq!(recorder.watch_from(), revision(11));
         assert_eq!(recorder.event(event(11, "a", 0), at(0)).unwrap(), Some(7));
         assert_eq!(recorder.event(event(11, "b", DELETE), at(0)).unwrap(), None);
         assert_eq!(recorder.take(), None);
-        recorder.progress(10, at(0)).unwrap();
+        recorder.progress(10).unwrap();
         assert_eq!(recorder.take(), None);
         recorder.event(event(12, "a", 0), at(1)).unwrap();
         let batch = recorder.take().unwrap();
         assert_eq!((batch.from, batch.to, batch.events), (revision(11), revision(11), 2));
         assert_eq!(batch.last_events, Hash::of(&batch.records));
-        recorder.progress(12, at(2)).unwrap();
+        recorder.progress(12).unwrap();
         let batch = recorder.take().unwrap();
         assert_eq!((batch.from, batch.to, batch.events), (revision(12), revision(12), 1));
         assert_eq!((recorder.take(), recorder.bytes()), (None, 0));
@@ -387,7 +402,7 @@ mod tests {
     fn the_head_is_proved_and_not_recorded_again() {
         let mut first = new(10);
         first.event(event(11, "a", 0), at(0)).unwrap();
-        first.progress(11, at(0)).unwrap();
+        first.progress(11).unwrap();
         let batch = first.take().unwrap();
 
         let mut same = Recorder::new(revision(11), batch.last_events, EventHash::Plain);
@@ -395,12 +410,12 @@ mod tests {
         same.event(event(11, "a", 0), at(0)).unwrap();
         same.event(event(12, "a", 0), at(0)).unwrap();
         assert!(same.proved());
-        same.progress(12, at(0)).unwrap();
+        same.progress(12).unwrap();
         assert_eq!(same.take().unwrap().from, revision(12));
 
         let mut other = Recorder::new(revision(11), batch.last_events, EventHash::Plain);
         other.event(event(11, "b", 0), at(0)).unwrap();
-        assert!(matches!(other.progress(11, at(0)), Err(Fault::Forked(_))));
+        assert!(matches!(other.progress(11), Err(Fault::Forked(_))));
         let mut gone = Recorder::new(revision(11), batch.last_events, EventHash::Plain);
         assert!(matches!(gone.event(event(12, "a", 0), at(0)), Err(Fault::Forked(_))));
     }
@@ -409,7 +424,7 @@ mod tests {
     fn what_a_full_snapshot_holds_is_not_recorded_again() {
         let mut first = new(10);
         first.event(event(11, "a", 0), at(0)).unwrap();
-        first.progress(11, at(0)).unwrap();
+        first.progress(11).unwrap();
         let hash = first.take().unwrap().last_events;
         // Events before the snapshot's last, that one, and then others.
         let mut recorder = Recorder::after_full(revision(11), (hash, EventHash::Plain), revision(9));
@@ -425,7 +440,7 @@ mod tests {
         let mut recorder = Recorder::after_full(revision(11), (hash, EventHash::Plain), revision(10));
         recorder.event(event(10, "a", 0), at(0)).unwrap();
         recorder.event(event(11, "b", 0), at(0)).unwrap();
-        assert!(matches!(recorder.progress(11, at(0)), Err(Fault::Forked(_))));
+        assert!(matches!(recorder.progress(11), Err(Fault::Forked(_))));
     }
 
     #[test]
@@ -433,7 +448,7 @@ mod tests {
         for wrong in [10, 11, 13] {
             let mut recorder = new(10);
             recorder.event(event(11, "a", 0), at(0)).unwrap();
-            recorder.progress(11, at(0)).unwrap();
+            recorder.progress(11).unwrap();
             assert!(matches!(recorder.event(event(wrong, "a", 0), at(0)), Err(Fault::Order { .. })), "{wrong}");
         }
         assert!(matches!(new(10).event(event(12, "a", 0), at(0)), Err(Fault::Order { expected: 11, found: 12 })));
@@ -451,7 +466,7 @@ mod tests {
         for event in events.iter().filter(|event| event.kv.as_ref().unwrap().mod_revision.cast_unsigned() == revision) {
             recorder.event(event.clone(), at(0)).unwrap();
         }
-        recorder.progress(revision, at(0)).unwrap();
+        recorder.progress(revision).unwrap();
         recorder.take().unwrap().last_events
     }
 
@@ -468,19 +483,19 @@ mod tests {
             if closes && let Some(last) = before.last() && after.first().is_none_or(|next| {
                 next.kv.as_ref().unwrap().mod_revision != last.kv.as_ref().unwrap().mod_revision
             }) {
-                recorder.progress(last.kv.as_ref().unwrap().mod_revision.cast_unsigned(), at(0)).unwrap();
+                recorder.progress(last.kv.as_ref().unwrap().mod_revision.cast_unsigned()).unwrap();
             }
             recorder.forget(revision(to), hash_of(&events, to)).unwrap();
             for event in after {
                 recorder.event(event.clone(), at(0)).unwrap();
             }
-            recorder.progress(30, at(0)).unwrap();
+            recorder.progress(30).unwrap();
             let kept = recorder.take().unwrap();
             let mut late = new(to);
             for event in events.iter().filter(|one| one.kv.as_ref().unwrap().mod_revision.cast_unsigned() > to) {
                 late.event(event.clone(), at(0)).unwrap();
             }
-            late.progress(30, at(0)).unwrap();
+            late.progress(30).unwrap();
             let samples = kept.samples.clone();
             prop_assert!(samples.iter().all(|sample| sample.revision > revision(to)));
             prop_assert_eq!(samples.last().map(|sample| sample.revision), Some(revision(30)));
@@ -516,7 +531,7 @@ mod tests {
         for number in 1..=5000 {
             recorder.event(event(number, "a", 0), at(number)).unwrap();
         }
-        recorder.progress(5000, at(5000)).unwrap();
+        recorder.progress(5000).unwrap();
         let samples = recorder.take().unwrap().samples;
         assert!((5..=8).contains(&samples.len()), "{samples:?}");
         assert_eq!(samples.last().map(|sample| sample.revision), Some(revision(5000)));

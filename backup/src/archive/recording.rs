@@ -1,6 +1,10 @@
 //! Recording into one generation: what the watch brings is held until it is stored, by this archive or by another one. Who
 //! stands by holds what the other has not stored yet, and so can go on from there at once.
 
+mod last_words;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,14 +19,13 @@ use super::flush::{self, FlushError};
 use super::leases::Leases;
 use super::recorder::{Fault, Recorder};
 use super::rivals::is_silent;
-use super::session::{Session, Start, read_on, revision};
+use super::session::{Session, Start, read_on};
 use super::status::{Reason, Role};
 use super::successor::Successor;
 use super::turn::{self, Post, Prospect, Turn};
-use super::{ArchiveError, Duty, Next};
-use crate::format::{Chain, ChainError, Revision};
+use super::{ArchiveError, Next};
+use crate::format::{Chain, ChainError, Revision, Seal};
 use crate::source::{AuthRevision, Connection};
-use crate::store::StoreError;
 
 /// Records that are stored at once, in bytes, if they come faster than by the clock.
 const FLUSH_AT: usize = 4 << 20;
@@ -43,10 +46,6 @@ const FLUSHES_THAT_COUNT: u32 = 3;
 const STAND_IN_AFTER: Duration = Duration::from_secs(15);
 /// How long etcd may take to tell the revision of users and roles. It goes through the quorum.
 const AUTH_ANSWER: Duration = Duration::from_secs(5);
-/// How long ending may take: to hear up to where all has come, and to store it.
-const LAST_WORDS: Duration = Duration::from_secs(10);
-/// The same where another archive goes on: the pod must not wait for it.
-const SHORT_LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What was done beside the receiving.
 enum Did {
@@ -82,14 +81,15 @@ pub(super) struct Recording<'a> {
     /// Since when something is closed that nobody has stored although the store answers.
     left_since: Option<Instant>,
     successor: Successor<'a>,
-    /// The last newer generation that is not gone over to: it is too far behind.
+    /// The last newer generation that is not gone over to: it can't be followed.
     passed_over: Option<crate::format::GenerationName>,
 }
 
 impl<'a> Recording<'a> {
     pub fn new(session: Session<'a>, start: Start, post: Post) -> Self {
-        let Start { connection, chain, mut recorder, feed } = start;
+        let Start { connection, chain, mut recorder, feed, grants } = start;
         let mut leases = Leases::new(connection.client.lease_client());
+        leases.learn(grants);
         leases.know(chain.links.iter().flat_map(|link| &link.delta.leases));
         let auth = AuthRevision::new(connection.clone());
         recorder.not_before(chain.last_moment());
@@ -120,7 +120,19 @@ impl<'a> Recording<'a> {
         self.chain.take()
     }
 
+    /// Records until something calls for another session. What has come by then is stored, as far as that is soon done.
     pub async fn run(
+        &mut self,
+        course: &mut Course,
+        leads: watch::Receiver<bool>,
+        stop: watch::Receiver<bool>,
+    ) -> Result<Next, ArchiveError> {
+        let ended = Box::pin(self.record(course, leads, stop.clone())).await;
+        Box::pin(self.last_words(&ended, course, stop)).await;
+        ended
+    }
+
+    async fn record(
         &mut self,
         course: &mut Course,
         mut leads: watch::Receiver<bool>,
@@ -165,7 +177,7 @@ impl<'a> Recording<'a> {
                 _ = stop.wait_for(|stop| *stop) => Some(Next::Stop),
             };
             if let Some(next) = next.or_else(|| self.go_over(course)) {
-                return Box::pin(self.end(next, course)).await;
+                return Ok(next);
             }
             if self.recorder.bytes() >= FLUSH_AT {
                 match self.post {
@@ -205,7 +217,7 @@ impl<'a> Recording<'a> {
     async fn take(&mut self, Heard { at, news }: Heard) -> Result<(), Fault> {
         match news {
             News::Progress(revision) => {
-                self.recorder.progress(revision, at)?;
+                self.recorder.progress(revision)?;
                 if self.due && self.post == Post::Committer {
                     self.flush().await;
                 }
@@ -246,7 +258,7 @@ impl<'a> Recording<'a> {
                     self.successor.begin(reason);
                 }
                 if let Some(chain) = &self.chain {
-                    course.retention.look(self.session.store, &settings.lineage, &chain.key);
+                    course.retention.look(&self.session.door.store(), &settings.lineage, &chain.key);
                 }
                 if self.looked.elapsed() >= LOOK_AROUND {
                     self.catch_up(true);
@@ -280,7 +292,7 @@ impl<'a> Recording<'a> {
                 Ok(self.feed.ask_progress().await?)
             }
             Err(error) => {
-                self.session.board.fault(Reason::of(&error), &error.to_string());
+                self.session.fault(Reason::of(&error), &error.to_string());
                 Ok(())
             }
         }
@@ -288,7 +300,11 @@ impl<'a> Recording<'a> {
 
     /// Goes over to the generation that was begun beside this one, once all that came before it is stored here.
     fn go_over(&mut self, course: &mut Course) -> Option<Next> {
-        course.prepared = Some(self.successor.take_behind(self.chain.as_ref()?.head())?);
+        let chain = self.chain.as_ref()?;
+        let mut start = self.successor.take_behind(chain.head())?;
+        start.grants.extend(self.leases.unrecorded());
+        course.leave(chain);
+        course.prepared = Some(start);
         Some(Next::Continue)
     }
 
@@ -320,9 +336,10 @@ impl<'a> Recording<'a> {
             return;
         };
         let leases = self.leases.flush().await;
-        let (store, board) = (self.session.store.clone(), self.session.board.clone());
+        self.successor.learn(&leases);
+        let (door, board) = (self.session.door.clone(), self.session.board.clone());
         self.work = Some(tokio::spawn(async move {
-            let result = flush::flush(&store, &mut chain, batch, leases, &board).await;
+            let result = flush::flush(&door, &mut chain, batch, leases, &board).await;
             (chain, result.map(|()| Did::Stored))
         }));
     }
@@ -331,7 +348,7 @@ impl<'a> Recording<'a> {
     fn catch_up(&mut self, look_for_newer: bool) {
         let Some(mut chain) = self.chain.take() else { return };
         self.looked = Instant::now();
-        let (store, post) = (self.session.store.clone(), self.post);
+        let (store, post) = (self.session.door.store(), self.post);
         let passed_over = self.passed_over.clone().filter(|passed| *passed > chain.key.name);
         let after = look_for_newer.then(|| passed_over.unwrap_or_else(|| chain.key.name.clone()));
         self.work = Some(tokio::spawn(async move {
@@ -352,10 +369,10 @@ impl<'a> Recording<'a> {
         let board = self.session.board;
         let did = match result {
             Ok(did) => did,
-            Err(FlushError::Chain(ChainError::Store(error))) if !matches!(error, StoreError::Refused { .. }) => {
+            Err(FlushError::Chain(ChainError::Store(error))) => {
                 // What is held stays held. Nobody can store it.
                 self.left_since = None;
-                board.fault(Reason::of_store(&error), &error.to_string());
+                self.session.fault(Reason::of_store(&error), &error.to_string());
                 self.chain = Some(chain);
                 return Ok(None);
             }
@@ -364,8 +381,9 @@ impl<'a> Recording<'a> {
                 return Err(error.into());
             }
         };
-        if !self.successor.has_failed() {
-            board.well();
+        match self.successor.failure() {
+            Some((reason, message)) => board.fault(*reason, message),
+            None => board.well(),
         }
         match did {
             Did::Stored => {
@@ -380,14 +398,17 @@ impl<'a> Recording<'a> {
                 self.recorder.forget(chain.head(), chain.last_events())?;
                 if chain.head() > before {
                     self.recorder.not_before(chain.last_moment());
-                    let new = chain.links.iter().rev().take_while(|link| link.delta.from > before);
-                    self.leases.know(new.flat_map(|link| &link.delta.leases));
+                    for link in chain.links.iter().rev().take_while(|link| link.delta.from > before) {
+                        self.leases.know(&link.delta.leases);
+                        self.successor.learn(&link.delta.leases);
+                    }
                     board.stored(&chain, chain.last_moment());
                     (self.moved, self.left_since) = (Instant::now(), None);
                 }
                 let turn = newer.as_ref().map_or(Turn::Stay, |newer| self.weigh(&chain, newer));
                 if let (Turn::Over, Some(newer)) = (turn, newer) {
                     tracing::info!("going over to the newer generation {}", newer.key);
+                    course.leave(&chain);
                     course.chain = Some(*newer);
                     return Ok(Some(Next::Continue));
                 }
@@ -418,6 +439,8 @@ impl<'a> Recording<'a> {
         if self.successor.is(&newer.key) {
             return Turn::Stay;
         }
+        // Where the keys can't be read, nobody knows whether it fits: the next look finds it again.
+        let Ok(seal) = Seal::of(self.session.door.store().keys()) else { return Turn::Stay };
         let turn = turn::turn(Prospect {
             post: self.post,
             heard: self.recorder.head(),
@@ -426,6 +449,7 @@ impl<'a> Recording<'a> {
             may_go_on: self.own_may_go_on(),
             full: newer.full.revision,
             newest: newer.head(),
+            fits: seal.is_of(newer.last_data()),
         });
         if turn == Turn::PassOver {
             self.passed_over = Some(newer.key.name.clone());
@@ -436,54 +460,6 @@ impl<'a> Recording<'a> {
     /// Whether the generation that is followed was added to so recently that it may be added to again.
     fn own_may_go_on(&self) -> bool {
         self.moved.elapsed() < self.session.settings.flush_every * FLUSHES_THAT_COUNT + LOOK_AROUND
-    }
-
-    /// Stores what has come so far, in bounded time. Who stands by has nothing to store.
-    async fn end(&mut self, next: Next, course: &mut Course) -> Result<Next, ArchiveError> {
-        if self.post != Post::Committer || next == Next::Continue {
-            return Ok(next);
-        }
-        let limit = match (&next, self.session.settings.duty) {
-            (Next::Stop, Duty::BesideLeader) => SHORT_LAST_WORDS,
-            (Next::Stop | Next::Full(_) | Next::Continue, _) => LAST_WORDS,
-        };
-        let last_words = async {
-            self.let_work_end(course).await?;
-            // etcd may have ended already; what is closed is stored all the same.
-            let heard = self.hear_all().await;
-            self.flush().await;
-            self.let_work_end(course).await?;
-            heard
-        };
-        match timeout(limit, last_words).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("the last events could not be recorded: {error}"),
-            Err(_) => tracing::warn!("the last events could not be recorded within {limit:?}"),
-        }
-        Ok(next)
-    }
-
-    async fn let_work_end(&mut self, course: &mut Course) -> Result<(), ArchiveError> {
-        if self.work.is_some() {
-            let done = finished(&mut self.work).await?;
-            Box::pin(self.done(done, course)).await?;
-        }
-        Ok(())
-    }
-
-    /// Takes all that was written until now.
-    async fn hear_all(&mut self) -> Result<(), ArchiveError> {
-        let last = revision(&mut self.connection).await?.get();
-        self.feed.ask_progress().await?;
-        loop {
-            let heard = self.feed.next().await?;
-            // An earlier question's answer may still be on its way.
-            let all_came = matches!(heard.news, News::Progress(reached) if reached >= last);
-            self.take(heard).await?;
-            if all_came {
-                return Ok(());
-            }
-        }
     }
 }
 

@@ -8,13 +8,16 @@ use tokio::time::timeout;
 use super::backlog::Room;
 use super::board::Board;
 use super::course::Course;
+use super::door::Door;
 use super::feed::{Feed, FeedError};
 use super::recorder::Recorder;
 use super::recording::Recording;
-use super::status::Role;
+use super::status::{Reason, Role};
 use super::turn::Post;
 use super::{ArchiveError, Next, Settings};
-use crate::format::{Chain, ChainError, Cluster, GenerationName, Lineage, Revision, Seal, generations, has_deltas};
+use crate::format::{
+    Chain, ChainError, Cluster, Extent, GenerationName, LeaseGrant, Lineage, Revision, Seal, generations, has_deltas,
+};
 use crate::snapshot;
 use crate::source::{Access, Connection, Identity};
 use crate::store::Store;
@@ -25,13 +28,16 @@ pub(super) const MOST_BEHIND: u64 = 10_000;
 /// Why a generation is not gone on with whose data is sealed in another way than is asked for now: encryption was turned on or
 /// off, or its recipients have changed. A generation is one thing to who restores it, with the same keys for all of it.
 pub(super) const OTHER_RECIPIENTS: &str = "the last generation is encrypted to other recipients";
+/// How many of the newest generations are looked at when the very newest can't be gone on with: all but one of them may be
+/// snapshots that were taken beside the one that is recorded into. Each takes three requests.
+const RECENT: usize = 8;
 /// How long etcd may take to say what a session begins with. Without a quorum it never does.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// What a session works with.
 #[derive(Clone, Copy)]
 pub(super) struct Session<'a> {
-    pub store: &'a Store,
+    pub door: &'a Door,
     pub source: &'a Access,
     pub settings: &'a Settings,
     pub room: &'a Room,
@@ -44,6 +50,8 @@ pub(super) struct Start {
     pub chain: Chain,
     pub recorder: Recorder,
     pub feed: Feed,
+    /// What was learned of leases meanwhile, and is not recorded in this generation.
+    pub grants: Vec<LeaseGrant>,
 }
 
 impl Session<'_> {
@@ -56,16 +64,26 @@ impl Session<'_> {
         stop: watch::Receiver<bool>,
     ) -> Result<Next, ArchiveError> {
         let records = *leads.borrow() && !course.rivals.yields();
-        let start = match self.start(full, course).await? {
+        let mut start = match self.start(full, course).await? {
             Ok(start) => start,
             Err(reason) => return Ok(Next::Full(reason)),
         };
+        // Of two generations the one with the later moments is taken for the later one, and a clock may have been set back.
+        start.recorder.not_before(course.left_at);
         self.board.well();
         let post = if records { Post::Committer } else { Post::Standby };
         let mut recording = Recording::new(*self, start, post);
         let result = Box::pin(recording.run(course, leads, stop)).await;
         course.chain = recording.into_chain().or_else(|| course.chain.take());
         result
+    }
+
+    /// Something keeps it from its work for now. What waits to be stored goes on waiting.
+    pub fn fault(&self, reason: Reason, message: &str) {
+        self.board.fault(reason, message);
+        if reason == Reason::StoreRefused {
+            self.door.open_again();
+        }
     }
 
     /// Where to begin: at what was prepared, with a new generation, or where the last one ends; else why not there.
@@ -103,40 +121,41 @@ impl Session<'_> {
         Ok((connection, cluster))
     }
 
-    /// Goes on with a generation, or says why that is not possible.
+    /// Goes on with a generation, or with another one in its stead; or says why that is not possible.
     async fn follow(
         &self,
         mut connection: Connection,
-        chain: Chain,
+        newest: Chain,
     ) -> Result<Result<Start, &'static str>, ArchiveError> {
         let now = revision(&mut connection).await?;
-        // etcd takes a watch from the future and silently leaves out what is before it.
-        if now < chain.head() {
-            return Ok(Err("the cluster's revision is below what was recorded"));
-        }
-        if now.get() - chain.head().get() > MOST_BEHIND {
-            return Ok(Err("the last record is too far behind"));
-        }
-        let seal = Seal::of(self.store.keys())?;
-        if !seal.is_of(chain.last_data()) {
-            return Ok(Err(OTHER_RECIPIENTS));
-        }
+        let store = self.door.store();
+        let seal = Seal::of(store.keys())?;
+        let other = in_its_stead(&store, &newest, now, &seal).await?;
+        let chain = match other {
+            Ok(None) => newest,
+            Ok(Some(other)) => {
+                self.board.stored(&other, other.last_moment());
+                other
+            }
+            Err(reason) => return Ok(Err(reason)),
+        };
         let recorder = Recorder::new(chain.head(), chain.last_events(), seal.event_hash());
         let feed = self.watch(&connection, recorder.watch_from(), self.room).await?;
         tracing::info!("going on after revision {} of {}", chain.head(), chain.key);
-        Ok(Ok(Start { connection, chain, recorder, feed }))
+        Ok(Ok(Start { connection, chain, recorder, feed, grants: Vec::new() }))
     }
 
     /// The generation of this cluster that began last. `known` was read before.
     async fn newest(&self, cluster: &Cluster, known: Option<Chain>) -> Result<Option<Chain>, ChainError> {
         let known = known.filter(|known| known.key.cluster == *cluster);
         let after = known.as_ref().map(|known| &known.key.name);
-        if let Some(newer) = newer(self.store, &self.settings.lineage, cluster, after).await? {
+        let store = self.door.store();
+        if let Some(newer) = newer(&store, &self.settings.lineage, cluster, after).await? {
             return Ok(Some(newer));
         }
         let Some(mut known) = known else { return Ok(None) };
-        known.extend(self.store).await?;
-        known.demand_full(self.store).await?;
+        known.extend(&store).await?;
+        known.demand_full(&store).await?;
         Ok(Some(known))
     }
 
@@ -146,18 +165,69 @@ impl Session<'_> {
         let (mut connection, _) = self.connect().await?;
         let watched_from = revision(&mut connection).await?.next();
         let feed = self.watch(&connection, watched_from, room).await?;
-        let member = std::slice::from_ref(self.source);
-        let taken = snapshot::take(self.store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
-        let chain = Chain::read(self.store, &taken.generation).await?;
+        let (store, member) = (self.door.store(), std::slice::from_ref(self.source));
+        let taken = snapshot::take(&store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
+        let chain = Chain::read(&store, &taken.generation).await?;
         let events = (chain.last_events(), taken.event_hash);
         let recorder = Recorder::after_full(chain.head(), events, watched_from);
         self.board.took_full();
         tracing::info!("new generation {} at revision {}: {reason}", chain.key, chain.head());
-        Ok(Start { connection, chain, recorder, feed })
+        Ok(Start { connection, chain, recorder, feed, grants: Vec::new() })
     }
 
     async fn watch(&self, connection: &Connection, from: Revision, room: &Room) -> Result<Feed, FeedError> {
         Feed::open(&connection.client, from, (&self.settings.spill, room)).await
+    }
+}
+
+/// Another generation to go on with, if the newest one can't be gone on with; or why there is none. Somebody may have taken the
+/// newest one as a snapshot beside an archive that passed it over, and records on in an older one.
+async fn in_its_stead(
+    store: &Store,
+    newest: &Chain,
+    now: Revision,
+    seal: &Seal,
+) -> Result<Result<Option<Chain>, &'static str>, ChainError> {
+    let Err(reason) = can_be_followed(newest, now, seal) else { return Ok(Ok(None)) };
+    match further(store, newest).await? {
+        Some(other) if can_be_followed(&other, now, seal).is_ok() => Ok(Ok(Some(other))),
+        Some(_) | None => Ok(Err(reason)),
+    }
+}
+
+/// Whether a generation can be gone on with beside a member that has this revision now.
+fn can_be_followed(chain: &Chain, now: Revision, seal: &Seal) -> Result<(), &'static str> {
+    // etcd takes a watch from the future and silently leaves out what is before it.
+    if now < chain.head() {
+        return Err("the cluster's revision is below what was recorded");
+    }
+    if now.get() - chain.head().get() > MOST_BEHIND {
+        return Err("the last record is too far behind");
+    }
+    if seal.is_of(chain.last_data()) { Ok(()) } else { Err(OTHER_RECIPIENTS) }
+}
+
+/// The one that goes furthest of this cluster's newest generations, if that is another one than the very newest.
+async fn further(store: &Store, newest: &Chain) -> Result<Option<Chain>, ChainError> {
+    let keys = generations(store, &newest.key.lineage).await?;
+    let of_its_cluster = keys.into_iter().rev().filter(|key| key.cluster == newest.key.cluster);
+    let mut furthest = Extent { last_moment: newest.last_moment(), head: newest.head() };
+    let mut found = None;
+    for key in of_its_cluster.take(RECENT) {
+        let extent = Extent::read(store, &key).await;
+        match extent {
+            Ok(extent) if extent > furthest => (furthest, found) = (extent, Some(key)),
+            Err(ChainError::Store(error)) => return Err(error.into()),
+            // What is wrong with one is for others to tell.
+            Ok(_)
+            | Err(
+                ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
+            ) => {}
+        }
+    }
+    match found {
+        Some(key) => Chain::read(store, &key).await.map(Some),
+        None => Ok(None),
     }
 }
 
@@ -218,43 +288,47 @@ pub(super) async fn revision(connection: &mut Connection) -> Result<Revision, Ar
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::archive::Duty;
+    use crate::archive::scene::Scene;
+    use crate::format::Age;
     use crate::format::tests::stored;
-    use crate::source::Tls;
-    use crate::store::tests::faulty::sound;
+    use crate::keys::Identities;
 
-    /// The newest generation, by who knows this one.
-    async fn newest(store: &Store, known: &Chain) -> Result<Option<Chain>, ChainError> {
-        let source = Access { endpoint: "http://nowhere".into(), tls: Tls::default(), user: None };
-        let settings = Settings {
-            lineage: known.key.lineage.clone(),
-            duty: Duty::Always,
-            flush_every: Duration::from_secs(1),
-            full_every: Duration::from_hours(1),
-            full_after: 1 << 20,
-            spill: "/nowhere".into(),
-            spill_limit: 0,
-            keep: None,
-        };
-        let board = Board::new(store.address(), &settings.lineage);
-        let room = Room::new(0);
-        let session = Session { store, source: &source, settings: &settings, room: &room, board: &board };
-        session.newest(&known.key.cluster, Some(known.clone())).await
+    #[tokio::test]
+    async fn where_the_newest_can_not_be_followed_the_one_that_goes_further_is() {
+        let scene = Scene::new();
+        let store = scene.door.store();
+        let record = stored(&store, 100, &[(20, 110), (90, 500)]).await;
+        // Somebody took it beside that, of revision 10.
+        let mut newest = stored(&store, 300, &[]).await;
+        let revision = |number| Revision::new(number).unwrap();
+        let chosen =
+            async |newest: &Chain, now: u64| in_its_stead(&store, newest, revision(now), &Seal::Open).await.unwrap();
+        assert_eq!(chosen(&newest, MOST_BEHIND + 10).await, Ok(None), "the newest one can");
+        assert_eq!(chosen(&newest, MOST_BEHIND + 11).await, Ok(Some(record.clone())));
+        assert_eq!(chosen(&newest, MOST_BEHIND + 90).await, Ok(Some(record.clone())));
+        assert!(chosen(&newest, MOST_BEHIND + 91).await.is_err(), "neither can");
+        let others = Identities::generate().recipients();
+        newest.full.data.age = Some(Age { recipients: others.fingerprints(), bytes: 1 });
+        assert_eq!(chosen(&newest, 100).await, Ok(Some(record.clone())), "it is encrypted to others");
+        // One that goes no further is no way out.
+        let last = stored(&store, 600, &[]).await;
+        assert!(chosen(&last, MOST_BEHIND + 11).await.is_err());
     }
 
     #[tokio::test]
     async fn a_generation_whose_full_snapshot_is_gone_is_not_gone_on_with() {
-        let store = sound();
+        let scene = Scene::new();
+        let (store, session) = (scene.door.store(), scene.session());
+        // By who knows this one.
+        let newest = async |known: &Chain| session.newest(&known.key.cluster, Some(known.clone())).await;
         stored(&store, 100, &[(20, 110)]).await;
         let mut chain = stored(&store, 200, &[(30, 210)]).await;
         for post in [Post::Standby, Post::TakingOver, Post::Committer] {
             let after = chain.key.name.clone();
             assert_eq!(read_on(&store, &mut chain, post, Some(&after)).await.unwrap(), None);
         }
-        assert_eq!(newest(&store, &chain).await.unwrap().as_ref(), Some(&chain));
+        assert_eq!(newest(&chain).await.unwrap().as_ref(), Some(&chain));
 
         store.delete(&chain.key.full()).await.unwrap();
         for post in [Post::TakingOver, Post::Committer] {
@@ -262,7 +336,7 @@ mod tests {
             assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
         }
         // Nor with the one before it, by those who knew it and those who come new.
-        let error = newest(&store, &chain).await.unwrap_err();
+        let error = newest(&chain).await.unwrap_err();
         assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
         let error = newer(&store, &chain.key.lineage, &chain.key.cluster, None).await.unwrap_err();
         assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");

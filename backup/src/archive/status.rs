@@ -158,9 +158,7 @@ impl Reason {
             }
             ArchiveError::Store(error)
             | ArchiveError::Chain(ChainError::Store(error))
-            | ArchiveError::Flush(FlushError::Refused(error) | FlushError::Chain(ChainError::Store(error))) => {
-                Self::of_store(error)
-            }
+            | ArchiveError::Flush(FlushError::Chain(ChainError::Store(error))) => Self::of_store(error),
             ArchiveError::Flush(FlushError::Commit(CommitError::Store { source, .. })) => Self::of_store(source),
             ArchiveError::Keys(_) => Self::KeysUnfit,
             ArchiveError::Take(error) => snapshot::Reason::of(error).into(),

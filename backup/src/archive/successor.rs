@@ -8,17 +8,25 @@ use tokio::time::Instant;
 
 use super::ArchiveError;
 use super::session::{Session, Start};
-use crate::format::{GenerationKey, Revision};
+use super::status::Reason;
+use crate::format::{GenerationKey, LeaseGrant, Revision};
 
 /// How soon it is tried again after it failed.
 const AGAIN_AFTER: Duration = Duration::from_mins(1);
+/// The longest pause after a full snapshot in vain. Each is twice as long as the one before: what was too much for one is often
+/// too much for the next, and each full snapshot stays in the store.
+const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
 /// What becomes of it.
 pub(super) struct Successor<'a> {
     session: Session<'a>,
     stage: Stage<'a>,
-    /// The last try failed, and none has ended well since.
-    failed: bool,
+    /// What was learned of leases since it was begun: they may end before anybody reads what it has heard.
+    grants: Vec<LeaseGrant>,
+    /// Why the last try failed, if none has ended well since.
+    failure: Option<(Reason, String)>,
+    /// How soon it is tried again after the next full snapshot in vain.
+    pause: Duration,
 }
 
 enum Stage<'a> {
@@ -28,13 +36,13 @@ enum Stage<'a> {
     Coming(Pin<Box<dyn Future<Output = Result<Start, ArchiveError>> + Send + 'a>>),
     /// Its full snapshot is stored, and its watch runs.
     Ready(Box<Start>),
-    /// It failed then.
+    /// It failed, and is not tried again before this moment.
     Failed(Instant),
 }
 
 impl<'a> Successor<'a> {
     pub fn none(session: Session<'a>) -> Self {
-        Self { session, stage: Stage::None, failed: false }
+        Self { session, stage: Stage::None, grants: Vec::new(), failure: None, pause: AGAIN_AFTER }
     }
 
     /// Whether one can be begun now.
@@ -42,40 +50,52 @@ impl<'a> Successor<'a> {
         match self.stage {
             Stage::None => true,
             Stage::Coming(_) | Stage::Ready(_) => false,
-            Stage::Failed(at) => at.elapsed() >= AGAIN_AFTER,
+            Stage::Failed(until) => until <= Instant::now(),
         }
     }
 
     pub fn begin(&mut self, reason: &'static str) {
         let session = self.session;
+        self.grants.clear();
         self.stage = Stage::Coming(Box::pin(async move { session.begin(reason, &session.room.sparing()).await }));
     }
 
     /// Whoever does not record any more begins none either. What is stored of it is found by whoever does.
     pub fn drop_it(&mut self) {
-        (self.stage, self.failed) = (Stage::None, false);
+        (self.stage, self.failure) = (Stage::None, None);
     }
 
-    /// Whether it has failed, and no later one has come since.
-    pub fn has_failed(&self) -> bool {
-        self.failed
+    /// Why the last one failed, if no later one has come since.
+    pub fn failure(&self) -> Option<&(Reason, String)> {
+        self.failure.as_ref()
+    }
+
+    /// These are recorded in the generation before it.
+    pub fn learn(&mut self, grants: &[LeaseGrant]) {
+        match self.stage {
+            Stage::Coming(_) | Stage::Ready(_) => self.grants.extend_from_slice(grants),
+            Stage::None | Stage::Failed(_) => {}
+        }
     }
 
     /// The end of taking its full snapshot, be it good or bad. While none is being taken, never.
     pub async fn came(&mut self) -> Result<(), ArchiveError> {
         let Stage::Coming(coming) = &mut self.stage else { return std::future::pending().await };
         let came = coming.as_mut().await;
-        self.failed = came.is_err();
         match came {
             Ok(start) => {
-                self.stage = Stage::Ready(Box::new(start));
+                (self.stage, self.failure) = (Stage::Ready(Box::new(start)), None);
                 Ok(())
             }
             Err(error) => {
-                self.stage = Stage::Failed(Instant::now());
+                self.fail(AGAIN_AFTER, (Reason::of(&error), error.to_string()));
                 Err(error)
             }
         }
+    }
+
+    fn fail(&mut self, pause: Duration, why: (Reason, String)) {
+        (self.stage, self.failure) = (Stage::Failed(Instant::now() + pause), Some(why));
     }
 
     /// Whether this is it.
@@ -88,19 +108,78 @@ impl<'a> Successor<'a> {
         let Stage::Ready(start) = &self.stage else { return None };
         // More came during its snapshot than may wait: what is recorded here is whole, and goes on.
         if start.feed.has_ended() {
-            tracing::warn!(
-                "the watch of {} has ended before it was gone over to: another one is begun",
-                start.chain.key
+            let (key, pause) = (&start.chain.key, self.pause);
+            let why = format!(
+                "the watch of {key} has ended before it was gone over to, as when more comes than half of what may be spilled: \
+                 another one is begun in {} min",
+                pause.as_secs() / 60
             );
-            (self.stage, self.failed) = (Stage::Failed(Instant::now()), true);
+            self.fail(pause, (Reason::StoreFailed, why));
+            self.pause = (pause * 2).min(LONGEST_PAUSE);
             return None;
         }
         if start.chain.head() > stored {
             return None;
         }
         match std::mem::replace(&mut self.stage, Stage::None) {
-            Stage::Ready(start) => Some(*start),
+            Stage::Ready(mut start) => {
+                start.grants = std::mem::take(&mut self.grants);
+                Some(*start)
+            }
             Stage::None | Stage::Coming(_) | Stage::Failed(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+impl Successor<'_> {
+    /// Its full snapshot is stored.
+    pub fn ready(&mut self, start: Start) {
+        self.stage = Stage::Ready(Box::new(start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::archive::feed::FeedError;
+    use crate::archive::scene::Scene;
+    use crate::format::tests::stored;
+
+    const GRANT: LeaseGrant = LeaseGrant { id: 5, ttl: 60 };
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_can_not_be_gone_over_to_is_followed_by_ever_fewer() {
+        let scene = Scene::new();
+        let chain = stored(&scene.door.store(), 100, &[]).await;
+        let mut successor = Successor::none(scene.session());
+        for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let (start, news) = scene.start(chain.clone()).await;
+            news.end(FeedError::Canceled("more came than may wait".into()));
+            successor.ready(start);
+            assert!(successor.take_behind(chain.head()).is_none());
+            assert!(successor.failure().is_some());
+            advance(Duration::from_secs(60 * minutes - 1)).await;
+            assert!(!successor.is_open(), "{minutes}");
+            advance(Duration::from_secs(2)).await;
+            assert!(successor.is_open(), "{minutes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_learned_of_leases_while_it_comes_is_passed_on() {
+        let scene = Scene::new();
+        let chain = stored(&scene.door.store(), 100, &[]).await;
+        let mut successor = Successor::none(scene.session());
+        successor.learn(&[LeaseGrant { id: 4, ..GRANT }]);
+        successor.begin("it is time for one");
+        successor.learn(&[GRANT]);
+        let (start, _news) = scene.start(chain.clone()).await;
+        successor.ready(start);
+        let later = LeaseGrant { id: 6, ..GRANT };
+        successor.learn(&[later]);
+        assert_eq!(successor.take_behind(chain.head()).unwrap().grants, [GRANT, later]);
     }
 }

@@ -3,6 +3,10 @@
 use super::session::MOST_BEHIND;
 use crate::format::Revision;
 
+/// A generation that ends so many revisions before what has come is not gone over to. Some more could be followed: but the member
+/// has more than has come, and yet more when the next watch is opened.
+const FAR: u64 = MOST_BEHIND / 2;
+
 /// What this archive is to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Post {
@@ -30,6 +34,8 @@ pub(super) struct Prospect {
     pub full: Revision,
     /// The last revision of the newer one.
     pub newest: Revision,
+    /// The newer one's data is sealed as is asked for now.
+    pub fits: bool,
 }
 
 /// What to do about a newer generation.
@@ -49,16 +55,18 @@ pub(super) enum Turn {
 /// came before the full snapshot stores it there first, also if it stands by: no revision between the two is left out, even
 /// where the one that began the newer one had been away. Else who stands by does as the one that records.
 pub(super) fn turn(prospect: Prospect) -> Turn {
-    let Prospect { post, heard, stored, holds, may_go_on, full, newest } = prospect;
+    let Prospect { post, heard, stored, holds, may_go_on, full, newest, fits } = prospect;
     // Its end could not be followed from here: whoever went over would hold nothing, and begin another one.
-    let is_far = newest.get() + MOST_BEHIND <= heard;
+    let is_out_of_reach = !fits || newest.get() + FAR <= heard;
     match post {
-        Post::Committer | Post::TakingOver if is_far => Turn::PassOver,
+        Post::Committer | Post::TakingOver if is_out_of_reach => Turn::PassOver,
         Post::Standby if newest == full && may_go_on => Turn::Stay,
         Post::Committer | Post::TakingOver | Post::Standby if stored < full && holds => Turn::AfterStoring,
+        // Nobody records into it, and where it can't be followed nobody will.
+        Post::Standby if newest == full && is_out_of_reach => Turn::Stay,
         // What came before the full snapshot is on its way to here, as it is to the others that stand by; and whoever records
         // into the newer one comes nearer.
-        Post::Standby if (stored < full || is_far) && may_go_on => Turn::Stay,
+        Post::Standby if (stored < full || is_out_of_reach) && may_go_on => Turn::Stay,
         Post::Committer | Post::TakingOver | Post::Standby => Turn::Over,
     }
 }
@@ -81,6 +89,7 @@ mod tests {
             may_go_on: true,
             full: revision(140),
             newest: revision(140),
+            fits: true,
         }
     }
 
@@ -93,11 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn who_records_passes_over_what_is_too_far_behind() {
+    fn who_records_passes_over_what_can_not_be_followed() {
         for post in [Post::Committer, Post::TakingOver] {
             let far = |heard| turn(Prospect { post, heard, stored: revision(heard), holds: false, ..prospect() });
-            assert_eq!(far(140 + MOST_BEHIND), Turn::PassOver);
-            assert_eq!(far(139 + MOST_BEHIND), Turn::Over);
+            assert_eq!(far(140 + MOST_BEHIND / 2), Turn::PassOver, "more has been written than has come");
+            assert_eq!(far(139 + MOST_BEHIND / 2), Turn::Over);
+            assert_eq!(turn(Prospect { post, fits: false, ..prospect() }), Turn::PassOver);
         }
     }
 
@@ -122,6 +132,10 @@ mod tests {
         assert_eq!(turn(Prospect { may_go_on: false, ..standby }), Turn::Over);
         let far = Prospect { heard: 141 + MOST_BEHIND, newest: revision(141), stored, ..standby };
         assert_eq!(turn(far), Turn::Stay, "it could not follow");
+        let sealed = Prospect { newest: revision(141), stored, fits: false, ..standby };
+        assert_eq!(turn(sealed), Turn::Stay, "it could not go on with it");
+        let beside = Prospect { fits: false, may_go_on: false, ..standby };
+        assert_eq!(turn(beside), Turn::Stay, "nor could those that record");
         assert_eq!(turn(Prospect { may_go_on: false, ..far }), Turn::Over);
         assert_eq!(turn(Prospect { post: Post::TakingOver, ..standby }), Turn::Over);
     }

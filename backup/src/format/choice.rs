@@ -160,9 +160,10 @@ fn with_time(spans: &[Span], wanted: Timestamp) -> Result<Chosen<'_>, ChoiceErro
     let oldest = spans.iter().map(|span| span.taken).min().ok_or(ChoiceError::Nothing)?;
     let begun = || spans.iter().filter(|span| span.taken <= wanted);
     let newest = begun().max_by_key(|span| span.taken).ok_or(ChoiceError::TooEarly { wanted, oldest })?;
-    // Its cluster's archive may have gone on in another one, beside which somebody took this one.
+    // Its cluster's archive may have gone on in another one, beside which somebody took this one. What comes nearest to the
+    // moment tells most of it.
     let of_its_cluster = begun().filter(|span| span.key.cluster == newest.key.cluster);
-    let span = of_its_cluster.max_by_key(|span| (span.last_moment >= wanted, span.taken)).unwrap_or(newest);
+    let span = of_its_cluster.max_by_key(|span| (span.last_moment.min(wanted), span.taken)).unwrap_or(newest);
     let next = spans.iter().filter(|next| next.key.cluster == span.key.cluster && next.taken > wanted);
     let same = next.filter(|next| next.first == span.head && next.first_events == span.last_events);
     Ok(Chosen { still_until: same.map(|next| next.taken).max(), ..Chosen::alone(&span.key) })

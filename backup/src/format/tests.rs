@@ -301,6 +301,20 @@ async fn a_moment_of_rest_before_a_generation_that_begins_where_the_last_one_end
     assert!(matches!(at_rest(&next), Err(ChoiceError::NotRecorded { .. })), "it has another history");
 }
 
+#[tokio::test]
+async fn a_moment_of_rest_is_known_also_if_somebody_took_a_snapshot_beside_the_record_before() {
+    let store = sound();
+    let record = stored(&store, 100, &[(20, 110), (90, 500)]).await;
+    let beside = stored(&store, 300, &[]).await;
+    let chosen = |chains: &[Chain]| chosen(chains, Target::Time(at(550)));
+    let both = [record.clone(), beside.clone()];
+    let nearest = ChoiceError::NotRecorded { wanted: at(550), end: at(500), revision: revision(90) };
+    assert_eq!(chosen(&both), Err(nearest));
+    let mut next = stored(&store, 600, &[]).await;
+    (next.full.revision, next.full.last_events) = (revision(90), record.last_events());
+    assert_eq!(chosen(&[record.clone(), beside, next]).unwrap(), (record.key.clone(), 90));
+}
+
 #[test]
 fn a_later_version_is_told_from_damage() {
     let key = generation(1);

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// An archive as a process.
-struct Archive {
+pub struct Archive {
     process: Child,
     answers: SocketAddr,
 }
@@ -32,10 +32,16 @@ impl Archive {
     }
 
     fn storing_every(interval: &str, etcd: &Etcd, store: &Path, more: &[&str]) -> Self {
+        let store = address(store);
+        Self::into(etcd, &[&["--store", &store, "--flush-every", interval][..], more].concat())
+    }
+
+    /// Into the store that these arguments are about.
+    pub fn into(etcd: &Etcd, more: &[&str]) -> Self {
         let answers = free_address();
-        let (endpoint, store, listen) = (etcd.url(), address(store), format!("--listen={answers}"));
-        let arguments = ["archive", "--beside-leader", "--endpoint", &endpoint, "--store", &store, "--lineage", "blue"];
-        let arguments = [&arguments[..], &["--flush-every", interval, &listen], more].concat();
+        let (endpoint, listen) = (etcd.url(), format!("--listen={answers}"));
+        let arguments = ["archive", "--beside-leader", "--endpoint", &endpoint, "--lineage", "blue", &listen];
+        let arguments = [&arguments[..], more].concat();
         let process = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self { process, answers }
     }
@@ -62,7 +68,7 @@ impl Archive {
     }
 
     /// Waits until it says so.
-    async fn says(&mut self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+    pub async fn says(&mut self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
         let begun = Instant::now();
         loop {
             assert!(self.process.try_wait().unwrap().is_none(), "it has ended");
@@ -75,7 +81,7 @@ impl Archive {
         }
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
@@ -89,11 +95,11 @@ impl Drop for Archive {
     }
 }
 
-fn reached(report: &Report, revision: i64) -> bool {
+pub fn reached(report: &Report, revision: i64) -> bool {
     report.head.is_some_and(|head| i64::try_from(head.revision).unwrap() >= revision)
 }
 
-async fn put(etcd: &Etcd) -> i64 {
+pub async fn put(etcd: &Etcd) -> i64 {
     etcd.connect().await.put("key", "value", None).await.unwrap().header().unwrap().revision()
 }
 

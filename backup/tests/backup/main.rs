@@ -12,6 +12,7 @@ mod archive_anew;
 mod archive_leases;
 mod archive_real;
 mod archive_roles;
+mod archive_rotation;
 mod bolt_real;
 mod care;
 mod database;

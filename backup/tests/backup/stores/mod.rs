@@ -7,6 +7,7 @@ mod checks;
 mod flaws;
 mod google;
 mod place;
+mod refused;
 mod s3;
 mod slow;
 mod troubles;
@@ -128,6 +129,11 @@ async fn google_does_what_a_store_has_to_and_says_what_is_wrong() {
 #[tokio::test]
 async fn users_that_change_are_noticed_also_where_there_is_always_something_to_store() {
     slow::users_change().await;
+}
+
+#[tokio::test]
+async fn what_is_written_while_a_store_refuses_the_credentials_is_stored_with_new_ones() {
+    refused::until_it_is_told_the_new_key().await;
 }
 
 #[test]

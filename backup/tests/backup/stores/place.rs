@@ -29,12 +29,16 @@ impl Place {
 
     /// With a file for each value.
     pub fn with_credentials(mut self, files: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        self.credentials = Some(tempfile::tempdir().unwrap());
         for (name, value) in files {
-            fs::write(folder.path().join(name), value).unwrap();
+            self.renew(name, value);
         }
-        self.credentials = Some(folder);
         self
+    }
+
+    /// Writes one of the values anew, as when the Secret is changed.
+    pub fn renew(&self, name: &str, value: &str) {
+        fs::write(self.credentials.as_ref().unwrap().path().join(name), value).unwrap();
     }
 
     pub fn address(&self) -> Address {

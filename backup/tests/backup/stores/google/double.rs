@@ -25,10 +25,13 @@ use crate::stores::place::Place;
 use crate::stores::{Flaw, Server};
 
 const BUCKET: &str = "backups";
+/// What the file with the key is called.
+pub const KEY_FILE: &str = "service-account.json";
 
 /// A server with one bucket.
 pub struct Double {
     url: String,
+    accounts: Arc<Accounts>,
     writer: Account,
     reader: Account,
     objects: Arc<Mutex<Objects>>,
@@ -53,15 +56,24 @@ impl Double {
 
     fn begin(pause: Duration, trouble: Trouble) -> Self {
         let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
-        let accounts = Arc::new(Accounts::new([(&writer, Right::ReadWrite), (&reader, Right::Read)]));
+        let accounts = Arc::<Accounts>::default();
+        accounts.know(&writer, Right::ReadWrite);
+        accounts.know(&reader, Right::Read);
         let objects = Arc::<Mutex<Objects>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let runtime = Runtime::new().unwrap();
         let troubles = Arc::new(Troubles::new(trouble));
-        runtime.spawn(serve(listener, accounts, Arc::clone(&objects), (pause, Arc::clone(&troubles))));
-        Self { url, writer, reader, objects, troubles, runtime: Some(runtime) }
+        runtime.spawn(serve(listener, Arc::clone(&accounts), Arc::clone(&objects), (pause, Arc::clone(&troubles))));
+        Self { url, accounts, writer, reader, objects, troubles, runtime: Some(runtime) }
+    }
+
+    /// Revokes the key of those who write. It gives the file with the new one.
+    pub fn change_key(&mut self) -> String {
+        self.writer = Account::new(self.writer.email());
+        self.accounts.know(&self.writer, Right::ReadWrite);
+        self.writer.file()
     }
 
     /// How many objects have this in their names.
@@ -77,7 +89,7 @@ impl Double {
     fn place(&self, bucket: &str, prefix: &str, account: &Account) -> Place {
         Place::at(format!("gs://{bucket}/{prefix}"))
             .with_option("endpoint", &self.url)
-            .with_credentials(&[("service-account.json", &account.file())])
+            .with_credentials(&[(KEY_FILE, &account.file())])
     }
 }
 

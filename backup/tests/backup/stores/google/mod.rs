@@ -7,5 +7,5 @@ mod tokens;
 mod trouble;
 
 pub use bucket::Bucket;
-pub use double::Double;
+pub use double::{Double, KEY_FILE};
 pub use trouble::Trouble;

@@ -2,6 +2,7 @@
 //! token that has been signed by the account that it names.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rsa::{KeyPair, KeySize};
@@ -51,13 +52,14 @@ impl Account {
 }
 
 /// The accounts that a server knows: their public keys and what they may do.
-pub struct Accounts(BTreeMap<&'static str, (Vec<u8>, Right)>);
+#[derive(Default)]
+pub struct Accounts(Mutex<BTreeMap<&'static str, (Vec<u8>, Right)>>);
 
 impl Accounts {
-    pub fn new<const COUNT: usize>(accounts: [(&Account, Right); COUNT]) -> Self {
-        let known =
-            |(account, right): (&Account, Right)| (account.email, (account.key.public_key().as_ref().to_vec(), right));
-        Self(accounts.into_iter().map(known).collect())
+    /// From now on it is known by this key alone.
+    pub fn know(&self, account: &Account, right: Right) {
+        let key = account.key.public_key().as_ref().to_vec();
+        self.0.lock().unwrap().insert(account.email, (key, right));
     }
 
     /// Whether a request comes from one of them that may do it.
@@ -75,9 +77,9 @@ impl Accounts {
         let (signed, signature) = token.rsplit_once('.')?;
         let claims = BASE64URL_NOPAD.decode(signed.split_once('.')?.1.as_bytes()).ok()?;
         let claims: Value = serde_json::from_slice(&claims).ok()?;
-        let (key, right) = self.0.get(claims["iss"].as_str()?)?;
+        let (key, right) = self.0.lock().unwrap().get(claims["iss"].as_str()?)?.clone();
         let signature = BASE64URL_NOPAD.decode(signature.as_bytes()).ok()?;
         UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, key).verify(signed.as_bytes(), &signature).ok()?;
-        claims["scope"].as_str()?.contains("https://www.googleapis.com/auth/").then_some(*right)
+        claims["scope"].as_str()?.contains("https://www.googleapis.com/auth/").then_some(right)
     }
 }

@@ -1,0 +1,86 @@
+//! Recording from watches that bring what the test tells, into a store in memory.
+
+use super::*;
+use crate::archive::feed::FeedError;
+use crate::archive::retention::Retention;
+use crate::archive::scene::{Scene, put};
+use crate::format::LeaseGrant;
+use crate::format::tests::{at, stored};
+use crate::store::{Act, Failure, StoreError};
+
+/// A moment, in seconds, that no clock has come to.
+const AHEAD: i64 = 40_000_000_000;
+
+fn course() -> Course {
+    Course::new(Retention::new(None))
+}
+
+/// How the watch of a member that is gone ends.
+fn lost() -> FeedError {
+    FeedError::Canceled("the stream has ended".into())
+}
+
+#[tokio::test]
+async fn what_was_heard_until_the_watch_ended_is_stored() {
+    let scene = Scene::new();
+    let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
+    let (start, news) = scene.start(chain.clone()).await;
+    for revision in 21..=23 {
+        assert!(news.push(put(revision)));
+    }
+    news.end(lost());
+    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    let (_lead, leads) = watch::channel(true);
+    let (_tell, stop) = watch::channel(false);
+    let ended = Box::pin(recording.run(&mut course(), leads, stop)).await;
+    assert!(matches!(ended, Err(ArchiveError::Feed(FeedError::Canceled(_)))), "{ended:?}");
+    let stored = Chain::read(&scene.door.store(), &chain.key).await.unwrap();
+    assert_eq!(stored.head().get(), 22, "nobody knows whether 23 was whole");
+    assert_eq!(recording.into_chain(), Some(stored));
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_ends_no_session() {
+    let scene = Scene::new();
+    let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
+    let (start, _news) = scene.start(chain.clone()).await;
+    let mut recording = Recording::new(scene.session(), start, Post::Standby);
+    let failure = Failure { act: Act::Read, key: "key".into(), address: "s3://bucket".into() };
+    let refused = StoreError::Refused { failure: Box::new(failure), detail: "403".into() };
+    recording.chain = None;
+    let done = (chain.clone(), Err(FlushError::Chain(ChainError::Store(refused))));
+    assert_eq!(Box::pin(recording.done(done, &mut course())).await.unwrap(), None);
+    assert_eq!(recording.into_chain(), Some(chain), "it is read on with the next look");
+    assert_eq!(scene.board.read().fault.unwrap().reason, Reason::StoreRefused);
+}
+
+#[tokio::test]
+async fn the_next_generation_is_told_what_was_learned_and_is_the_later_one() {
+    let scene = Scene::new();
+    let (store, session) = (scene.door.store(), scene.session());
+    let old = stored(&store, 100, &[(20, AHEAD)]).await;
+    let new = stored(&store, 300, &[]).await;
+    let grant = |id| LeaseGrant { id, ttl: 60 };
+    let (start, _news) = scene.start(old.clone()).await;
+    let mut recording = Recording::new(session, start, Post::Committer);
+    let (start, news) = scene.start(new.clone()).await;
+    recording.successor.ready(start);
+    recording.successor.learn(&[grant(5)]);
+    recording.leases.learn(vec![grant(6)]);
+    let mut course = course();
+    assert_eq!(recording.go_over(&mut course), Some(Next::Continue));
+    drop(recording);
+
+    for revision in 11..=12 {
+        assert!(news.push(put(revision)));
+    }
+    news.end(lost());
+    let (_lead, leads) = watch::channel(true);
+    let (_tell, stop) = watch::channel(false);
+    let ended = Box::pin(session.run(None, &mut course, leads, stop)).await;
+    assert!(matches!(ended, Err(ArchiveError::Feed(_))), "{ended:?}");
+    let stored = Chain::read(&store, &new.key).await.unwrap();
+    let delta = &stored.links.first().unwrap().delta;
+    assert_eq!(delta.leases, [grant(5), grant(6)]);
+    assert_eq!((delta.to.get(), stored.last_moment()), (11, at(AHEAD)));
+}

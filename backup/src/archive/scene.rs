@@ -1,0 +1,80 @@
+//! What a session needs, for tests: a store in memory, a member that nobody reaches, and watches that bring what they are told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::proto::{PbEvent, PbKeyValue};
+use tempfile::TempDir;
+
+use super::backlog::{Backlog, News, Room};
+use super::board::Board;
+use super::door::Door;
+use super::feed::Feed;
+use super::recorder::Recorder;
+use super::session::{Session, Start};
+use super::{Duty, Settings};
+use crate::format::{Chain, EventHash, Hash};
+use crate::keys::KeyFiles;
+use crate::source::{Access, Tls};
+use crate::store;
+use crate::store::tests::faulty::sound;
+
+pub(super) struct Scene {
+    pub door: Door,
+    pub board: Board,
+    source: Access,
+    settings: Settings,
+    room: Room,
+    folder: TempDir,
+}
+
+impl Scene {
+    /// Of the lineage of the generations that `format` has for tests.
+    pub fn new() -> Self {
+        let store = sound();
+        let (folder, lineage) = (tempfile::tempdir().unwrap(), "blue".parse().unwrap());
+        let board = Board::new(store.address(), &lineage);
+        // What is opened instead when it refuses is never there.
+        let reached = store::Settings {
+            address: "file:///nowhere".parse().unwrap(),
+            options: BTreeMap::new(),
+            credentials: None,
+            ca: None,
+            keys: KeyFiles::default(),
+        };
+        let settings = Settings {
+            lineage,
+            duty: Duty::Always,
+            flush_every: Duration::from_mins(1),
+            full_every: Duration::from_hours(1),
+            full_after: 1 << 20,
+            spill: folder.path().to_owned(),
+            spill_limit: 1 << 30,
+            keep: None,
+        };
+        let source = Access { endpoint: "http://127.0.0.1:9".into(), tls: Tls::default(), user: None };
+        Self { door: Door::to(store, reached), board, source, room: Room::new(settings.spill_limit), settings, folder }
+    }
+
+    pub fn session(&self) -> Session<'_> {
+        let Self { door, board, source, settings, room, folder: _ } = self;
+        Session { door, source, settings, room, board }
+    }
+
+    /// Goes on behind the end of a generation, with the news that are put there.
+    pub async fn start(&self, chain: Chain) -> (Start, Arc<Backlog>) {
+        let news = Arc::new(Backlog::new(self.folder.path(), self.room.clone()).unwrap());
+        let connection = self.source.connect().await.unwrap();
+        // Nobody knows the events of its head, and there is nothing to prove of them.
+        let recorder = Recorder::new(chain.head(), Hash::of(&[]), EventHash::Plain);
+        let feed = Feed::told(Arc::clone(&news));
+        (Start { connection, chain, recorder, feed, grants: Vec::new() }, news)
+    }
+}
+
+/// A put, which is all of its revision.
+pub(super) fn put(revision: i64) -> News {
+    let kv = PbKeyValue { key: b"key".to_vec(), mod_revision: revision, ..PbKeyValue::default() };
+    News::Events(vec![PbEvent { r#type: 0, kv: Some(kv), prev_kv: None }])
+}
