@@ -140,6 +140,9 @@ impl Driver {
                 let taking = job::taking(order, &voters).ok_or(Error::Nameless)?;
                 if let Err(error) = self.kube.create(&namespace, &taking).await {
                     status = hindered(seen, &obstacle(error)?).status;
+                    if says_the_same(backup.status.as_ref(), &status) {
+                        return Ok(pause(backup));
+                    }
                 }
             }
             Step::Delete => {
@@ -259,6 +262,16 @@ fn obstacle(error: api::Error) -> Result<String, Error> {
     };
     tracing::warn!(%error, cause, "a Job was not created");
     Ok(if error.refusal().is_some() { cause } else { outermost(&cause) })
+}
+
+/// Whether nothing has changed but the words, which may tell of each try by a number of its own: a status that was written anew
+/// would wake the operator for the next try at once.
+pub fn says_the_same(old: Option<&EtcdBackupStatus>, new: &EtcdBackupStatus) -> bool {
+    let gist = |status: &EtcdBackupStatus| {
+        let of_each = status.conditions.iter().map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone()));
+        (status.phase, of_each.collect::<Vec<_>>())
+    };
+    old.is_some_and(|old| gist(old) == gist(new))
 }
 
 fn is_marked(backup: &EtcdBackup) -> bool {

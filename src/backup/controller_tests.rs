@@ -9,7 +9,7 @@ use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, TlsMode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::controller::{Driver, round};
+use super::controller::{Driver, round, says_the_same};
 use super::fixture::{backup, cluster, complete, pod, spec};
 use super::tests::told;
 use crate::api::Kube;
@@ -143,4 +143,17 @@ async fn an_operator_that_stops_between_job_and_status_goes_on_and_one_without_t
     look(&api, &driver(&api, Claim::forever())).await;
     assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
     assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
+}
+
+#[test]
+fn other_words_of_the_same_refusal_are_not_news() {
+    let status = |reason: &str, words: &str| -> EtcdBackupStatus {
+        let condition = json!({ "type": "Complete", "status": "False", "reason": reason, "message": words,
+            "lastTransitionTime": "2026-11-21T14:25:36Z" });
+        serde_json::from_value(json!({ "phase": "Pending", "conditions": [condition] })).unwrap()
+    };
+    let old = status("ObjectRefused", "denied, request 1");
+    assert!(says_the_same(Some(&old), &status("ObjectRefused", "denied, request 2")));
+    assert!(!says_the_same(Some(&old), &status("SecretMissing", "denied, request 1")));
+    assert!(!says_the_same(None, &old));
 }

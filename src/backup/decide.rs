@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
@@ -171,7 +172,9 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
     })?;
     let status = cluster.status.clone().unwrap_or_default();
     let available = status.conditions.iter().find(|one| one.type_ == ConditionType::Available.as_str());
-    if available.is_none_or(|available| available.status != "True") {
+    // Above its quota etcd takes no writes, and can be read all the same.
+    let full = |available: &Condition| available.reason == Reason::NoSpace.as_str();
+    if available.is_none_or(|available| available.status != "True" && !full(available)) {
         let why = available.map(|available| available.message.clone()).unwrap_or_default();
         return Err(Told::new(Reason::NoHealthyMember, format!("EtcdCluster {name} does not serve. {why}")));
     }

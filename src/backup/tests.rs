@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use quorate_backup::snapshot::Progress;
 use quorate_crds::{
-    BackupPhase, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, TlsMode, TlsSecrets,
+    BackupPhase, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, Reason, TlsMode, TlsSecrets,
 };
 use serde_json::{Value, json};
 
@@ -167,6 +167,21 @@ pub fn told(status: &EtcdBackupStatus) -> (Option<BackupPhase>, &str, &str) {
     let stalled = status.conditions.iter().find(|one| one.type_ == "Stalled").unwrap();
     assert_eq!(stalled.status == "True", status.phase == Some(BackupPhase::Failed));
     (status.phase, &ready.reason, &ready.message)
+}
+
+#[test]
+fn a_cluster_that_takes_no_writes_for_want_of_space_can_be_backed_up() {
+    let mut scene = Scene::new();
+    let of_alarm = |reason: Reason| {
+        let mut cluster = cluster(TlsMode::Issued, "False");
+        cluster.status.as_mut().unwrap().conditions[0].reason = reason.as_str().into();
+        Some(cluster)
+    };
+    scene.cluster = of_alarm(Reason::NoSpace);
+    assert!(matches!(scene.decide().step, Step::Create { .. }));
+    // Nobody knows which member's data is right.
+    scene.cluster = of_alarm(Reason::Corrupt);
+    assert_eq!(scene.decide().step, Step::Wait);
 }
 
 #[test]

@@ -110,7 +110,13 @@ impl Driver {
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {
-            None => Ok(memo.without_haste(look_again, moved)),
+            None => match acted.refused.filter(|stop| refused(stop).is_none()) {
+                None => Ok(memo.without_haste(look_again, moved)),
+                Some(failed) => {
+                    tracing::warn!(cluster = %observed.cluster.name_any(), %failed, "what no step needs is tried again");
+                    Ok(memo.without_haste(look_again.min(LookAgain::Later), moved))
+                }
+            },
             Some(stop) if stop.is_surprise() => {
                 tracing::debug!(cluster = %observed.cluster.name_any(), %stop, "observes again");
                 Ok(memo.without_haste(LookAgain::Soon, moved))

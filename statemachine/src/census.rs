@@ -14,9 +14,8 @@ use crate::{
 /// replicated in some milliseconds (etcd server/etcdserver/server.go, isLearnerReady).
 pub const PROMOTION_LAG: u64 = 100;
 
-/// How old a sight may be by which a voter is stopped or a learner promoted: two looks at pods that don't answer, and a slow
-/// API server.
-pub const SIGHT_MS: u64 = 3_000;
+/// How old a sight may be to plan a promotion by: two looks at pods that don't answer, and a slow API server.
+const SIGHT_MS: u64 = 3_000;
 
 /// How long a learner may take from its ticket until it has joined. A start takes 0.3 s; an image may have to be pulled
 /// again, a name to become known to the peers (etcd itself retries that for 30 s).
@@ -269,11 +268,11 @@ impl<'w> Census<'w> {
         fit(false).chain(fit(true))
     }
 
-    /// Whether a member can be spared for the moment: all voters are there, were just seen ready, caught up, connected to each
-    /// other, and run what they are told to; and nobody comes or goes. None of it is a matter of time.
+    /// Whether a member can be spared for the moment: all voters are there, ready, caught up, connected to each other, and
+    /// run what they are told to; and nobody comes or goes. None of it is a matter of time: who acts looks at them anew.
     pub fn is_calm(&self) -> bool {
         let all_there = self.voters.iter().all(|voter| {
-            let ready = voter.member.pod.is_some_and(|pod| pod.ready && !pod.terminating) && self.was_just_seen(voter);
+            let ready = voter.member.pod.is_some_and(|pod| pod.ready && !pod.terminating);
             let connected = self.voters.iter().all(|other| other.id == voter.id || are_connected(voter, other));
             ready && connected && !voter.leaving && voter.member.runs_as_told() && self.has_caught_up(voter)
         });

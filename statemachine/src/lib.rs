@@ -39,7 +39,7 @@ mod world;
 
 use course::Leg;
 
-pub use census::{PROMOTION_LAG, SIGHT_MS};
+pub use census::PROMOTION_LAG;
 pub use decide::plan;
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
 pub use plan::{Bind, Birth, Finding, LookAgain, Phase, Plan, Step};

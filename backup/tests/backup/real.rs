@@ -1,5 +1,6 @@
 //! Real etcd of one member on free local ports, and its own tools.
 
+use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +12,9 @@ use tokio::runtime::Runtime;
 
 use crate::ports::free_address;
 use crate::programs::{built, serves, without};
+
+/// How much of what an etcd said is shown when a test has failed.
+const LAST_LINES: usize = 15;
 
 /// Set to `required` where the binaries must be there.
 const DEMAND: &str = "QUORATE_REAL_ETCD";
@@ -145,7 +149,7 @@ impl Etcd {
             .arg(format!("--initial-cluster=default={peer}"))
             .args(more)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(File::options().create(true).append(true).open(self.log()).unwrap())
             .spawn()
             .unwrap();
         serves(self.process.insert(child), self.client);
@@ -159,6 +163,19 @@ impl Etcd {
         let cluster = format!("--initial-cluster=default=http://{},follower={peer}", self.peer);
         follower.resume_with(&["--name=follower", "--initial-cluster-state=existing", &cluster]);
         follower
+    }
+
+    fn log(&self) -> PathBuf {
+        self.data.path().join("log")
+    }
+
+    /// Whether its process has ended, and what it said last: what one needs who reads why a test has failed.
+    fn last_words(&mut self) -> String {
+        let ended = self.process.as_mut().map(|process| process.try_wait().unwrap());
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let last: Vec<_> = log.lines().rev().take(LAST_LINES).collect();
+        let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+        format!("etcd on {}, ended: {ended:?}\n{last}", self.client)
     }
 
     pub fn url(&self) -> String {
@@ -179,6 +196,9 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.last_words());
+        }
         self.kill();
     }
 }

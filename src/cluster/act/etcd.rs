@@ -1,13 +1,16 @@
 //! Steps on etcd's membership. Before each call the linearizable member list is read from the very member that is called,
 //! and must hold exactly the members that were planned from, in the same roles.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CallError, MemberClient};
-use quorate_statemachine::{Alive, MemberId, Minor, PROMOTION_LAG, Roster, Serial, Sight, Step};
+use quorate_statemachine::{
+    Alive, Life, Listed, MemberId, Membership, Minor, PROMOTION_LAG, Role, Roster, Serial, Sight, Step,
+};
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
@@ -124,6 +127,37 @@ impl Acting<'_> {
             (_, _, false, _) => Err(surprise("was started anew")),
             (.., false) => Err(surprise("lags")),
         }
+    }
+
+    /// Demands, right before a voter that serves is stopped for a change, that all others serve now: with a slow API server half
+    /// a minute may have gone by since they were looked at, in which one can have died.
+    pub(super) async fn others_still_serve(&self, serial: Serial) -> Result<(), Stop> {
+        let (Membership::Known(list), true) = (&self.observed.world.membership, self.is_to_go_on()) else {
+            return Ok(());
+        };
+        let serial_of = |listed: &Listed| listed.serial.filter(|_| listed.role == Role::Voter);
+        let voters: BTreeSet<_> = list.members.values().filter_map(serial_of).collect();
+        if !voters.contains(&serial) || self.alive(serial).is_none() {
+            return Ok(());
+        }
+        let addresses = self.addresses();
+        let others = voters.into_iter().filter(|other| *other != serial);
+        let looks = others.map(async |other| {
+            let seen = members::look(addresses.get(&other)?).await;
+            matches!(seen.sight, Sight::Etcd(now) if now.live && now.has_leader).then_some(())
+        });
+        match join_all(looks).await.into_iter().collect::<Option<Vec<()>>>() {
+            Some(_) => Ok(()),
+            None => {
+                Err(Stop::Surprise(format!("{serial} serves and is not stopped: another voter does not serve by now")))
+            }
+        }
+    }
+
+    /// Whether it is neither to be deleted nor to be put to sleep.
+    fn is_to_go_on(&self) -> bool {
+        let wish = &self.observed.world.wish;
+        wish.life == Life::Wanted && wish.replicas > 0
     }
 
     fn alive(&self, serial: Serial) -> Option<&Alive> {

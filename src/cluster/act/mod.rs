@@ -83,7 +83,7 @@ pub struct Acted {
     pub renewed: Vec<Renewed>,
     /// Why the rest was not.
     pub stop: Option<Stop>,
-    /// What Kubernetes refused of that which no step needs.
+    /// What Kubernetes refused of that which no step needs, or failed at.
     pub refused: Option<Stop>,
 }
 
@@ -173,9 +173,7 @@ impl Actor {
         let (steps, renewed) = tokio::join!(steps, Box::pin(acting.certify(plan, &duties)));
         steps?;
         acted.renewed = renewed?;
-        // What was not refused has failed, and is tried again.
-        let failed = acted.refused.take_if(|stop| !matches!(stop, Stop::Kube(error) if error.refusal().is_some()));
-        failed.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Writes the status of an object, if it is still the one that was observed.

@@ -1,13 +1,12 @@
 //! Steps on Kubernetes objects, each with the guard that the plan's `Step` tells. Nothing is ever deleted by force.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
 use quorate_statemachine::{
-    Birth, Life, Membership, Release, Role, RoleLabel, SIGHT_MS, Serial, Sight, Start, Ticket, Uid, Version,
+    Birth, Life, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
 };
 use serde_json::json;
 
@@ -118,24 +117,9 @@ impl Acting<'_> {
         observed.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} is another one")))
     }
 
-    /// Demands, before a member that serves is stopped, that the others were seen a moment ago: each call to a slow API
-    /// server may take seconds, in which another member can have died that nobody has looked at since.
-    pub(super) fn was_just_looked_at(&self, serial: Serial) -> Result<(), Stop> {
-        let pod = self.observed.world.seats.get(&serial).and_then(|seat| seat.pod.as_ref());
-        let serves = pod.is_some_and(|pod| match pod.sight {
-            Sight::Etcd(_) => true,
-            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
-        });
-        let old = self.observed.looked.elapsed() > Duration::from_millis(SIGHT_MS);
-        if serves && old && self.observed.world.wish.life == Life::Wanted {
-            return Err(Stop::Surprise(format!("the look at {serial} and the other members is old")));
-        }
-        Ok(())
-    }
-
     pub(super) async fn delete_pod(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
         self.object_is_untouched().await?;
-        self.was_just_looked_at(serial)?;
+        self.others_still_serve(serial).await?;
         let still = Preconditions {
             uid: Some(uid.as_str().into()),
             resource_version: Some(self.pod(serial, uid)?.resource_version.clone()),

@@ -24,7 +24,7 @@ impl Acting<'_> {
         ticket: Option<&Ticket>,
     ) -> Result<(), Stop> {
         self.object_is_untouched().await?;
-        self.was_just_looked_at(serial)?;
+        self.others_still_serve(serial).await?;
         let observed = self.pod(serial, uid)?;
         let other_image = observed.release.as_ref().is_none_or(|told| told.image != release.image);
         // The kubelet leaves a container alone whose image is called the same; then nobody is to wait for its end.

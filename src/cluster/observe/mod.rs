@@ -33,7 +33,6 @@ use quorate_statemachine::{
     Freshness, Home, Memory, Millis, Minor, NodeName, NodeSight, PodStage, Serial, Trouble, World,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
 use self::archive::Archives;
 use self::backup::Backup;
@@ -86,8 +85,6 @@ impl Watched {
 pub struct Observed {
     /// The object.
     pub cluster: Arc<EtcdCluster>,
-    /// When its members were looked at.
-    pub looked: Instant,
     /// The same in the state machine's words, with all the rest.
     pub world: World,
     /// Its pods, for guards and reports.
@@ -143,8 +140,6 @@ pub struct Observer {
 /// The Kubernetes side of an observation.
 struct Objects {
     freshness: Freshness,
-    /// When the members were looked at.
-    looked: Instant,
     cluster: Arc<EtcdCluster>,
     pods: BTreeMap<Serial, PodFacts>,
     trials: Vec<(Serial, TrialFacts)>,
@@ -170,7 +165,6 @@ impl Observer {
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
         let addresses_of_pods = addresses(&cluster, &pods);
         let cron_job = self.own_cron_jobs(&cluster).remove(&names::verification(&key.name));
-        let looked = Instant::now();
         let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
             archive::ask(&cluster, &pods, archives),
@@ -183,7 +177,7 @@ impl Observer {
             overall::ask(&self.pool, access, &addresses_of_pods, whom, &mut said).await;
         }
         let freshness = Freshness::Cached;
-        self.assemble(Objects { freshness, looked, cluster, pods, trials, claims, tls, archives, proofs }, said).await
+        self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs }, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -210,8 +204,8 @@ impl Observer {
         said.disown_strangers(|member| serial_of(&cluster, member));
         let tls = glanced.tls.clone();
         let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
-        let (freshness, looked) = (Freshness::Quorum, glanced.looked);
-        let objects = Objects { freshness, looked, cluster, pods, trials, claims, tls, archives, proofs };
+        let freshness = Freshness::Quorum;
+        let objects = Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -244,7 +238,7 @@ impl Observer {
             (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, looked, cluster, pods, trials, claims, tls, archives, proofs } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
@@ -281,7 +275,6 @@ impl Observer {
         let delivery = delivery(&watched_nodes);
         Ok(Observed {
             cluster,
-            looked,
             world,
             pods,
             trials,

@@ -168,7 +168,6 @@ pub fn healthy() -> Observed {
     let storage = Storage::Claims { on_delete: Retention::Retain, on_scale_down: Retention::Delete };
     Observed {
         cluster: Arc::new(object()),
-        looked: tokio::time::Instant::now(),
         world: World {
             now: NOW,
             freshness: Freshness::Cached,
