@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Ledger, MemberId, Minor, NodeName, Release, Role, RoleLabel, Roster, Serial, Ticket, Uid};
+use crate::{Alarm, Ledger, MemberId, Minor, NodeName, Release, Role, RoleLabel, Roster, Serial, Ticket, Uid};
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -271,10 +271,8 @@ pub enum Finding {
     LogsAreCut,
     /// An alarm is raised: versions are not changed before it is mended.
     AlarmRaised,
-    /// A database has reached its quota: etcd refuses writes.
-    NoSpace,
-    /// A member holds other data than the others: etcd refuses writes.
-    Corrupt,
+    /// This alarm is raised: etcd refuses writes.
+    Alarm(Alarm),
     /// The way leads through a minor for which the spec names no image.
     NoWayThrough,
     /// A member runs a patch from which the next minor must not be gone to, and no later patch is known.

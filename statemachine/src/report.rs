@@ -1,7 +1,7 @@
 //! What there is to tell: the troubles of a serial, and the phase, both derived from what is there. Plans no step.
 
 use crate::{
-    Alarm, Finding, Leg, Overall, Phase, PodStage, Refusal, Release, Trouble,
+    Finding, Leg, Overall, Phase, PodStage, Refusal, Release, Trouble,
     census::{Census, Peer},
     draft::Draft,
     member::{Ground, Member, Volume},
@@ -10,8 +10,7 @@ use crate::{
 /// Tells of an alarm, which only the user can mend.
 pub fn alarm(draft: &mut Draft<'_>) {
     match draft.world.overall {
-        Overall::Known { alarm: Some(Alarm::NoSpace), .. } => draft.tell(Finding::NoSpace),
-        Overall::Known { alarm: Some(Alarm::Corrupt), .. } => draft.tell(Finding::Corrupt),
+        Overall::Known { alarm: Some(alarm), .. } => draft.tell(Finding::Alarm(alarm)),
         Overall::Known { alarm: None, .. } | Overall::Unknown => {}
     }
 }

@@ -65,8 +65,7 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::ContainerFailing
         | Finding::NoRoomToResize
         | Finding::AlarmRaised
-        | Finding::NoSpace
-        | Finding::Corrupt
+        | Finding::Alarm(_)
         | Finding::NoWayThrough
         | Finding::BelowFloor
         | Finding::TrialImageMissing
@@ -183,8 +182,7 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::DowngradeUnderWay => told(Reason::Upgrading, changes::DOWNGRADE_UNDER_WAY.into()),
         Finding::LogsAreCut => told(Reason::Upgrading, changes::LOGS_ARE_CUT.into()),
         Finding::AlarmRaised => told(Reason::AlarmRaised, changes::ALARM_RAISED.into()),
-        Finding::NoSpace => no_space(),
-        Finding::Corrupt => corrupt(),
+        Finding::Alarm(alarm) => of_alarm(alarm),
         Finding::NoWayThrough => told(Reason::NoWayThrough, changes::NO_WAY_THROUGH.into()),
         Finding::BelowFloor => told(Reason::NoWayThrough, changes::below_floor(observed)),
         Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(&member)),
@@ -201,18 +199,11 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
 
 /// What is told of an alarm, while which etcd refuses writes.
 pub fn of_alarm(alarm: Alarm) -> Told {
-    match alarm {
-        Alarm::NoSpace => no_space(),
-        Alarm::Corrupt => corrupt(),
-    }
-}
-
-fn no_space() -> Told {
-    Told { reason: Reason::NoSpace, sentence: changes::NO_SPACE.into() }
-}
-
-fn corrupt() -> Told {
-    Told { reason: Reason::Corrupt, sentence: changes::CORRUPT.into() }
+    let (reason, sentence) = match alarm {
+        Alarm::NoSpace => (Reason::NoSpace, changes::NO_SPACE),
+        Alarm::Corrupt => (Reason::Corrupt, changes::CORRUPT),
+    };
+    Told { reason, sentence: sentence.into() }
 }
 
 /// The claims that hold what is left of the members' data.
