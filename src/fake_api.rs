@@ -1,7 +1,7 @@
 //! An API server in the test's own process, as far as the operator needs one: objects with UIDs and resourceVersions,
 //! compare-and-swap, merge patches, lists, watches. It keeps a record of what was written, and the line to it can be bad.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,6 +44,8 @@ struct State {
     /// What watches tell: the version and the path of each change, and its event.
     changes: Vec<(u64, String, Value)>,
     written: Vec<String>,
+    /// Who wrote, by the name under which Kubernetes notes whose a field is.
+    managers: BTreeSet<String>,
     /// After so many writes, none succeeds any more.
     breaks_after: Option<usize>,
     forgets_versions: bool,
@@ -198,6 +200,11 @@ impl FakeApi {
         self.state.lock().unwrap().written.clone()
     }
 
+    /// Under which names fields were written. A deletion writes none.
+    pub fn managers(&self) -> BTreeSet<String> {
+        self.state.lock().unwrap().managers.clone()
+    }
+
     /// From now on only so many writes succeed; `None`: all of them.
     pub fn breaks_after(&self, writes: Option<usize>) {
         let mut state = self.state.lock().unwrap();
@@ -222,6 +229,9 @@ impl FakeApi {
             let kind = path.split('/').rev().find(|part| !["status", name].contains(part)).unwrap_or_default();
             let status = if path.ends_with("/status") { " status" } else { "" };
             state.written.push(format!("{method} {kind} {name}{status}"));
+            if *method != Method::DELETE {
+                state.managers.insert(call.parameter("fieldManager").unwrap_or("nobody").to_owned());
+            }
         }
         (status, answer)
     }

@@ -123,7 +123,12 @@ impl Metrics {
             bootstrap_seconds.clone(),
         );
         let calls = Family::default();
-        registry.register("api_calls", "Calls to the Kubernetes API and to etcd, watches apart", calls.clone());
+        registry.register(
+            "api_calls",
+            "Reads and writes of Kubernetes' objects, and changes of etcd's members; without watches, the Lease, events, \
+             definitions, and what etcd is only asked",
+            calls.clone(),
+        );
         let leader = Gauge::default();
         registry.register("leader", "1 where this operator is the one that acts", leader.clone());
         let certificates = Arc::<Certificates>::default();
@@ -199,7 +204,7 @@ impl Metrics {
         self.bootstrap_seconds.observe(took.as_secs_f64());
     }
 
-    /// A call to Kubernetes or etcd ended.
+    /// A call to Kubernetes, or one that changes etcd, ended.
     pub fn called(&self, service: &'static str, verb: &'static str, kind: &str, outcome: &'static str) {
         self.calls.get_or_create(&Call { service, verb, kind: kind.to_owned(), outcome }).inc();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::{join_all, select_all};
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use quorate_crds::names::FIELD_MANAGER;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use crate::api::{self, Kube};
 use crate::backup::controller as backups;
 use crate::cli::Settings;
 use crate::cluster::controller::{self, Setup};
+use crate::events::Teller;
 use crate::lease::Election;
 use crate::metrics::Metrics;
 use crate::stop::turned;
@@ -73,8 +74,8 @@ async fn operate(
 
     let of_backups = namespaces.clone().into_iter().map(|namespace| {
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(settings.identity.clone()) };
-        let recorder = Recorder::new(kube.client(), reporter);
-        let driver = backups::Driver { kube: kube.clone(), recorder, agent_image: settings.agent_image.clone() };
+        let teller = Teller::new(kube.client(), reporter);
+        let driver = backups::Driver { kube: kube.clone(), teller, agent_image: settings.agent_image.clone() };
         backups::run(driver, claim.clone(), namespace, stopping.clone())
     });
     let of_backups = join_all(of_backups.collect::<Vec<_>>());

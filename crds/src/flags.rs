@@ -23,6 +23,25 @@ pub enum Spelling {
     Absent,
 }
 
+/// What the value of a flag has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number from 0 to this one.
+    Number(u32),
+    /// A time such as `30s`. 0 turns off what it is for, or stands for the default.
+    Duration,
+    /// A time above 0.
+    Period,
+    /// `true` or `false`.
+    Switch,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Names of features, each with `true` or `false`.
+    Gates,
+    /// Any text.
+    Text,
+}
+
 impl Flag {
     /// The flag of this name, if it may be set.
     pub fn find(name: &str) -> Option<&'static Self> {
@@ -85,6 +104,60 @@ pub const ALLOWED: &[Flag] = &[
     flag("warning-apply-duration", Spelling::Experimental, "warn of an apply that takes longer"),
     flag("warning-unary-request-duration", Spelling::Absent, "warn of a request that takes longer"),
     flag("watch-progress-notify-interval", Spelling::Experimental, "how often an idle watch is told the revision"),
+];
+
+/// What the value of each flag that may be set has to be, in the order of the rules. Source: the same; what etcd would take
+/// silently for something else (an octal number, an unknown kind of free list) is not of its kind.
+pub const KINDS: &[(Kind, &[&str])] = &[
+    (
+        Kind::Number(u32::MAX),
+        &[
+            "auth-token-ttl",
+            "backend-batch-limit",
+            "bcrypt-cost",
+            "bootstrap-defrag-threshold-megabytes",
+            "compaction-batch-limit",
+            "max-concurrent-streams",
+            "max-request-bytes",
+            "max-snapshots",
+            "max-txn-ops",
+            "max-wals",
+            "snapshot-catchup-entries",
+        ],
+    ),
+    (Kind::Number(1_000_000), &["distributed-tracing-sampling-rate"]),
+    (
+        Kind::Duration,
+        &[
+            "backend-batch-interval",
+            "compaction-sleep-interval",
+            "corrupt-check-time",
+            "grpc-keepalive-interval",
+            "grpc-keepalive-min-time",
+            "grpc-keepalive-timeout",
+            "warning-apply-duration",
+            "warning-unary-request-duration",
+            "watch-progress-notify-interval",
+        ],
+    ),
+    (Kind::Period, &["compact-hash-check-time"]),
+    (Kind::Switch, &["enable-distributed-tracing", "enable-grpc-gateway", "enable-pprof", "memory-mlock", "pre-vote"]),
+    (Kind::OneOf(&["array", "map"]), &["backend-bbolt-freelist-type"]),
+    (Kind::OneOf(&["json", "console"]), &["log-format"]),
+    (Kind::OneOf(&["debug", "info", "warn", "error", "dpanic", "panic", "fatal"]), &["log-level"]),
+    (Kind::OneOf(&["basic", "extensive"]), &["metrics"]),
+    (Kind::Gates, &["feature-gates"]),
+    (
+        Kind::Text,
+        &[
+            "auth-token",
+            "cors",
+            "distributed-tracing-address",
+            "distributed-tracing-instance-id",
+            "distributed-tracing-service-name",
+            "host-whitelist",
+        ],
+    ),
 ];
 
 /// Flags that have a field of their own, and the field.
@@ -176,6 +249,15 @@ mod tests {
         for (name, _) in WITH_FIELD {
             assert!(!RESERVED.contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn each_flag_that_may_be_set_is_of_one_kind() {
+        let mut of_a_kind: Vec<&str> = KINDS.iter().flat_map(|(_, names)| *names).copied().collect();
+        of_a_kind.sort_unstable();
+        let mut allowed: Vec<&str> = ALLOWED.iter().map(|flag| flag.name).collect();
+        allowed.sort_unstable();
+        assert_eq!(of_a_kind, allowed);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Toleration;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::schema::rules_at;
 
@@ -21,7 +22,7 @@ pub struct Scheduling {
     /// they always tolerate without limit: a member's volume stays with its node, and the operator decides when a
     /// member on a lost node is replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), transform = bounded)]
     pub tolerations: Vec<Toleration>,
     /// Whether two members may share a node. `Preferred`: avoid it. `Required`: never; a member without a node of its
     /// own stays Pending. `None`: no preference.
@@ -80,6 +81,15 @@ impl WhenUnsatisfiable {
         match self {
             Self::ScheduleAnyway => "ScheduleAnyway",
             Self::DoNotSchedule => "DoNotSchedule",
+        }
+    }
+}
+
+/// Kubernetes sets no length, and without one a rule that reads the text costs more than it may.
+fn bounded(tolerations: &mut Schema) {
+    for (field, longest) in [("key", 317), ("value", 63)] {
+        if let Some(text) = tolerations.pointer_mut(&format!("/items/properties/{field}")) {
+            text["maxLength"] = json!(longest);
         }
     }
 }

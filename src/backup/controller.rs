@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::Preconditions;
 use kube::runtime::controller::{Action, Config, Error as ControllerError};
-use kube::runtime::events::Recorder;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Resource, ResourceExt};
 use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, names};
@@ -22,10 +21,11 @@ use super::job::{self, Order};
 use super::status::{Now, Told, going_away};
 use super::{delete, progress};
 use crate::api::{self, Cause, Kube, WATCH_SECONDS};
+use crate::events::Teller;
 use crate::lease::Claim;
 use crate::ownership::is_owned;
 use crate::stop::turned;
-use crate::{events, jobs, store_secrets};
+use crate::{jobs, store_secrets};
 
 /// How many are looked at at once: each round is a few short calls.
 const CONCURRENCY: u16 = 8;
@@ -54,7 +54,7 @@ pub struct Driver {
     /// The Kubernetes API, with the gate for writes.
     pub kube: Kube,
     /// Sends events.
-    pub recorder: Recorder,
+    pub teller: Teller,
     /// The agent's image.
     pub agent_image: String,
 }
@@ -143,6 +143,10 @@ impl Driver {
                     if says_the_same(backup.status.as_ref(), &status) {
                         return Ok(pause(backup));
                     }
+                    // It may have been created without an answer; what has been given up is never looked at again.
+                    if ended(&status) && self.kube.get::<Job>(&namespace, &name).await?.is_some() {
+                        return Ok(Action::requeue(SOON));
+                    }
                 }
             }
             Step::Delete => {
@@ -212,7 +216,7 @@ impl Driver {
         if let Some(told) = told {
             let now = Now { backup, time: Timestamp::now() };
             last = self.show(backup, going_away(now, BackupPhase::Deleting, &told)).await?;
-            events::send(&self.recorder, self.kube.writes(), &backup.object_ref(&()), vec![told.news()]).await;
+            self.teller.tell(self.kube.writes(), &backup.object_ref(&()), vec![told.news()]).await;
         }
         self.mark(&last, false).await?;
         Ok(Action::await_change())
@@ -279,7 +283,11 @@ fn is_marked(backup: &EtcdBackup) -> bool {
 }
 
 fn has_ended(backup: &EtcdBackup) -> bool {
-    match backup.status.as_ref().and_then(|status| status.phase) {
+    backup.status.as_ref().is_some_and(ended)
+}
+
+fn ended(status: &EtcdBackupStatus) -> bool {
+    match status.phase {
         Some(BackupPhase::Complete | BackupPhase::Failed | BackupPhase::Deleting) => true,
         Some(BackupPhase::Pending | BackupPhase::Running) | None => false,
     }

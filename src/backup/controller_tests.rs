@@ -1,10 +1,11 @@
 //! What an API server gets to see of an EtcdBackup from its creation to its end, and what it may answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, TlsMode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -13,6 +14,7 @@ use super::controller::{Driver, round, says_the_same};
 use super::fixture::{backup, cluster, complete, pod, spec};
 use super::tests::told;
 use crate::api::Kube;
+use crate::events::Teller;
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 use crate::metrics::Metrics;
@@ -58,9 +60,9 @@ async fn what_an_earlier_backup_of_that_name_left_is_not_taken_for_its_own() {
 pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
     let (_, stopping) = watch::channel(false);
     let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-    let recorder = Recorder::new(api.client(), reporter);
+    let teller = Teller::new(api.client(), reporter);
     let kube = Kube::new(api.client(), Arc::new(Metrics::new()), Writes::new(claim, stopping, None));
-    Arc::new(Driver { kube, recorder, agent_image: "agent:1".into() })
+    Arc::new(Driver { kube, teller, agent_image: "agent:1".into() })
 }
 
 pub fn served(api: &FakeApi) {
@@ -128,6 +130,22 @@ async fn a_job_that_kubernetes_does_not_create_is_told_about_and_not_waited_for_
         let given_up = format!("{words} It was given up after spec.timeoutMinutes (60).");
         assert_eq!(told(&status(&api)), (Some(BackupPhase::Failed), "ObjectRefused", given_up.as_str()));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_created_without_an_answer_is_not_given_up_when_its_time_is_over() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    let mut old = api.object(BACKUP);
+    old["metadata"]["creationTimestamp"] = json!((Timestamp::now() - SignedDuration::from_mins(61)).to_string());
+    api.put(BACKUP, old);
+    api.disturb(JOB_CREATION, Fault::Lag { there: Duration::from_secs(1), back: Duration::from_secs(10) });
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP)["status"], json!(null), "nothing is known yet");
+    api.mend();
+    look(&api, &driver).await;
+    assert_eq!(status(&api).phase, Some(BackupPhase::Running));
 }
 
 #[tokio::test]

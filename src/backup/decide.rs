@@ -268,6 +268,7 @@ fn word(reason: snapshot::Reason) -> Reason {
         snapshot::Reason::StoreRefused => Reason::StoreRefused,
         snapshot::Reason::KeysUnfit => Reason::KeysUnfit,
         snapshot::Reason::StoreUnfit => Reason::StoreUnfit,
+        snapshot::Reason::StoreFull => Reason::StoreFull,
         snapshot::Reason::StoreFailed => Reason::StoreFailed,
         snapshot::Reason::NoHealthyMember => Reason::NoHealthyMember,
         snapshot::Reason::SnapshotBroken => Reason::SnapshotBroken,

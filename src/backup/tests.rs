@@ -5,7 +5,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use quorate_backup::snapshot::Progress;
+use quorate_backup::snapshot::{self, Failure, Progress, Report};
 use quorate_crds::{
     BackupPhase, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, Reason, TlsMode, TlsSecrets,
 };
@@ -296,6 +296,14 @@ fn a_failure_is_told_in_the_agents_words() {
     assert_eq!(told(&status).1, "StoreFailed");
     let status = Scene::running(None, &[pod(1, &complete().to_string(), 0), late]).show();
     assert_eq!(told(&status).0, Some(BackupPhase::Complete));
+}
+
+#[test]
+fn a_volume_that_is_full_is_told_with_what_helps() {
+    let failure = Failure { reason: snapshot::Reason::StoreFull, message: "no room; make the volume larger".into() };
+    let words = serde_json::to_string(&Report::Failed(failure)).unwrap();
+    let status = Scene::running(Some(("Failed", "PodFailurePolicy")), &[pod(1, &words, 3)]).show();
+    assert_eq!(told(&status), (Some(BackupPhase::Failed), "StoreFull", "No room; make the volume larger."));
 }
 
 #[test]

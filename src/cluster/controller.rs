@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Servi
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{self, Action, ReconcileRequest};
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::runtime::predicates;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
@@ -36,6 +36,7 @@ use super::observe::{Observer, Watched, key};
 use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::{Kube, WATCH_SECONDS};
+use crate::events::Teller;
 use crate::lease::Claim;
 use crate::lists::Lists;
 use crate::metrics::Metrics;
@@ -76,14 +77,14 @@ pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, sto
     let watched = Arc::new(Watched::default());
     let pool = Arc::new(Pool::default());
     let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
-    let recorder = Recorder::new(kube.client(), reporter);
+    let teller = Teller::new(kube.client(), reporter);
     let observer =
         Observer { kube: kube.clone(), watched: watched.clone(), pool: pool.clone(), domain: domain.clone() };
     let courier = Courier::new().map(Arc::new);
     let ticket_key = courier.as_ref().map(|courier| courier.public_key().to_owned());
     let agent = Agent { image: agent_image, ticket_key };
     let actor = Actor { kube: kube.clone(), pool, metrics: metrics.clone(), agent, courier, domain };
-    let driver = Arc::new(Driver::new(observer, actor, recorder, metrics));
+    let driver = Arc::new(Driver::new(observer, actor, teller, metrics));
     let sources = Sources { client: kube.client(), namespace, lists: lists.clone() };
 
     let (store, writer) = reflector::store();
@@ -326,4 +327,71 @@ fn clusters_on(node: &NodeName, watched: &Watched, store: &Store<EtcdCluster>) -
 /// Whoever begins to lead looks at every cluster.
 fn on_leading(claim: Claim, store: Store<EtcdCluster>) -> BoxStream<'static, Wake> {
     claim.begins().flat_map(move |()| wake_all(store.state().iter().map(|cluster| key(cluster)).collect())).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_crds::EtcdClusterSpec;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::fake_api::{FakeApi, Fault};
+    use crate::writes::Writes;
+
+    const PODS: &str = "/api/v1/namespaces/ns/pods";
+    /// How long a call for the slow cluster takes each way: it is answered in time, but only just.
+    const WAY: Duration = Duration::from_secs(2);
+    /// How often chance is given to have the slow one first.
+    const TRIES: u32 = 32;
+
+    fn pods(api: &FakeApi, cluster: &str) -> usize {
+        api.names(PODS).iter().filter(|pod| pod.starts_with(cluster)).count()
+    }
+
+    /// Drives two clusters, of which one has a bad line, so many at once, until the other has its pods. Says how long it took.
+    async fn drive_beside_a_slow_one(concurrency: u16) -> Duration {
+        let api = FakeApi::default();
+        for name in ["slow", "quick"] {
+            let mut cluster = EtcdCluster::new(name, EtcdClusterSpec::default());
+            cluster.metadata.generation = Some(1);
+            let path = format!("/apis/quorate.dev/v1alpha1/namespaces/ns/etcdclusters/{name}");
+            api.put(&path, serde_json::to_value(cluster).unwrap());
+        }
+        api.disturb("slow", Fault::Lag { there: WAY, back: WAY });
+        let (stop, stopping) = watch::channel(false);
+        let (claim, metrics) = (Claim::forever(), Arc::new(Metrics::new()));
+        let setup = Setup {
+            kube: Kube::new(api.client(), metrics.clone(), Writes::new(claim.clone(), stopping.clone(), None)),
+            claim,
+            metrics,
+            agent_image: "agent:1".into(),
+            domain: "cluster.local".into(),
+            identity: "test".into(),
+            concurrency,
+        };
+        let namespace = Some("ns".to_owned());
+        let lists = Arc::new(lists(namespace.clone()));
+        let begun = Instant::now();
+        let running = tokio::spawn(run(setup, namespace, lists, stopping));
+        while pods(&api, "quick") < 3 {
+            assert!(begun.elapsed() < Duration::from_mins(10), "{:?}", api.written());
+            sleep(Duration::from_millis(1)).await;
+        }
+        let took = begun.elapsed();
+        stop.send_replace(true);
+        running.await.unwrap();
+        took
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_whose_calls_lag_holds_up_another_only_where_one_is_driven_at_a_time() {
+        let took = drive_beside_a_slow_one(2).await;
+        assert!(took < 2 * WAY, "by then no call of the slow one was answered: {took:?}");
+        // Which of the two comes first is the runtime's choice each time.
+        let mut was_held_up = false;
+        for _ in 0..TRIES {
+            was_held_up = was_held_up || drive_beside_a_slow_one(1).await >= 2 * WAY;
+        }
+        assert!(was_held_up, "the slow one was not slow");
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use quorate_crds::EtcdCluster;
+use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus};
 use quorate_statemachine::{LookAgain, Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
 use tokio::time::Instant;
 
@@ -61,13 +61,13 @@ pub struct Memo {
     hasty_since: Option<Instant>,
     silent_since: Option<Instant>,
     troubled_since: Option<Instant>,
+    /// It was as asked for once, so that its bootstrap is over, and what ails it since then is a fault.
     has_run: bool,
 }
 
 impl Memo {
     /// Nothing is remembered of this cluster.
     pub fn new(cluster: &EtcdCluster) -> Self {
-        let cluster_id = cluster.status.as_ref().and_then(|status| status.cluster_id.as_ref());
         Self {
             uid: cluster.uid(),
             written: None,
@@ -84,7 +84,7 @@ impl Memo {
             hasty_since: None,
             silent_since: None,
             troubled_since: None,
-            has_run: cluster_id.is_some(),
+            has_run: cluster.status.as_ref().is_some_and(has_run),
         }
     }
 
@@ -192,6 +192,19 @@ impl Memo {
     }
 }
 
+/// Whether a cluster was as asked for once, as its status tells another operator than the one that saw it. All conditions are
+/// there from the first status on, so a Ready that never was has not turned since the oldest of them. The phase alone does
+/// not say it: a cluster that is given more members grows again.
+fn has_run(status: &EtcdClusterStatus) -> bool {
+    let Some(ready) = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.as_str())
+    else {
+        return false;
+    };
+    let oldest = status.conditions.iter().map(|condition| condition.last_transition_time.0).min();
+    let turned = oldest.is_some_and(|oldest| ready.last_transition_time.0 > oldest);
+    status.phase == Some(quorate_crds::Phase::Running) || ready.status == "True" || turned
+}
+
 fn somebody_is_silent(observed: &Observed) -> bool {
     let silent_pod = |pod: &quorate_statemachine::Pod| {
         pod.sight == Sight::Unknown && pod.stage == PodStage::Running && !pod.terminating
@@ -203,7 +216,7 @@ fn somebody_is_silent(observed: &Observed) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use quorate_crds::{EtcdClusterSpec, EtcdClusterStatus};
+    use quorate_crds::EtcdClusterSpec;
     use quorate_statemachine::RoleLabel;
 
     use super::*;

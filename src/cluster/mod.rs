@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube::runtime::events::Recorder;
 use kube::{Resource, ResourceExt};
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason};
 use quorate_statemachine::{LookAgain, Plan, Step, plan};
@@ -25,8 +24,9 @@ use self::act::{Acted, Actor, Stop};
 use self::memo::Memo;
 use self::observe::cache::Key;
 use self::observe::{Observed, Observer};
+use crate::api;
+use crate::events::Teller;
 use crate::metrics::Metrics;
-use crate::{api, events};
 
 /// Why a round failed. The next one comes after a pause that grows.
 #[derive(Debug, thiserror::Error)]
@@ -49,15 +49,15 @@ pub enum Error {
 pub struct Driver {
     observer: Observer,
     actor: Actor,
-    recorder: Recorder,
+    teller: Teller,
     metrics: Arc<Metrics>,
     memos: Mutex<HashMap<Key, Memo>>,
 }
 
 impl Driver {
     /// A driver that has not seen any cluster yet.
-    fn new(observer: Observer, actor: Actor, recorder: Recorder, metrics: Arc<Metrics>) -> Self {
-        Self { observer, actor, recorder, metrics, memos: Mutex::default() }
+    fn new(observer: Observer, actor: Actor, teller: Teller, metrics: Arc<Metrics>) -> Self {
+        Self { observer, actor, teller, metrics, memos: Mutex::default() }
     }
 
     /// Whether this operator may act at all.
@@ -190,9 +190,9 @@ impl Driver {
         if news.is_empty() {
             return;
         }
-        let (recorder, writes) = (self.recorder.clone(), self.actor.kube.writes().clone());
+        let (teller, writes) = (self.teller.clone(), self.actor.kube.writes().clone());
         let regarding = observed.cluster.object_ref(&());
-        tokio::spawn(async move { events::send(&recorder, &writes, &regarding, news).await });
+        tokio::spawn(async move { teller.tell(&writes, &regarding, news).await });
     }
 
     fn take_memo(&self, key: &Key, cluster: &EtcdCluster) -> Memo {

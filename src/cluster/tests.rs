@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use k8s_openapi::api::batch::v1::CronJob;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::runtime::watcher::Event;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 use quorate_etcd::Pool;
@@ -22,6 +22,7 @@ use super::pki::Wallet;
 use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::Kube;
+use crate::events::Teller;
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 use crate::metrics::Metrics;
@@ -44,13 +45,13 @@ pub fn driver(api: &FakeApi, claim: Claim) -> Driver {
     let kube = Kube::new(api.client(), metrics.clone(), Writes::new(claim, stopping, None));
     let pool = Arc::new(Pool::default());
     let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-    let recorder = Recorder::new(api.client(), reporter);
+    let teller = Teller::new(api.client(), reporter);
     let domain: Arc<str> = "cluster.local".into();
     let watched = Arc::new(Watched::default());
     let observer = Observer { kube: kube.clone(), watched, pool: pool.clone(), domain: domain.clone() };
     let agent = Agent { image: "agent:1".into(), ticket_key: None };
     let actor = Actor { kube, pool, metrics: metrics.clone(), agent, courier: None, domain };
-    Driver::new(observer, actor, recorder, metrics)
+    Driver::new(observer, actor, teller, metrics)
 }
 
 pub fn watched(api: &FakeApi) -> Arc<EtcdCluster> {
@@ -100,6 +101,20 @@ async fn finalizer_and_ledger_come_before_anything_is_made() {
     let volume = variables.iter().find(|variable| variable["name"] == "QUORATE_VOLUME").unwrap();
     assert_eq!(volume["value"], claim["metadata"]["uid"]);
     assert_eq!(api.object(CLUSTER)["status"]["ledger"]["nextSerial"], 3);
+}
+
+#[tokio::test]
+async fn all_that_is_written_is_written_under_one_name() {
+    let api = FakeApi::default();
+    let mut wished = object();
+    wished["spec"]["backup"] = json!({ "store": { "address": "s3://b" }, "verify": { "schedule": "30 3 * * *" } });
+    api.put(CLUSTER, wished);
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    let written = api.written();
+    for what in ["POST pods", "POST secrets", "PATCH services", "PATCH cronjobs", "PATCH etcdclusters", "PUT etcd"] {
+        assert!(written.iter().any(|line| line.starts_with(what)), "{what} in {written:?}");
+    }
+    assert_eq!(api.managers().into_iter().collect::<Vec<_>>(), [quorate_crds::names::FIELD_MANAGER]);
 }
 
 #[tokio::test]

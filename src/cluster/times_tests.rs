@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use quorate_statemachine::{Phase, Serial, Sight, plan};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::Driver;
@@ -84,6 +84,54 @@ async fn a_bootstrap_is_timed_from_the_creation_to_the_first_running_and_once() 
     Box::pin(sees(&next, &mut memo, &api, fixture::healthy())).await;
     assert_eq!(bootstraps(&next), "0", "the status says that it has run before");
     assert_eq!(heals(&next), ["0", "0.0"]);
+}
+
+/// As if all that the conditions say had been so since the creation.
+fn is_as_created(api: &FakeApi) {
+    let mut object = api.object(CLUSTER);
+    let created = object["metadata"]["creationTimestamp"].clone();
+    for condition in object["status"]["conditions"].as_array_mut().unwrap() {
+        condition["lastTransitionTime"].clone_from(&created);
+    }
+    api.put(CLUSTER, object);
+}
+
+#[tokio::test]
+async fn a_bootstrap_is_counted_also_by_an_operator_that_was_started_in_the_midst_of_it() {
+    let api = api();
+    let first = driver(&api, Claim::forever());
+    Box::pin(rounds(&first, &api)).await.unwrap();
+    let mut memo = Memo::new(&watched(&api));
+    Box::pin(sees(&first, &mut memo, &api, one_waits())).await;
+    is_as_created(&api);
+    assert_ne!(api.object(CLUSTER)["status"]["clusterId"], Value::Null, "the seed serves by now");
+    let second = driver(&api, Claim::forever());
+    let mut memo = Memo::new(&watched(&api));
+    Box::pin(sees(&second, &mut memo, &api, one_waits())).await;
+    Box::pin(sees(&second, &mut memo, &api, fixture::healthy())).await;
+    assert_eq!((bootstraps(&first).as_str(), bootstraps(&second).as_str()), ("0", "1"));
+    let sum: f64 = value(&second, "quorate_bootstrap_duration_seconds_sum").parse().unwrap();
+    assert!((90.0..100.0).contains(&sum), "{sum}");
+    assert_eq!(heals(&second), ["0", "0.0"], "what is late in a bootstrap is no fault");
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_ready_once_is_no_bootstrap_to_the_next_operator_whatever_ails_it() {
+    let api = api();
+    let first = driver(&api, Claim::forever());
+    Box::pin(rounds(&first, &api)).await.unwrap();
+    is_as_created(&api);
+    let mut memo = Memo::new(&watched(&api));
+    Box::pin(sees(&first, &mut memo, &api, fixture::healthy())).await;
+    Box::pin(sees(&first, &mut memo, &api, one_waits())).await;
+    let mut object = api.object(CLUSTER);
+    object["status"]["phase"] = json!("Growing");
+    api.put(CLUSTER, object);
+    let second = driver(&api, Claim::forever());
+    let mut memo = Memo::new(&watched(&api));
+    assert_eq!(Box::pin(sees(&second, &mut memo, &api, fixture::healthy())).await, Phase::Running);
+    assert_eq!((bootstraps(&first).as_str(), bootstraps(&second).as_str()), ("1", "0"));
+    assert_eq!(heals(&second), ["0", "0.0"], "the first one saw the fault, and took the time with it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -146,10 +146,17 @@ impl<'w> Draft<'w> {
         self.create_pod(serial, bind, birth);
     }
 
-    /// Creates a pod, told to run what its member was last told to run, or what newcomers run.
+    /// Creates a pod, told to run what its member was last told to run, or what newcomers run. While that is not known for now,
+    /// it is what is wished, unless somebody was told to run something else: then a pod would be made for the wrong image.
     pub fn create_pod(&mut self, serial: Serial, bind: Bind, birth: Birth) {
         let remembered = self.ledger.members.get(&serial).and_then(|entry| entry.release.clone());
-        let release = remembered.or_else(|| self.newcomers.clone()).unwrap_or_else(|| self.world.wish.release.clone());
+        let wished = &self.world.wish.release;
+        let mut told = self.ledger.members.values().filter_map(|entry| entry.release.as_ref());
+        let release = match remembered.or_else(|| self.newcomers.clone()) {
+            Some(release) => release,
+            None if told.any(|told| told != wished) => return,
+            None => wished.clone(),
+        };
         self.step(Step::CreatePod { serial, bind, birth, release });
     }
 

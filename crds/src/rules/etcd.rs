@@ -1,7 +1,7 @@
 //! The rules for etcd's own settings and flags.
 
 use super::Rule;
-use crate::flags::{self, Spelling};
+use crate::flags::{self, Kind, Spelling};
 
 pub(super) fn settings() -> Vec<Rule> {
     const AT: &str = "spec.etcd";
@@ -63,7 +63,7 @@ pub(super) fn extra_flags() -> Vec<Rule> {
     let allowed = list(flags::ALLOWED.iter().map(|flag| flag.name));
     let fields: Vec<String> = flags::WITH_FIELD.iter().map(|(name, field)| format!("{field} for {name}")).collect();
     let names: Vec<&str> = flags::ALLOWED.iter().map(|flag| flag.name).collect();
-    vec![
+    let mut rules = vec![
         flag_rule(
             "!self.extraFlags.exists(f, f.startsWith('-'))",
             "spec.etcd.extraFlags must hold names of flags without dashes in front; write log-level, not --log-level",
@@ -88,7 +88,9 @@ pub(super) fn extra_flags() -> Vec<Rule> {
             ),
         ),
         absent_on_3_5(),
-    ]
+    ];
+    rules.extend(flags::KINDS.iter().filter_map(|(kind, names)| values(*kind, names)));
+    rules
 }
 
 fn flag_rule(condition: &str, message: impl Into<String>) -> Rule {
@@ -107,6 +109,60 @@ fn absent_on_3_5() -> Rule {
         absent.join(", ")
     );
     Rule::new("spec", Some(".etcd.extraFlags"), condition, message)
+}
+
+/// The rule for the values of the flags of a kind. The message names the first flag that is wrong.
+fn values(kind: Kind, names: &[&str]) -> Option<Rule> {
+    let each = of_kind(kind, "self.extraFlags[f]")?;
+    let condition = format!("self.extraFlags.all(f, !(f in {}) || {each})", list(names.iter().copied()));
+    let (what, remedy) = wanted(kind);
+    let must = format!("spec.etcd.extraFlags must hold {what} for ");
+    let rule = flag_rule(&condition, format!("{must}{}; {remedy}", names.join(", ")));
+    let (last, others) = names.split_last()?;
+    if others.is_empty() {
+        return Some(rule);
+    }
+    let first = others.iter().rev().try_fold(format!("'{last}'"), |rest, name| {
+        let fine = of_kind(kind, &format!("self.extraFlags['{name}']"))?;
+        Some(format!("'{name}' in self.extraFlags && !({fine}) ? '{name}' : {rest}"))
+    })?;
+    Some(rule.telling(format!("'{must}' + ({first}) + '; {remedy}'")))
+}
+
+/// A time as etcd reads it, without a sign.
+const DURATION: &str = "^(0|(([0-9]{1,12}([.][0-9]{0,9})?|[.][0-9]{1,9})(ns|us|ms|s|m|h)){1,6})$";
+/// Go takes a number that begins with 0 for an octal one.
+const NUMBER: &str = "^(0|[1-9][0-9]{0,9})$";
+/// What Go reads as a truth value.
+const TRUTH: [&str; 12] = ["true", "false", "True", "False", "TRUE", "FALSE", "t", "f", "T", "F", "1", "0"];
+
+/// Whether a value is of a kind, in CEL. None: any is.
+fn of_kind(kind: Kind, value: &str) -> Option<String> {
+    match kind {
+        Kind::Number(most) => Some(format!("({value}.matches('{NUMBER}') && int({value}) <= {most})")),
+        Kind::Duration => Some(format!("{value}.matches('{DURATION}')")),
+        Kind::Period => Some(format!("({value}.matches('{DURATION}') && {value}.matches('[1-9]'))")),
+        Kind::Switch => Some(format!("{value} in {}", list(TRUTH.into_iter()))),
+        Kind::OneOf(words) => Some(format!("{value} in {}", list(words.iter().copied()))),
+        Kind::Gates => {
+            let gate = format!(" *[A-Za-z0-9]+ *= *({}) *", TRUTH.join("|"));
+            Some(format!("{value}.matches('^{gate}(,{gate})*$')"))
+        }
+        Kind::Text => None,
+    }
+}
+
+/// What has to be there, and the remedy.
+fn wanted(kind: Kind) -> (String, &'static str) {
+    match kind {
+        Kind::Number(most) => (format!("a whole number from 0 to {most}"), "write it in digits, as in \"1000\""),
+        Kind::Duration => ("a duration".into(), "write it as in 30s or 1h30m, or \"0\""),
+        Kind::Period => ("a duration above 0".into(), "write it as in 30s or 1h30m"),
+        Kind::Switch => ("true or false".into(), "write it in quotes, as in \"true\""),
+        Kind::OneOf(words) => (format!("one of {}", words.join(", ")), "choose one of them"),
+        Kind::Gates => ("names of features with true or false".into(), "write it as in InitialCorruptCheck=true"),
+        Kind::Text => ("a text".into(), "correct it"),
+    }
 }
 
 /// A list of words in CEL.

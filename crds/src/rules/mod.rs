@@ -44,7 +44,8 @@ impl Rule {
 /// The name of an object: a DNS subdomain.
 const DNS_NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// A label or annotation key: an optional prefix and a name.
-const QUALIFIED_NAME: &str = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+const QUALIFIED_NAME: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?\
+                              [A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 /// The value of a label.
 const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$";
 

@@ -34,8 +34,19 @@ pub(super) fn image() -> Vec<Rule> {
     ]
 }
 
+/// A resource of which Kubernetes takes as much in the request as in the limit only: one of a domain of its own, or large
+/// pages.
+const NOT_SHARED: &str = "(k.startsWith('hugepages-') || (k.contains('/') && !k.contains('kubernetes.io/')))";
+
 pub(super) fn resources() -> Vec<Rule> {
     const AT: &str = "spec.resources";
+    let names = |field: &str| {
+        format!(
+            "!has(self.{field}) || self.{field}.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || \
+             k.matches('^hugepages-[1-9][0-9]*[KMG]i$') || \
+             (k.contains('/') && !k.startsWith('requests.') && k.matches('{QUALIFIED_NAME}')))"
+        )
+    };
     let amounts = |field: &str| {
         format!(
             "!has(self.{field}) || self.{field}.all(k, isQuantity(string(self.{field}[k])) && \
@@ -43,6 +54,20 @@ pub(super) fn resources() -> Vec<Rule> {
         )
     };
     vec![
+        Rule::new(
+            AT,
+            Some(".requests"),
+            names("requests"),
+            "spec.resources.requests must name cpu, memory, ephemeral-storage, large pages as in hugepages-2Mi, or a \
+             resource of a domain as in example.com/disk; correct the name",
+        ),
+        Rule::new(
+            AT,
+            Some(".limits"),
+            names("limits"),
+            "spec.resources.limits must name cpu, memory, ephemeral-storage, large pages as in hugepages-2Mi, or a \
+             resource of a domain as in example.com/disk; correct the name",
+        ),
         Rule::new(
             AT,
             Some(".requests"),
@@ -63,6 +88,31 @@ pub(super) fn resources() -> Vec<Rule> {
              !isQuantity(string(self.limits[k])) || \
              quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
             "spec.resources.requests must not be above spec.resources.limits; lower the request or raise the limit",
+        ),
+        // To ask for quantities first, as above, would cost more than one rule may.
+        Rule::new(
+            AT,
+            Some(".requests"),
+            format!(
+                "!has(self.requests) || self.requests.all(k, !{NOT_SHARED} || (has(self.limits) && k in self.limits && \
+                 quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) == 0))"
+            ),
+            "spec.resources.requests must be the same as spec.resources.limits for large pages and for a resource of a \
+             domain; set the limit to the request",
+        ),
+        Rule::new(
+            AT,
+            Some(".limits"),
+            "!has(self.limits) || self.limits.all(k, !k.contains('/') || k.contains('kubernetes.io/') || \
+             !isQuantity(string(self.limits[k])) || quantity(string(self.limits[k])).isInteger())",
+            "spec.resources.limits must be a whole number for a resource of a domain; write it as in example.com/disk: 1",
+        ),
+        Rule::new(
+            AT,
+            Some(".limits"),
+            "!has(self.limits) || !self.limits.exists(k, k.startsWith('hugepages-')) || \
+             ['cpu', 'memory'].exists(k, k in self.limits || (has(self.requests) && k in self.requests))",
+            "spec.resources.limits of large pages need cpu or memory beside them; set one of the two",
         ),
     ]
 }
@@ -102,6 +152,20 @@ pub(super) fn scheduling() -> Vec<Rule> {
             ),
             "spec.scheduling.tolerations: operator Exists takes no value, and operator Equal needs a key; remove the \
              value, or name the key",
+        ),
+        Rule::new(
+            AT,
+            TOLERATIONS,
+            tolerations(&format!("!has(t.key) || t.key == '' || t.key.matches('{QUALIFIED_NAME}')")),
+            "spec.scheduling.tolerations: key must be that of a taint; write it as in dedicated or example.com/dedicated",
+        ),
+        Rule::new(
+            AT,
+            TOLERATIONS,
+            tolerations(&format!(
+                "!has(t.value) || (has(t.operator) && t.operator == 'Exists') || t.value.matches('{LABEL_VALUE}')"
+            )),
+            "spec.scheduling.tolerations: value must be letters, digits, dashes, underscores and dots; correct it",
         ),
         Rule::new(
             AT,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::future::join_all;
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
@@ -111,9 +111,7 @@ impl Acting<'_> {
         let look_at_leader = async { Some(members::look(led_by?).await) };
         let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
         let (seen, leader, pod) = tokio::join!(members::look(address), look_at_leader, get_pod);
-        let still = pod?.is_some_and(|pod| {
-            pod.metadata.uid.as_deref() == Some(address.pod.as_str()) && pod.metadata.deletion_timestamp.is_none()
-        });
+        let still = pod?.is_some_and(|pod| stays(&pod, address.pod.as_str()));
         let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
         let Some(Sight::Etcd(leader)) = leader.map(|leader| leader.sight) else {
             return Err(Stop::Surprise("nobody who leads answers".into()));
@@ -129,8 +127,8 @@ impl Acting<'_> {
         }
     }
 
-    /// Demands, right before a voter that serves is stopped for a change, that all others serve now: with a slow API server half
-    /// a minute may have gone by since they were looked at, in which one can have died.
+    /// Demands, right before a voter that serves is stopped for a change, that all others serve now and nobody has asked one of
+    /// them to go: with a slow API server half a minute may have gone by since they were looked at.
     pub(super) async fn others_still_serve(&self, serial: Serial) -> Result<(), Stop> {
         let (Membership::Known(list), true) = (&self.observed.world.membership, self.is_to_go_on()) else {
             return Ok(());
@@ -143,14 +141,19 @@ impl Acting<'_> {
         let addresses = self.addresses();
         let others = voters.into_iter().filter(|other| *other != serial);
         let looks = others.map(async |other| {
-            let seen = members::look(addresses.get(&other)?).await;
-            matches!(seen.sight, Sight::Etcd(now) if now.live && now.has_leader).then_some(())
+            let Some(address) = addresses.get(&other) else { return Ok(false) };
+            let name = self.cluster.member(other);
+            let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
+            let (seen, pod) = tokio::join!(members::look(address), get_pod);
+            let serves = matches!(seen.sight, Sight::Etcd(now) if now.live && now.has_leader);
+            Ok::<_, Stop>(serves && pod?.is_some_and(|pod| stays(&pod, address.pod.as_str())))
         });
-        match join_all(looks).await.into_iter().collect::<Option<Vec<()>>>() {
-            Some(_) => Ok(()),
-            None => {
-                Err(Stop::Surprise(format!("{serial} serves and is not stopped: another voter does not serve by now")))
-            }
+        if try_join_all(looks).await?.into_iter().all(|stays| stays) {
+            Ok(())
+        } else {
+            Err(Stop::Surprise(format!(
+                "{serial} serves and is not stopped: another voter does not serve, or is to go, by now"
+            )))
         }
     }
 
@@ -214,5 +217,25 @@ impl Acting<'_> {
             }
             writes::Error::Failed(error) => error.into(),
         })
+    }
+}
+
+/// Whether a pod is still the one of this UID, and nobody has asked it to go.
+fn stays(pod: &Pod, uid: &str) -> bool {
+    pod.metadata.uid.as_deref() == Some(uid) && pod.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_to_go_or_another_one_of_its_name_does_not_stay() {
+        let stays = |metadata| stays(&serde_json::from_value(json!({ "metadata": metadata })).unwrap(), "pod-1");
+        assert!(stays(json!({ "uid": "pod-1" })));
+        assert!(!stays(json!({ "uid": "pod-1", "deletionTimestamp": "2026-05-01T10:00:00Z" })));
+        assert!(!stays(json!({ "uid": "pod-2" })));
     }
 }

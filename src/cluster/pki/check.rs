@@ -179,7 +179,7 @@ mod tests {
     use jiff::SignedDuration;
     use proptest::prelude::*;
 
-    use super::super::fixture::{LATER, NOW, authority, order};
+    use super::super::fixture::{LATER, NOW, Root, authority, order};
     use super::super::{Authority, Order};
     use super::*;
 
@@ -263,6 +263,26 @@ mod tests {
         let after = old.until() + HOUR;
         let faults = at(&pair, &bundle, &["db-0.db.ns.svc"], after).unwrap_err();
         assert!(faults.contains(&Fault::AuthorityExpired(Timestamp::from_second(old.until().as_second()).unwrap())));
+    }
+
+    #[test]
+    fn an_authority_between_has_to_be_shown_too_and_to_be_valid() {
+        let root = Root::make();
+        let leaf = root.signer().issue(&order(), None, NOW).unwrap();
+        let shown = |between: &str| Pair { certificate: format!("{}{between}", leaf.certificate), ..leaf.clone() };
+        let judged = |pair: &Pair, now: Timestamp| at(pair, &root.trusted, &["db-0.db.ns.svc"], now);
+        assert_eq!(judged(&shown(&root.between(LATER)), NOW), Ok(NOW + order().lifetime));
+        let short = shown(&root.between(NOW + HOUR));
+        assert_eq!(judged(&short, NOW), Ok(NOW + HOUR), "until the one between runs out");
+        let unknown = Fault::UnknownAuthority("ca.crt".into());
+        let cases = [
+            ("it ran out", judged(&short, NOW + HOUR * 2), Fault::ChainExpired),
+            ("it is left out", judged(&leaf, NOW), unknown.clone()),
+            ("it is another's", judged(&shown(&Root::make().between(LATER)), NOW), unknown),
+        ];
+        for (what, found, fault) in cases {
+            assert_eq!(found, Err(vec![fault]), "{what}");
+        }
     }
 
     proptest! {

@@ -41,3 +41,20 @@ impl Certificates {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::NOW;
+    use super::*;
+
+    #[test]
+    fn days_are_counted_only_of_certificates_that_can_all_be_used() {
+        let valid = |expiring: bool| Certificates::Valid { secret: "db-0".into(), until: NOW, expiring };
+        assert_eq!([valid(false), valid(true)].map(|all| all.until()), [Some(NOW); 2]);
+        let lost = Certificates::Lost { secret: "db-peer-ca".into(), fault: Fault::SecretMissing };
+        let faulty = Certificates::Faulty(vec![("db-0".into(), Fault::Expired(NOW))]);
+        for others in [Certificates::Off, Certificates::Pending, lost, faulty] {
+            assert_eq!(others.until(), None, "{others:?}");
+        }
+    }
+}

@@ -1,9 +1,11 @@
-//! What the tests of certificates speak of: a time, an authority, and a certificate of one member of `db`.
+//! What the tests of certificates speak of: a time, authorities, and a certificate of one member of `db`.
 
 use jiff::{SignedDuration, Timestamp};
 use quorate_crds::EtcdClusterSpec;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use time::OffsetDateTime;
 
-use super::{Authority, Order, Usage};
+use super::{Authority, Order, Pair, Usage};
 use crate::cluster::render::Cluster;
 
 /// The present.
@@ -31,4 +33,43 @@ pub fn order() -> Order {
 /// `db` in `prod`.
 pub fn cluster(spec: &EtcdClusterSpec) -> Cluster<'_> {
     Cluster { name: "db", namespace: "prod", uid: "0b54c1d2", spec }
+}
+
+/// An authority of the user's that has another one sign for it, as Quorate's own never do.
+pub struct Root {
+    /// Its certificate, as PEM: the only one that is trusted.
+    pub trusted: String,
+    issuer: Issuer<'static, KeyPair>,
+    /// The key of the one between.
+    key: KeyPair,
+}
+
+impl Root {
+    /// One that lasts longer than anything else.
+    pub fn make() -> Self {
+        let (params, key) = (signing("root", BasicConstraints::Unconstrained), KeyPair::generate().unwrap());
+        let trusted = params.self_signed(&key).unwrap().pem();
+        Self { trusted, issuer: Issuer::new(params, key), key: KeyPair::generate().unwrap() }
+    }
+
+    /// The certificate of the one between, if it lasts until then, as PEM.
+    pub fn between(&self, until: Timestamp) -> String {
+        let mut params = signing("between", BasicConstraints::Constrained(0));
+        params.not_after = OffsetDateTime::from_unix_timestamp(until.as_second()).unwrap();
+        params.signed_by(&self.key, &self.issuer).unwrap().pem()
+    }
+
+    /// The one between. What it signs comes without its certificate.
+    pub fn signer(&self) -> Authority {
+        let certificate = self.between(LATER);
+        Authority::read(&certificate.clone(), Pair { certificate, key: self.key.serialize_pem() }).unwrap()
+    }
+}
+
+fn signing(subject: &str, constraints: BasicConstraints) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, subject);
+    params.is_ca = IsCa::Ca(constraints);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
 }

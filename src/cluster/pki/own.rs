@@ -110,9 +110,10 @@ impl OwnSecrets {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
+    use k8s_openapi::ByteString;
     use quorate_crds::{EtcdClusterSpec, LocalSecret};
 
-    use super::super::fixture::{DOMAIN, LATER, NOW, authority, cluster};
+    use super::super::fixture::{DOMAIN, LATER, NOW, Root, authority, cluster};
     use super::super::{Authority, Order, client_secret};
     use super::*;
 
@@ -223,6 +224,29 @@ mod tests {
         mixed.client.as_mut().unwrap().data.as_mut().unwrap().insert("tls.key".into(), key);
         let told = judged(&mixed, NOW).unwrap_err();
         assert_eq!(told, ["my-client: the private key does not belong to the certificate"]);
+    }
+
+    #[test]
+    fn a_chain_is_taken_whole_and_what_it_lacks_is_told_with_its_secret() {
+        const HOUR: SignedDuration = SignedDuration::from_hours(1);
+        let (root, clients) = (Root::make(), authority());
+        let sound = good(&root.signer(), &clients);
+        let with = |between: &str| {
+            let mut own = sound.clone();
+            let data = own.peer.as_mut().unwrap().data.as_mut().unwrap();
+            data.get_mut("tls.crt").unwrap().0.extend(between.bytes());
+            data.insert("ca.crt".into(), ByteString(root.trusted.clone().into_bytes()));
+            own
+        };
+        let first = |found: (String, Timestamp, bool)| (found.0, found.1);
+        let until = NOW + HOUR * 24;
+        assert_eq!(judged(&with(&root.between(LATER)), NOW).map(first), Ok(("my-client".into(), until)));
+        let short = with(&root.between(NOW + HOUR));
+        assert_eq!(judged(&short, NOW).map(first), Ok(("my-peer".into(), NOW + HOUR)));
+        let told = "my-peer: a certificate between it and its authority can't be used now";
+        assert_eq!(judged(&short, NOW + HOUR * 2).unwrap_err(), [told]);
+        let told = "my-peer: no certificate in ca.crt of Secret my-peer has signed it";
+        assert_eq!(judged(&with(""), NOW).unwrap_err(), [told]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
-use quorate_statemachine::{Birth, Finding, Life, Plan, Release, Serial, Start, Step};
+use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, HexId, Reason};
+use quorate_statemachine::{Birth, Finding, Life, MemberId, Plan, Release, Serial, Start, Step};
 
 use super::sentences::{self, Weight};
 use crate::cluster::act::Renewed;
@@ -53,6 +53,7 @@ fn of_step(cluster: &EtcdCluster, step: &Step) -> Option<News> {
             news(Reason::MemberRemoved, *serial, format!("{who} was removed from the cluster."))
         }
         Step::MoveLeader { from, to } => {
+            let (from, to) = (member(cluster, *from), member(cluster, *to));
             news(Reason::LeaderMoved, None, format!("The leadership was moved from {from} to {to}."))
         }
         Step::SwitchRelease { serial, release, .. } => news(
@@ -93,15 +94,22 @@ fn of_step(cluster: &EtcdCluster, step: &Step) -> Option<News> {
     }
 }
 
+/// A member by its name, or by its id if the status shows none of it.
+fn member(cluster: &EtcdCluster, id: MemberId) -> String {
+    let shown = cluster.status.iter().flat_map(|status| &status.members);
+    let named = shown.filter(|member| member.id == Some(HexId::new(id.0))).map(|member| member.name.clone()).next();
+    named.unwrap_or_else(|| id.to_string())
+}
+
 /// What was renewed, in one sentence.
 pub fn of_renewals(renewed: &[Renewed], now: Timestamp) -> Option<News> {
     let first = renewed.iter().map(|renewed| renewed.until).min()?;
     let secrets: Vec<_> = renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
-    let days = first.duration_since(now).as_hours() / 24;
-    let note = format!(
-        "The certificates in {} were renewed. They are valid for {days} days, until {first}.",
-        secrets.join(", ")
-    );
+    let secrets = secrets.join(", ");
+    let note = match first.duration_since(now).as_hours() / 24 {
+        ..2 => format!("The certificates in {secrets} were renewed. They are valid until {first}."),
+        days => format!("The certificates in {secrets} were renewed. They are valid for {days} days, until {first}."),
+    };
     Some(News { warning: false, reason: Reason::CertificatesRenewed, note, member: None })
 }
 
@@ -173,7 +181,7 @@ fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec
             // Not while it merely begins, or is given up by wish.
             (ConditionType::BackupHealthy, "False") if was == Some("True") && now.reason != BACKUP_OFF => true,
             (ConditionType::BackupHealthy, "False") if FAULTS.contains(&now.reason.as_str()) && other_reason => true,
-            (ConditionType::CertificatesValid, "True") if now.reason == EXPIRING && other_reason => true,
+            (ConditionType::CertificatesValid, "True") if now.reason == EXPIRING && (turned || other_reason) => true,
             _ => continue,
         };
         let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason) else { continue };

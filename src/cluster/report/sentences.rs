@@ -232,7 +232,7 @@ fn unschedulable(observed: &Observed, about: Option<Serial>, member: &str) -> To
         Some(claim) if claim.class.is_none() => (
             Reason::StorageClassMissing,
             "there is no default StorageClass: make \
-            one the default, or name one in spec.storage.storageClassName",
+            one the default, or name one in spec.storage.storageClassName of a new cluster",
         ),
         Some(_) if words.contains("unbound immediate PersistentVolumeClaims") => {
             (Reason::VolumePending, "the claim waits for its volume: look at the claim's events")

@@ -1,6 +1,6 @@
 //! Tests of what is reported: truths of conditions, stability at rest, events on transitions only.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use quorate_crds::{EtcdClusterStatus, MemberHealth, Reason};
 use quorate_statemachine::{
     Alarm, Failed, Image, Membership, Memory, Overall, Phase, Plan, Release, Serial, Sight, Version, plan,
@@ -8,8 +8,11 @@ use quorate_statemachine::{
 
 use super::fixture::{self, SERIALS, after, healthy, sighted};
 use super::{events, status};
+use crate::cluster::act::Renewed;
 use crate::cluster::observe::Observed;
 use crate::cluster::observe::trouble::Told;
+use crate::cluster::pki::{Certificates, Fault};
+use crate::events::News;
 
 const EARLY: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -277,4 +280,87 @@ fn a_change_of_the_spec_is_told_once_with_its_fields() {
     let (told, status) = news(&observed);
     assert!(matches!(told.as_slice(), [one] if one.ends_with("spec.resources, spec.version.")), "{told:?}");
     assert_eq!(news(&after(observed, status)).0, [""; 0]);
+}
+
+/// A healthy cluster whose certificates are like this now; before, all of them were valid.
+fn certified(certificates: Certificates) -> Observed {
+    let mut observed = after(healthy(), report(&healthy(), EARLY).1);
+    observed.tls.certificates = certificates;
+    observed
+}
+
+/// What is told of certificates: the condition with its message, and the events.
+fn told_of_certificates(observed: &Observed) -> ((String, String), String, Vec<News>) {
+    let (plan, new) = report(observed, late());
+    let message = new.conditions.iter().find(|c| c.type_ == "CertificatesValid").unwrap().message.clone();
+    (truth(&new, "CertificatesValid"), message, events::of_turns(observed, &plan, &new))
+}
+
+#[test]
+fn a_certificate_that_should_have_been_renewed_is_warned_of_once_with_its_end() {
+    let until = late() + SignedDuration::from_hours(30);
+    let observed = certified(Certificates::Valid { secret: "db-1".into(), until, expiring: true });
+    let (condition, message, news) = told_of_certificates(&observed);
+    assert_eq!(condition, ("True".into(), "CertificatesExpiring".into()));
+    for words in ["db-1", "1970-01-13T19:46:40Z", "should have been renewed"] {
+        assert!(message.contains(words), "{message}");
+    }
+    let reason = Reason::CertificatesExpiring;
+    assert_eq!(news, [News { warning: true, reason, note: message, member: None }]);
+    let mut again = after(observed.clone(), report(&observed, late()).1);
+    assert_eq!(told(&again), []);
+    // It was renewed after all.
+    again.tls.certificates = healthy().tls.certificates;
+    assert_eq!(told_of_certificates(&again).0, ("True".into(), "CertificatesValid".into()));
+    assert_eq!(told(&again), []);
+}
+
+#[test]
+fn certificates_that_can_not_be_used_any_more_are_warned_of_once_with_each_fault() {
+    let faults = [("my-peer", Fault::KeyMismatch), ("my-server", Fault::ChainExpired)];
+    let observed = certified(Certificates::Faulty(faults.map(|(secret, fault)| (secret.to_owned(), fault)).into()));
+    let (condition, message, news) = told_of_certificates(&observed);
+    assert_eq!(condition, ("False".into(), "CertificatesFaulty".into()));
+    for words in [
+        "Secret my-peer: the private key does not belong to the certificate",
+        "Secret my-server: a certificate between it and its authority can't be used now",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    let reason = Reason::CertificatesFaulty;
+    assert_eq!(news, [News { warning: true, reason, note: message, member: None }]);
+    // What runs goes on, and is not begun anew.
+    let (plan, status) = report(&observed, late());
+    assert_eq!((plan.phase, truth(&status, "Available").0.as_str()), (Phase::Running, "True"));
+    assert_eq!(truth(&status, "Stalled").0, "False");
+    assert_eq!(told(&after(observed, status)), []);
+}
+
+#[test]
+fn an_authority_that_is_lost_is_warned_of_and_certificates_that_are_being_issued_are_not() {
+    let lost = Certificates::Lost { secret: "db-peer-ca".into(), fault: Fault::SecretMissing };
+    let (condition, note, news) = told_of_certificates(&certified(lost));
+    assert_eq!(condition, ("False".into(), "AuthorityLost".into()));
+    assert_eq!(news, [News { warning: true, reason: Reason::AuthorityLost, note, member: None }]);
+    let (condition, _, news) = told_of_certificates(&certified(Certificates::Pending));
+    assert_eq!(condition, ("False".into(), "CertificatesPending".into()));
+    assert_eq!(news, []);
+}
+
+#[test]
+fn a_renewal_is_told_in_one_sentence_with_the_days_until_the_first_runs_out() {
+    let renewed = |secret: &str, hours: i64| {
+        let until = EARLY + SignedDuration::from_hours(hours);
+        Renewed { secret: secret.into(), until }
+    };
+    assert_eq!(events::of_renewals(&[], EARLY), None);
+    let told = |all: &[Renewed]| events::of_renewals(all, EARLY).unwrap();
+    let note =
+        "The certificates in db-0, db-client were renewed. They are valid for 90 days, until 1970-04-01T01:00:00Z.";
+    let News { warning, reason, note: found, member } =
+        told(&[renewed("db-0", 24 * 91), renewed("db-client", 24 * 90 + 1)]);
+    assert_eq!((warning, reason, found.as_str(), member), (false, Reason::CertificatesRenewed, note, None));
+    // Days that are not whole are not counted.
+    assert!(told(&[renewed("db-0", 24 * 3 - 1)]).note.contains("valid for 2 days"));
+    assert!(told(&[renewed("db-0", 1)]).note.ends_with("They are valid until 1970-01-01T01:00:00Z."));
 }

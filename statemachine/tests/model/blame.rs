@@ -111,6 +111,25 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
     }
 }
 
+/// What it breaks to stop a voter now, whatever has come since that was planned. That it leads by now is no harm: told to end,
+/// etcd hands over.
+pub fn blame_stop_late(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Broken> {
+    let (Step::DeletePod { serial, .. } | Step::SwitchRelease { serial, .. }) = step else { return None };
+    let wish = &config.wishes[usize::from(wish)];
+    let seat = state.seat(small(*serial));
+    let outdated = seat.pod.is_some_and(|pod| TemplateHash(u64::from(pod.template)) != wish.template);
+    let to_go_on = wish.life != Life::Deleting && wish.replicas > 0;
+    let (voters, steady) = (state.voters(), state.steady_voters());
+    if voters < 2 || !to_go_on || !seat.is(Role::Voter) || !seat.steady() {
+        None
+    } else if steady - 1 < quorum(voters) {
+        Some(Broken::Quorum)
+    } else {
+        let to_update = outdated || matches!(step, Step::SwitchRelease { .. });
+        (to_update && steady < voters).then_some(Broken::StoppedBesideDown)
+    }
+}
+
 /// The effect that a step has on who is alive and who votes.
 fn imagine(state: &mut State, step: &Step) {
     match step {

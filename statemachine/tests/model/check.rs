@@ -5,10 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use stateright::{Model, Property};
 
 use crate::{
-    config::Config,
+    config::{Config, Looks},
     faults::{Kind, delete_all_pods, heal, lose_node, lose_status, strike},
+    glimpse::{observe, observe_on},
     observe::Eyes,
-    operator::{act, is_about_to_promote, observe, observe_on, overtake},
+    operator::{act, act_unshown, is_about_to_promote, overtake},
     rest::Calm,
     state::{Broken, Node, Operator, State},
 };
@@ -18,6 +19,8 @@ use crate::{
 pub enum Action {
     Observe(usize),
     Act(usize),
+    /// The same, and it looks again before its watches have shown what came of it.
+    ActUnshown(usize),
     /// The operator is killed and started again: it knows nothing of what it was about to do.
     Crash(usize),
     /// Kubelet, launcher or garbage collection does the next thing at this seat.
@@ -50,14 +53,13 @@ impl Quorate {
     fn do_it(&self, state: &mut State, action: Action) -> bool {
         let config = &self.config;
         match action {
-            Action::Observe(operator) if config.piecemeal => observe_on(config, state, operator, Eyes::Open),
-            Action::ObserveBlind(operator) if config.piecemeal => observe_on(config, state, operator, Eyes::Blind),
-            Action::Observe(operator) => observe(config, state, operator, Eyes::Open),
-            Action::ObserveBlind(operator) => observe(config, state, operator, Eyes::Blind),
+            Action::Observe(operator) => self.observe(state, operator, Eyes::Open),
+            Action::ObserveBlind(operator) => self.observe(state, operator, Eyes::Blind),
             Action::Act(operator) => {
                 act(config, state, operator, false);
                 true
             }
+            Action::ActUnshown(operator) => act_unshown(config, state, operator),
             Action::ActOnDying(operator) => {
                 act(config, state, operator, true);
                 true
@@ -84,6 +86,13 @@ impl Quorate {
         }
     }
 
+    fn observe(&self, state: &mut State, operator: usize, eyes: Eyes) -> bool {
+        match self.config.looks {
+            Looks::AtOnce => observe(&self.config, state, operator, eyes),
+            Looks::Piecemeal | Looks::Lagging => observe_on(&self.config, state, operator, eyes),
+        }
+    }
+
     /// One thing that happens by itself at every seat which is not slow; false if there was none.
     fn hurry(&self, state: &mut State) -> bool {
         let prompt = state.serials().filter(|serial| !state.slow.contains(*serial)).collect::<Vec<_>>();
@@ -104,8 +113,8 @@ impl Quorate {
                 Operator::Idle | Operator::Looking(_) => {
                     actions.push(Action::Observe(index));
                     let asks_etcd = match operator {
-                        Operator::Looking(glimpse) => glimpse.objects.is_some(),
-                        Operator::Idle | Operator::Acting(_) => !self.config.piecemeal,
+                        Operator::Looking(glimpse) => glimpse.objects.is_some() || glimpse.said.is_some(),
+                        Operator::Idle | Operator::Acting(_) => self.config.looks == Looks::AtOnce,
                     };
                     if asks_etcd && faults(Kind::Blind) {
                         actions.push(Action::ObserveBlind(index));
@@ -113,6 +122,9 @@ impl Quorate {
                 }
                 Operator::Acting(_) => {
                     actions.push(Action::Act(index));
+                    if self.config.looks == Looks::Lagging {
+                        actions.push(Action::ActUnshown(index));
+                    }
                     if state.faults > 0 || !self.config.kinds.contains(&Kind::Crash) {
                         actions.push(Action::Crash(index));
                     }
@@ -137,6 +149,7 @@ impl Action {
             Self::LoseStatus => Some(Kind::StatusLost),
             Self::Observe(_)
             | Self::Act(_)
+            | Self::ActUnshown(_)
             | Self::Progress(_)
             | Self::CatchUp(_)
             | Self::Monitor
@@ -154,7 +167,7 @@ impl Action {
     /// Whose act it is.
     fn operator(self) -> Option<usize> {
         match self {
-            Self::Act(operator) | Self::ActOnDying(operator) => Some(operator),
+            Self::Act(operator) | Self::ActUnshown(operator) | Self::ActOnDying(operator) => Some(operator),
             Self::Observe(_)
             | Self::ObserveBlind(_)
             | Self::Crash(_)

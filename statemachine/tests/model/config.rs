@@ -29,6 +29,17 @@ pub enum Volumes {
     Ephemeral,
 }
 
+/// How an operator observes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    AtOnce,
+    /// Piece by piece, and the world moves on meanwhile: the object, then what belongs to it, then etcd.
+    Piecemeal,
+    /// As from watches: what belongs to the object first, then the object, and etcd with it. From that it does what carries
+    /// no weight; for the rest it reads all anew, later, but for what was said at each pod.
+    Lagging,
+}
+
 /// What is there when a run starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -55,8 +66,7 @@ pub struct Config {
     pub kinds: &'static [Kind],
     /// What Kubernetes and etcd do by themselves they do at once, except at seats that a fault has struck.
     pub prompt: bool,
-    /// An operator observes piece by piece, and the world moves on meanwhile.
-    pub piecemeal: bool,
+    pub looks: Looks,
     /// The minor that the members of a standing cluster run.
     pub runs: u8,
     /// The minor whose etcd ends as soon as it is started, though its image passes its trial.
@@ -96,7 +106,7 @@ impl Config {
             faults: 0,
             kinds: &[],
             prompt: false,
-            piecemeal: false,
+            looks: Looks::AtOnce,
             runs: USUAL,
             crashes: None,
             fails_trial: None,
@@ -137,7 +147,11 @@ impl Config {
     }
 
     pub fn piecemeal(self) -> Self {
-        Self { piecemeal: true, ..self }
+        Self { looks: Looks::Piecemeal, ..self }
+    }
+
+    pub fn lagging(self) -> Self {
+        Self { looks: Looks::Lagging, ..self }
     }
 
     /// A standing cluster runs this minor.
@@ -232,6 +246,7 @@ impl Config {
             ghost: false,
             old_log: self.runs == 5,
             old_memory: self.runs == 5,
+            cordoned: false,
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Kind {
     DeletePod,
     /// A drain evicts the pod, if the disruption budget lets it.
     Evict,
+    /// Somebody cordons the node. That may be taken back at any time.
+    Cordon,
     /// The pod's containers end for good.
     Finish,
     /// Somebody deletes the claim; it goes when its pod goes.
@@ -126,6 +128,7 @@ impl Kind {
             | Self::Birth
             | Self::DeletePod
             | Self::Evict
+            | Self::Cordon
             | Self::Finish
             | Self::DeleteClaim
             | Self::Swap
@@ -142,6 +145,10 @@ impl Config {
     pub fn evicts(&self) -> bool {
         self.kinds.contains(&Kind::Evict)
     }
+
+    pub fn cordons(&self) -> bool {
+        self.kinds.contains(&Kind::Cordon)
+    }
 }
 
 /// Lets this happen to a seat; false if it can't.
@@ -155,6 +162,11 @@ pub fn strike(config: &Config, state: &mut State, kind: Kind, serial: u8) -> boo
         Kind::Birth => return dies_at_birth(config, state, serial),
         Kind::DeletePod => ask_to_go(state, serial),
         Kind::Evict => return evict(state, serial),
+        Kind::Cordon => {
+            if before.node == Node::Ready && uses_a_node(config, state, serial) {
+                state.seat_mut(serial).cordoned = true;
+            }
+        }
         Kind::Finish => finish(state, serial),
         Kind::DeleteClaim => {
             if let Some(claim) = &mut state.seat_mut(serial).claim {
@@ -207,11 +219,12 @@ pub fn lose_status(state: &mut State) -> bool {
     held
 }
 
-/// A node that was cut off is heard of again, and its kubelet does what it missed.
+/// A node that was cut off is heard of again, and its kubelet does what it missed; one that was cordoned takes pods again.
 pub fn heal(state: &mut State, serial: u8) -> bool {
     let seat = state.seat_mut(serial);
-    let away = seat.ghost || seat.node == Node::Cut;
+    let away = seat.ghost || seat.node == Node::Cut || seat.cordoned;
     seat.ghost = false;
+    seat.cordoned = false;
     if seat.node == Node::Cut {
         seat.node = Node::Ready;
     }
@@ -223,6 +236,7 @@ pub fn lose_node(state: &mut State, serial: u8) {
     let seat = state.seat_mut(serial);
     seat.node = Node::Gone;
     seat.ghost = false;
+    seat.cordoned = false;
     if let Some(pod) = &mut seat.pod
         && pod.stage != Stage::Unplaced
     {

@@ -67,7 +67,8 @@ impl Seat {
         match volumes {
             Volumes::Ephemeral => true,
             Volumes::Local => {
-                self.claim.is_some_and(|claim| !claim.terminating && (!claim.bound || self.node == Node::Ready))
+                let there = self.node == Node::Ready && !self.cordoned;
+                self.claim.is_some_and(|claim| !claim.terminating && (!claim.bound || there))
             }
             Volumes::Network => self.claim.is_some_and(|claim| !claim.terminating),
         }
@@ -117,8 +118,9 @@ impl State {
     fn place(&mut self, serial: u8) -> bool {
         self.replace_container(serial);
         let seat = self.seat_mut(serial);
-        if seat.node != Node::Ready {
+        if seat.node != Node::Ready || seat.cordoned {
             seat.node = Node::Ready;
+            seat.cordoned = false;
             seat.node_made += 1;
         }
         if let Some(claim) = &mut seat.claim {

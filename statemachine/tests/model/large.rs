@@ -1,4 +1,4 @@
-//! Worlds that may take minutes each, checked only where there is time (`QUORATE_MODEL=thorough`): two operators at once
+//! Worlds that may take minutes each, left out unless ignored tests are asked for, as in `make e2e`: two operators at once
 //! through two faults, and others through more faults than are checked every day. What would not end in five minutes is not
 //! among them.
 //!
@@ -13,7 +13,7 @@ use crate::{
     config::{Config, Origin, voters},
     exhaust,
     faults::Kind,
-    thorough, wish,
+    wish,
 };
 
 /// What may strike one that is founded, but for a volume that is emptied under its claim's own name.
@@ -34,75 +34,78 @@ const FOUNDING: &[Kind] = &[
     Kind::Crash,
 ];
 
-/// Checks all that can be reached, where there is time.
-fn at_length(config: Config) {
-    if thorough() {
-        exhaust(config);
-    }
-}
-
 fn two_operators(name: &'static str, origin: Origin, size: u8) -> Config {
     Config::new(name, origin, [voters(size)]).operators(2)
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn two_operators_found_one_in_a_prompt_world_through_two_faults() {
     let one = two_operators("0 -> 1, two operators, two faults, prompt", Origin::Nothing, 1).prompt();
-    at_length(one.faults(2, FOUNDING));
+    exhaust(one.faults(2, FOUNDING));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn two_operators_shrink_three_to_one_in_a_prompt_world_through_two_faults() {
     let three = two_operators("3 -> 1, two operators, two faults, prompt", Origin::Standing(3), 1).prompt();
-    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+    exhaust(three.faults(2, Kind::ALL_AND_CRASH));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn three_sleep_and_wake_in_a_prompt_world_through_two_faults() {
     let script = [voters(3), voters(0), voters(3)];
     let three = Config::new("3 -> 0 -> 3, two faults, prompt", Origin::Standing(3), script).prompt();
-    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+    exhaust(three.faults(2, Kind::ALL_AND_CRASH));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn three_are_paused_on_the_way_to_one_through_two_faults() {
     let script = [voters(3), wish(1, |wish| wish.life = Life::Paused), voters(1)];
     let three = Config::new("3 -> 1, paused on the way, two faults", Origin::Standing(3), script);
-    at_length(three.faults(2, Kind::STANDING));
+    exhaust(three.faults(2, Kind::STANDING));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn keeps_off_volumes_of_an_earlier_object_through_two_faults() {
     let three = Config::new("volumes of an earlier object, two faults", Origin::OldClaims(3), [voters(3)]);
-    at_length(three.faults(2, Kind::ALL));
+    exhaust(three.faults(2, Kind::ALL));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn keeps_off_volumes_of_an_earlier_object_in_a_prompt_world_through_two_faults() {
     let three = Config::new("volumes of an earlier object, prompt", Origin::OldClaims(3), [voters(3)]).prompt();
-    at_length(three.faults(2, Kind::ALL_AND_CRASH));
+    exhaust(three.faults(2, Kind::ALL_AND_CRASH));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn five_are_founded_in_a_prompt_world_through_two_faults_of_growing() {
     let five = Config::new("0 -> 5, two faults of growing, prompt", Origin::Nothing, [voters(5)]).prompt();
-    at_length(five.faults(2, Kind::GROWING));
+    exhaust(five.faults(2, Kind::GROWING));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn five_are_founded_in_a_prompt_world_through_two_faults_of_all_kinds() {
     let five = Config::new("0 -> 5, two faults of all kinds, prompt", Origin::Nothing, [voters(5)]).prompt();
-    at_length(five.faults(2, Kind::ALL_AND_CRASH));
+    exhaust(five.faults(2, Kind::ALL_AND_CRASH));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn five_lose_a_majority_of_their_volumes() {
     let five = Config::new("5 stand, three claims are deleted", Origin::Standing(5), [voters(5)]);
-    at_length(five.faults(3, &[Kind::DeleteClaim]));
+    exhaust(five.faults(3, &[Kind::DeleteClaim]));
 }
 
 #[test]
+#[ignore = "takes minutes: `--include-ignored`"]
 fn five_lose_a_majority_of_their_volumes_in_a_prompt_world() {
     let five = Config::new("5 stand, three claims are deleted, prompt", Origin::Standing(5), [voters(5)]).prompt();
-    at_length(five.faults(3, &[Kind::DeleteClaim]));
+    exhaust(five.faults(3, &[Kind::DeleteClaim]));
 }

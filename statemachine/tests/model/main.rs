@@ -8,6 +8,7 @@ mod config;
 mod etcd;
 mod faults;
 mod found;
+mod glimpse;
 mod kubelet;
 mod large;
 mod observe;
@@ -201,6 +202,16 @@ fn changes_its_version() {
 }
 
 #[test]
+fn goes_down_two_minors_or_over_the_old_log_in_one_wish() {
+    exhaust(versions("3 go 3.7 -> 3.5", 3, &[7, 5]).faults(1, Kind::ROLLING));
+    exhaust(versions("3 go 3.7 -> 3.5 in a prompt world", 3, &[7, 5]).prompt().faults(at_least(1), Kind::ROLLING));
+    exhaust(versions("3 go 3.6 -> 3.5", 3, &[6, 5]).faults(1, Kind::ROLLING));
+    exhaust(versions("3 go 3.6 -> 3.5 in a prompt world", 3, &[6, 5]).prompt().faults(at_least(1), Kind::ROLLING));
+    exhaust(versions("3 go 3.7 -> 3.5 by two operators", 3, &[7, 5]).operators(2).prompt());
+    exhaust(versions("3 go 3.7 -> 3.5 -> 3.7, half-way", 3, &[7, 5, 7]).prompt().faults(1, Kind::ROLLING));
+}
+
+#[test]
 fn keeps_off_releases_that_fail() {
     let crashes = versions("3.7 crashes on 3", 3, &[6, 7]).crashing_on(7);
     exhaust(crashes.prompt().faults(1, Kind::ROLLING));
@@ -253,11 +264,49 @@ fn the_world_moves_while_it_is_observed() {
 }
 
 #[test]
+fn watches_lag() {
+    let late = |name, from, to| Config::new(name, from, [voters(to)]).lagging();
+    exhaust(late("0 -> 1, seen late", Origin::Nothing, 1).faults(at_least(1), Kind::ALL));
+    exhaust(late("3 -> 1, seen late", Origin::Standing(3), 1).faults(1, Kind::ALL));
+    let prompt = |name, from, to, faults| late(name, from, to).prompt().faults(faults, Kind::ALL_AND_CRASH);
+    exhaust(prompt("0 -> 3, seen late, prompt world", Origin::Nothing, 3, at_least(1)));
+    exhaust(prompt("1 -> 3, seen late, prompt world", Origin::Standing(1), 3, 1));
+    exhaust(prompt("3 -> 1, seen late, prompt world", Origin::Standing(3), 1, 2));
+    exhaust(prompt("3 -> 5, seen late, prompt world", Origin::Standing(3), 5, 1));
+    exhaust(prompt("5 -> 3, seen late, prompt world", Origin::Standing(5), 3, at_least(1)));
+    exhaust(prompt("0 -> 1, by two, seen late, prompt", Origin::Nothing, 1, 1).operators(2));
+    exhaust(late("1 -> 3, by two, seen late, prompt", Origin::Standing(1), 3).prompt().operators(2));
+    exhaust(prompt("3 -> 1, by two, seen late, prompt", Origin::Standing(3), 1, 1).operators(2));
+}
+
+#[test]
+fn watches_lag_while_more_than_the_size_changes() {
+    let late = |name, script: &[Wish]| Config::new(name, Origin::Standing(3), script).lagging().prompt();
+    let sleeps = late("3 -> 0 -> 3, seen late", &[voters(3), voters(0), voters(3)]);
+    exhaust(sleeps.faults(1, Kind::ALL_AND_CRASH));
+    let restart = late("3 restart, seen late", &[voters(3), wish(3, |wish| wish.template = TemplateHash(1))]);
+    exhaust(restart.faults(at_least(1), Kind::ROLLING));
+    exhaust(versions("3 go 3.6 -> 3.7, seen late", 3, &[6, 7]).lagging().prompt().faults(1, Kind::ROLLING));
+    exhaust(versions("3 go 3.5 -> 3.7, seen late", 3, &[5, 7]).lagging().prompt().faults(1, Kind::ROLLING));
+    let drained = Config::new("1 -> 3, drained, seen late", Origin::Standing(1), [voters(3)]).lagging().prompt();
+    exhaust(drained.faults(2, &[Kind::Evict, Kind::Crash]));
+    let script = [voters(1), wish(1, |wish| wish.life = Life::Deleting)];
+    exhaust(Config::new("0 -> 1, deleted, seen late", Origin::Nothing, script).lagging().faults(1, Kind::ALL));
+}
+
+#[test]
 fn is_drained() {
     let drained = |name, from, to| Config::new(name, Origin::Standing(from), [voters(to)]).faults(2, &[Kind::Evict]);
     exhaust(drained("3 stand, drained", 3, 3));
     exhaust(drained("5 -> 3, drained", 5, 3).prompt());
     exhaust(drained("3 -> 1, drained", 3, 1).prompt());
+    let network = |name| Config::new(name, Origin::Standing(3), [voters(3)]).on(Volumes::Network);
+    let drain = &[Kind::Evict, Kind::Cordon];
+    exhaust(network("3 on network disks, drained").faults(at_least(3), drain));
+    exhaust(
+        network("3 on network disks, drained, a kill").prompt().faults(3, &[Kind::Evict, Kind::Cordon, Kind::Kill]),
+    );
+    exhaust(Config::new("3 stand, cordoned and drained", Origin::Standing(3), [voters(3)]).faults(at_least(3), drain));
 }
 
 #[test]
@@ -331,6 +380,12 @@ fn planted_mistakes_are_caught() {
     catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::JumpedTwoMinors, Broken::TwoMinors);
     catch(versions("planted", 3, &[7, 6]).prompt(), Mistake::TakenDownByImage, Broken::TooLow);
     catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::LogsLeft, Broken::OldLog);
+    let killed = || versions("planted", 3, &[6, 7]).prompt().faults(1, &[Kind::Kill]);
+    catch(killed(), Mistake::OthersUnseen, Broken::Quorum);
+    let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];
+    let restart = Config::new("planted", Origin::Standing(3), script).prompt().faults(1, &[Kind::Kill]);
+    catch(restart, Mistake::OthersUnseen, Broken::Quorum);
+    catch(killed().lagging(), Mistake::GlanceTrusted, Broken::StoppedBesideDown);
     let network = from(3, 3).on(Volumes::Network).faults(1, &[Kind::Cut]);
     catch(network, Mistake::ForceDeletedUnreachable, Broken::TwoPlaces);
 }
@@ -355,4 +410,8 @@ fn planted_mistakes_of_judgement_are_caught() {
     let founding = Config::new("planted", Origin::Nothing, [voters(1)]).prompt().faults(0, &[Kind::Crash]);
     catch(founding, Mistake::SerialsWasted, Broken::RunAway);
     catch_by(from(1, 1).faults(1, &[Kind::DeletePod]), Mistake::NeverHealed, COMES_TO_REST);
+    // Its watches show nothing yet of a claim that it has made itself.
+    let script = [voters(1), wish(1, |wish| wish.life = Life::Deleting)];
+    let deleted = Config::new("planted", Origin::Nothing, script).lagging();
+    catch_by(deleted, Mistake::GlanceTrusted, COMES_TO_REST);
 }

@@ -77,7 +77,7 @@ pub fn look(config: &Config, state: &State, truth: &State, eyes: Eyes, freshness
         memory: Memory::clone(&state.memory),
         seats: state.serials().filter_map(seen).collect(),
         nodes: nodes(config, state),
-        cordoned: BTreeSet::new(),
+        cordoned: cordoned(state),
         overall: match eyes {
             Eyes::Open => truth.overall(),
             Eyes::Blind => Overall::Unknown,
@@ -224,11 +224,20 @@ fn nodes(config: &Config, state: &State) -> BTreeMap<NodeName, NodeSight> {
             Node::Gone => NodeSight::Gone,
         };
         nodes.insert(node_name(serial, seat.node_made), sight);
-        // A pod is only ever placed on another node where the last one is gone, or was left with a ghost on it.
-        let before = if seat.ghost { NodeSight::NotReady(Millis(NOW.0 - LONG)) } else { NodeSight::Gone };
+        // A pod is only ever placed on another node where the last one is gone or cordoned, or was left with a ghost on it.
+        let before = match seat.ghost {
+            true => NodeSight::NotReady(Millis(NOW.0 - LONG)),
+            false if config.cordons() => NodeSight::Ready,
+            false => NodeSight::Gone,
+        };
         nodes.extend((0..seat.node_made).map(|made| (node_name(serial, made), before)));
     }
     nodes
+}
+
+fn cordoned(state: &State) -> BTreeSet<NodeName> {
+    let named = |serial: u8| node_name(serial, state.seat(serial).node_made);
+    state.serials().filter(|serial| state.seat(*serial).cordoned).map(named).collect()
 }
 
 fn remembered(state: &State, serial: u8) -> bool {

@@ -1,18 +1,16 @@
-//! An operator: it observes, has the production `plan` decide, and acts step by step, each with its guard as the step's
-//! documentation says. Between any two transitions it may crash, or be outrun by the world or by another operator.
+//! An operator acts: step by step, each with its guard as the step's documentation says. Between any two transitions it may
+//! crash, or be outrun by the world or by another operator.
 
 use std::sync::Arc;
 
-use quorate_statemachine::{
-    Bind, Birth, Freshness, Life, Memory, Plan, Release, Retention, Role, RoleLabel, Roster, Step, Storage,
-};
+use quorate_statemachine::{Bind, Birth, Life, Memory, Release, Retention, Role, RoleLabel, Roster, Step, Storage};
 
 use crate::{
-    blame::{blame, blame_plan},
+    blame::{blame, blame_stop_late},
     config::Config,
     etcd::Denied,
-    observe::{Eyes, claim_uid, ids, look, made_of, pod_uid, small},
-    planted::{Mistake, decide},
+    observe::{claim_uid, ids, made_of, small},
+    planted::Mistake,
     state::{
         Age, Broken, Claim, Data, Glimpse, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials,
         Stage, Start, State, Ticket, serial_of,
@@ -20,132 +18,16 @@ use crate::{
     versions::minor_of,
 };
 
-/// What the operator would do now, having looked again by quorum reads if the plan says so.
-pub fn consider(config: &Config, state: &State, truth: &State, eyes: Eyes) -> Plan {
-    let mut world = look(config, state, truth, eyes, Freshness::Cached);
-    let plan = decide(config.mistake, &world);
-    if !plan.needs_fresh_look() {
-        return plan;
-    }
-    world.freshness = Freshness::Quorum;
-    decide(config.mistake, &world)
-}
-
-/// Observes all at once and plans; false if there is nothing to do.
-pub fn observe(config: &Config, state: &mut State, operator: usize, eyes: Eyes) -> bool {
-    let glimpse = Glimpse::of(state);
-    !state.over && conclude(config, state, operator, eyes, &Glimpse { objects: Some(state.seats.clone()), ..glimpse })
-}
-
-/// Observes piece by piece: first the object itself, then what belongs to it, then etcd; and plans.
-pub fn observe_on(config: &Config, state: &mut State, operator: usize, eyes: Eyes) -> bool {
-    let glimpse = match &state.operators[operator] {
-        Operator::Idle => Glimpse::of(state),
-        Operator::Looking(glimpse) if glimpse.objects.is_none() => {
-            Glimpse { objects: Some(state.seats.clone()), ..Glimpse::clone(glimpse) }
-        }
-        Operator::Looking(glimpse) => {
-            let glimpse = Arc::clone(glimpse);
-            state.operators[operator] = Operator::Idle;
-            conclude(config, state, operator, eyes, &glimpse);
-            return true;
-        }
-        Operator::Acting(_) => return false,
-    };
-    state.operators[operator] = Operator::Looking(Arc::new(glimpse));
-    !state.over
-}
-
 impl Intent {
     /// Whether anything that is still to be done asks for the object to be as it was observed.
-    fn is_bound_to_the_object(&self) -> bool {
+    pub fn is_bound_to_the_object(&self) -> bool {
         self.ledger.is_some() || self.steps.iter().any(|held| asks_for_the_object(&held.step))
     }
-}
-
-impl Glimpse {
-    fn of(state: &State) -> Self {
-        let (memory, wish) = (Arc::clone(&state.memory), state.wish);
-        Self { memory, wish, objects: None, touched: Serials::default(), outrun: false, excused: false }
-    }
-}
-
-/// Asks etcd, and plans; false if there is nothing to do.
-fn conclude(config: &Config, state: &mut State, operator: usize, eyes: Eyes, glimpse: &Glimpse) -> bool {
-    let Glimpse { memory, wish, objects, touched, outrun, excused } = glimpse.clone();
-    let shown = State { memory, wish, seats: objects.unwrap_or_default(), ..state.clone() };
-    let plan = consider(config, &shown, state, eyes);
-    if let Some(broken) = blame_plan(config, state, &plan, wish).filter(|_| !excused) {
-        state.break_with(broken);
-    }
-    let budget = plan.budget.filter(|budget| config.evicts() && *budget != state.budget);
-    if plan.ledger.is_none() && plan.steps.is_empty() && budget.is_none() {
-        return state.broken.is_some();
-    }
-    let is_stale = |step: &Step| pod_of(step).is_some_and(|serial| touched.contains(serial));
-    let held = |step| Held { stale: is_stale(&step) || !names_what_is_there(&shown, &step), step };
-    let steps = plan.steps.into_iter().map(held).collect();
-    let ledger = plan.ledger.map(Arc::new);
-    let mut intent = Intent { ledger, outrun, excused, wish, budget, steps };
-    intent.outrun &= intent.is_bound_to_the_object();
-    state.operators[operator] = Operator::Acting(Arc::new(intent));
-    true
 }
 
 /// Whether the step's guard asks for the object to be as it was observed.
 fn asks_for_the_object(step: &Step) -> bool {
     matches!(step, Step::AddLearner { .. } | Step::DeletePod { .. } | Step::SwitchRelease { .. })
-}
-
-/// The serial whose pod the step's guard speaks of.
-fn pod_of(step: &Step) -> Option<u8> {
-    match step {
-        Step::IssueTicket { serial, .. }
-        | Step::DeletePod { serial, .. }
-        | Step::SwitchRelease { serial, .. }
-        | Step::LabelPod { serial, .. } => Some(small(*serial)),
-        Step::CreateClaim(_)
-        | Step::CreatePod { .. }
-        | Step::DeleteClaim { .. }
-        | Step::AddLearner { .. }
-        | Step::Promote { .. }
-        | Step::Remove { .. }
-        | Step::ResizePod { .. }
-        | Step::TryRelease { .. }
-        | Step::EndTrial { .. }
-        | Step::TakeSnapshot(_)
-        | Step::EnableDowngrade(_)
-        | Step::CancelDowngrade
-        | Step::MoveLeader { .. }
-        | Step::ReleaseFinalizer => None,
-    }
-}
-
-/// Whether the pod that the step names is the one that is there.
-fn names_what_is_there(state: &State, step: &Step) -> bool {
-    match step {
-        Step::IssueTicket { serial, pod, .. }
-        | Step::DeletePod { serial, pod }
-        | Step::SwitchRelease { serial, pod, .. }
-        | Step::LabelPod { serial, pod, .. } => {
-            let serial = small(*serial);
-            state.seat(serial).pod.is_some_and(|there| *pod == pod_uid(serial, there.made))
-        }
-        Step::CreateClaim(_)
-        | Step::CreatePod { .. }
-        | Step::DeleteClaim { .. }
-        | Step::AddLearner { .. }
-        | Step::Promote { .. }
-        | Step::Remove { .. }
-        | Step::ResizePod { .. }
-        | Step::TryRelease { .. }
-        | Step::EndTrial { .. }
-        | Step::TakeSnapshot(_)
-        | Step::EnableDowngrade(_)
-        | Step::CancelDowngrade
-        | Step::MoveLeader { .. }
-        | Step::ReleaseFinalizer => true,
-    }
 }
 
 /// Does the next thing of the plan: first ledger and budget, then one step at a time. At the first surprise the rest is
@@ -166,7 +48,9 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
         // Of two operators one may move the leadership to a member that the other is about to stop. It then hands over by
         // itself, as etcd does when it is told to end.
         let is_ours = |broken: &Broken| config.operators == 1 || *broken != Broken::LeaderStopped;
-        let culprit = if intent.excused { None } else { blame(config, state, intent.wish, &held.step) };
+        // What came in between is not our doing; but who stops a voter that serves looks at the others right before.
+        let judge = if intent.excused { blame_stop_late } else { blame };
+        let culprit = judge(config, state, intent.wish, &held.step);
         let culprit = culprit.filter(is_ours);
         if perform(config, state, &mut intent, held, dying).is_err() {
             return;
@@ -181,6 +65,19 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
     }
 }
 
+/// Does the last thing of its plan, and the watches have not shown anything since the plan was made; false if there is more.
+pub fn act_unshown(config: &Config, state: &mut State, operator: usize) -> bool {
+    let Operator::Acting(intent) = state.operators[operator].clone() else { return false };
+    let (Some(objects), true) = (intent.objects.clone(), intent.steps.len() <= 1) else { return false };
+    act(config, state, operator, false);
+    if state.operators[operator] != Operator::Idle || objects == state.seats {
+        return false;
+    }
+    let glimpse = Glimpse::unshown(objects, intent.excused, state);
+    state.operators[operator] = Operator::Looking(Arc::new(glimpse));
+    true
+}
+
 /// Whether the next thing this operator does is to promote a learner that is fit for it.
 pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
     let Operator::Acting(intent) = &state.operators[operator] else { return None };
@@ -192,8 +89,11 @@ pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
 }
 
 fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, dying: bool) -> Result<(), Denied> {
-    let Held { step, stale } = held;
+    let Held { step, stale, others } = held;
     if intent.outrun && asks_for_the_object(&step) && config.mistake != Some(Mistake::LedgerUnread) {
+        return Err(Denied);
+    }
+    if !others.is_none_or(|others| state.all_serve(others)) && config.mistake != Some(Mistake::OthersUnseen) {
         return Err(Denied);
     }
     match step {
@@ -434,9 +334,11 @@ pub fn overtake(before: &State, state: &mut State, by: Option<usize>, fault: boo
                 let face = |state: &State, serial| state.seat(serial).pod.map(|pod| pod.face());
                 let changed = |serial: &u8| face(before, *serial) != face(state, *serial);
                 let touched = state.serials().filter(changed).filter(|_| glimpse.objects.is_some());
+                let gone = state.serials().filter(|serial| state.seat(*serial).pod.is_none());
                 let now = Glimpse {
                     touched: touched.fold(glimpse.touched, Serials::with),
-                    outrun: glimpse.outrun || rewritten,
+                    still: gone.fold(glimpse.still, Serials::without),
+                    outrun: glimpse.outrun || (rewritten && glimpse.object.is_some()),
                     excused: glimpse.excused || fault || wished,
                     ..Glimpse::clone(glimpse)
                 };

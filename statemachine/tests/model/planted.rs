@@ -1,5 +1,5 @@
 //! Known mistakes, planted one at a time between the production `plan` and the operator that acts on it, or into a guard
-//! (`operator.rs` asks for those). Each has to be caught: this shows that the checks can fail.
+//! (`operator.rs` and `glimpse.rs` ask for those). Each has to be caught: this shows that the checks can fail.
 
 use quorate_statemachine::{
     Bind, Birth, Entry, FIRST_WITH_NEW_LOG, Life, MemberList, Membership, Memory, NodeSight, Plan, Refusal, Role,
@@ -12,6 +12,10 @@ pub enum Mistake {
     ExpectedSetUnchecked,
     /// A learner is added whatever was written to the object since it was planned.
     LedgerUnread,
+    /// What carries weight is done by what the watches show.
+    GlanceTrusted,
+    /// A voter that serves is stopped without a look at the others.
+    OthersUnseen,
     /// A learner whose volume was lost is created again on another one.
     CreatedTwice,
     /// A voter too many is removed without asking how the others are.
@@ -68,7 +72,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
     let mut plan = plan(world);
     let Some(mistake) = mistake else { return plan };
     let spoilt = match mistake {
-        Mistake::ExpectedSetUnchecked | Mistake::LedgerUnread => None,
+        Mistake::ExpectedSetUnchecked | Mistake::LedgerUnread | Mistake::GlanceTrusted | Mistake::OthersUnseen => None,
         Mistake::CreatedTwice => create_again(world, &mut plan),
         Mistake::RemovedInHaste => remove_in_haste(world),
         Mistake::PromotedLagging => promote_if(world, |sight| matches!(sight, Sight::Etcd(_))),

@@ -15,8 +15,9 @@ use quorate_statemachine::{
 use crate::{
     config::{Config, Volumes},
     faults::heal,
+    glimpse::{consider, observe},
     observe::{Eyes, made_of, small},
-    operator::{act, consider, observe, overtake},
+    operator::{act, overtake},
     state::{Data, Node, Operator, Pod, Process, Seat, Serials, Stage, State, quorum},
     versions::minor_of,
 };

@@ -1,9 +1,9 @@
 //! What is really there, as small as it can be told: seats with their claims, pods and processes, etcd's members, the
 //! ledger and the operators. Only data and simple questions to it; nothing here acts or decides.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use quorate_statemachine::{ClusterId, Ledger, MemberId, Memory, Refusal, Role, Step};
+use quorate_statemachine::{ClusterId, Ledger, MemberId, Memory, Overall, Refusal, Role, Serial, Sight, Step};
 
 /// The one cluster.
 pub const CLUSTER: ClusterId = ClusterId(7);
@@ -200,6 +200,8 @@ pub struct Seat {
     pub old_log: bool,
     /// The same of the log that its process holds in memory, and sends to a newcomer.
     pub old_memory: bool,
+    /// No pod is placed on its node any more, until somebody takes that back.
+    pub cordoned: bool,
 }
 
 impl Seat {
@@ -233,6 +235,8 @@ pub struct Held {
     pub step: Step,
     /// What its guard speaks of has changed since the observation.
     pub stale: bool,
+    /// The other voters, where it stops a voter that served: all of them have to serve when it is done.
+    pub others: Option<Serials>,
 }
 
 /// A plan being acted on.
@@ -248,21 +252,37 @@ pub struct Intent {
     pub wish: u8,
     pub budget: Option<u8>,
     pub steps: Vec<Held>,
+    /// Pods, claims and nodes as they were when it was made, where watches lag.
+    pub objects: Option<Vec<Seat>>,
 }
 
-/// What an operator has read so far that observes piece by piece.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What an operator has read so far that does not observe all at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Glimpse {
-    pub memory: Arc<Memory>,
-    pub wish: u8,
+    /// The ledger and which wish it is, once the object was read.
+    pub object: Option<(Arc<Memory>, u8)>,
     /// Pods, claims and nodes, once they were read.
     pub objects: Option<Vec<Seat>>,
+    /// What was said before it began to look again by quorum reads.
+    pub said: Option<Said>,
+    /// Whose pods are those that could be asked when they were first read.
+    pub still: Serials,
     /// Whose pods have changed since they were read.
     pub touched: Serials,
     /// The object was written since it was read.
     pub outrun: bool,
     /// A fault or a new wish came since.
     pub excused: bool,
+}
+
+/// What etcd and the launchers said at a first look, which a second one goes by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Said {
+    pub sights: BTreeMap<Serial, Sight>,
+    /// Somebody gave a member list.
+    pub listed: bool,
+    pub leader: Option<MemberId>,
+    pub overall: Overall,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -371,6 +391,12 @@ impl State {
     /// Enough voters run and reach each other.
     pub fn has_quorum(&self) -> bool {
         self.voters() > 0 && self.alive_voters() >= quorum(self.voters())
+    }
+
+    /// All of these run, know a leader and are not asked to go.
+    pub fn all_serve(&self, voters: Serials) -> bool {
+        let serves = |serial: u8| !voters.contains(serial) || self.seat(serial).steady();
+        self.has_quorum() && (0..SERIALS).all(serves)
     }
 
     pub fn break_with(&mut self, broken: Broken) {

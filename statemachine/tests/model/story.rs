@@ -1,6 +1,6 @@
 //! Tells a path through the model in words.
 
-use std::{fmt::Write, sync::Arc};
+use std::fmt::Write;
 
 use quorate_statemachine::{Ledger, Memory, Phase};
 use stateright::Path;
@@ -8,8 +8,9 @@ use stateright::Path;
 use crate::{
     check::{Action, COMES_TO_REST, Quorate},
     faults::Kind,
+    glimpse::{Next, look_on},
     observe::{Eyes, ids},
-    operator::{consider, voters},
+    operator::voters,
     state::{Node, Operator, State},
 };
 
@@ -44,6 +45,7 @@ fn words(model: &Quorate, action: Action, before: &State, after: &State) -> Stri
             format!("(etcd does not answer) {}", intent(model, before, operator, Eyes::Blind))
         }
         Action::Act(operator) => acted(before, after, operator),
+        Action::ActUnshown(operator) => format!("{}; its watches lag", acted(before, after, operator)),
         Action::ActOnDying(operator) => format!("the learner dies, and {}", acted(before, after, operator)),
         Action::Crash(_) => "an operator crashes".to_owned(),
         Action::Progress(serial) => format!("{serial} goes on: {}", seat(after, serial)),
@@ -59,15 +61,18 @@ fn words(model: &Quorate, action: Action, before: &State, after: &State) -> Stri
 }
 
 fn intent(model: &Quorate, before: &State, operator: usize, eyes: Eyes) -> String {
-    let shown = match &before.operators[operator] {
-        Operator::Idle if model.config.piecemeal => return "an operator reads the object".to_owned(),
-        Operator::Looking(glimpse) => match glimpse.objects.clone() {
-            None => return "an operator reads pods, claims and nodes".to_owned(),
-            Some(seats) => State { memory: Arc::clone(&glimpse.memory), wish: glimpse.wish, seats, ..before.clone() },
-        },
-        Operator::Idle | Operator::Acting(_) => before.clone(),
+    let plan = match look_on(&model.config, before, operator, eyes) {
+        None => return "nobody observes".to_owned(),
+        Some(Next::Act(_, plan, _)) => plan,
+        Some(Next::Look(glimpse)) => {
+            let what = match (glimpse.said, glimpse.objects) {
+                (Some(_), _) => "asks etcd and the launchers, and has to look again by quorum reads",
+                (None, Some(_)) => "reads pods, claims and nodes",
+                (None, None) => "reads the object",
+            };
+            return format!("an operator {what}");
+        }
     };
-    let plan = consider(&model.config, &shown, before, eyes);
     let mut text = format!("an operator observes: {:?}", plan.phase);
     if let Some(ledger) = &plan.ledger {
         let _ = write!(text, ", ledger [{}]", remembered(ledger));
@@ -98,6 +103,7 @@ fn fault(kind: Kind) -> &'static str {
         Kind::Birth => "etcd is killed before its first entry",
         Kind::DeletePod => "the pod is deleted",
         Kind::Evict => "the pod is evicted",
+        Kind::Cordon => "the node is cordoned",
         Kind::Finish => "the pod's containers end for good",
         Kind::DeleteClaim => "the claim is deleted",
         Kind::Swap => "the volume is swapped for an empty one",

@@ -51,7 +51,7 @@ impl Who {
     fn does(config: &Config, action: Action) -> Self {
         match action {
             Action::Progress(_) | Action::CatchUp(_) | Action::Monitor => Self::World,
-            Action::Observe(_) | Action::Act(_) => Self::Operator,
+            Action::Observe(_) | Action::Act(_) | Action::ActUnshown(_) => Self::Operator,
             Action::Crash(_) if action.is_fault(config) => Self::Fault,
             Action::Crash(_) | Action::Heal(_) | Action::NeverHeals(_) | Action::NextWish => Self::Other,
             Action::ObserveBlind(_)

@@ -63,11 +63,19 @@ fn two_operators_see_piece_by_piece() {
 }
 
 #[test]
+fn two_operators_see_what_their_watches_bring_late() {
+    let late = sizes("walk: 3 -> 5 -> 3, seen late", [3, 5, 3]).operators(2).lagging();
+    roam(late.faults(3, Kind::ALL), WALKS, 1600);
+}
+
+#[test]
 fn versions_go_up_and_are_turned_back() {
     let five = versions("walk: 5 go 3.5 -> 3.7 -> 3.6 -> 3.7", [(5, 5), (5, 7), (5, 6), (5, 7)]);
     roam(five.faults(3, Kind::ALL), WALKS, 1600);
     let sized = versions("walk: 3 to 5 and 3.5 to 3.7, and back", [(3, 5), (5, 5), (5, 7), (3, 6)]);
     roam(sized.faults(3, Kind::ALL), WALKS, 1600);
+    let down = versions("walk: 5 go 3.7 -> 3.5 -> 3.6 -> 3.5", [(5, 7), (5, 5), (5, 6), (5, 5)]);
+    roam(down.faults(3, Kind::ALL), WALKS, 1600);
 }
 
 #[test]

@@ -339,6 +339,10 @@ fn a_newcomer_runs_what_the_leader_runs() {
     lost(wished()).spare(3).plan().also_does("add 3");
     lost(wished()).added(3).plan().also_does("ticket 3: join [0, 1, 3] on claim-3");
     lost(led_by_new()).added(3).plan().also_does("prepare 3 to 3.7.3").never("ticket");
+    // While the leader is not seen to run what it was told, nobody knows.
+    let unclear = |scene: Scene| scene.led_by(1).etcd(1, |alive| alive.version = None);
+    lost(unclear(wished().runs(1, V7))).plan().never("pod");
+    lost(unclear(cluster(3))).plan().also_does("pod 3 on new claim");
 }
 
 #[test]
