@@ -41,13 +41,15 @@ unit: setup ## Unit, property and model tests, against etcd's own programs and s
 	QUORATE_REAL_ETCD=required QUORATE_ETCD_BIN="$$(ls -d $(CURDIR)/.cache/tools/etcd-3.*/bin | paste -sd:)" \
 	  QUORATE_REAL_STORES=required QUORATE_VERSITYGW="$$(ls $(CURDIR)/.cache/tools/versitygw-*/bin/versitygw)" \
 	  QUORATE_AZURITE="$$(ls $(CURDIR)/.cache/tools/azurite-*/bin/azurite-blob)" \
-	  RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
+	  QUORATE_BBOLT="$$(ls $(CURDIR)/.cache/tools/bbolt-*/bin/bbolt)" \
+	  RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --exclude quorate-statemachine
+	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --package quorate-statemachine -- --show-output
 
 test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
 
 e2e: setup ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes, ETCD=3.5.35 on that etcd
-	$(if $(FILTER),,QUORATE_MODEL=thorough $(CARGO) test --package quorate-statemachine --test model -- --show-output)
+	$(if $(FILTER),,QUORATE_MODEL=thorough $(CARGO) test --package quorate-statemachine --test model -- --include-ignored --show-output)
 	$(if $(FILTER),,$(CARGO) test --package quorate-e2e --test up -- --nocapture)
 	$(E2E) test --all --jobs $(JOBS) $(if $(ETCD),--etcd $(ETCD)) $(FILTER); result=$$?; $(E2E) down; exit $$result
 

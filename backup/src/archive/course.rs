@@ -38,6 +38,8 @@ pub(super) struct Course {
     pub prepared: Option<Start>,
     /// The last moment of those that were gone over from.
     pub left_at: Timestamp,
+    /// Since when the session records that is not only being begun.
+    pub records_since: Option<Instant>,
     pub rivals: Rivals,
     pub retention: Retention,
 }
@@ -45,7 +47,7 @@ pub(super) struct Course {
 impl Course {
     pub fn new(retention: Retention) -> Self {
         let (rivals, left_at) = (Rivals::default(), Timestamp::UNIX_EPOCH);
-        Self { chain: None, prepared: None, left_at, rivals, retention }
+        Self { chain: None, prepared: None, left_at, records_since: None, rivals, retention }
     }
 
     /// Another generation is gone over to from this one.
@@ -94,7 +96,7 @@ pub async fn run(
                 None
             }
         };
-        let begun = Instant::now();
+        course.records_since = None;
         let lived =
             Box::pin(live((store, &mut opened), source, (settings, &room), board, (full, &mut course), &leads, &stop));
         let error = match lived.await {
@@ -126,7 +128,8 @@ pub async fn run(
             door.open_again();
         }
         board.fault(reason, &error.to_string());
-        if begun.elapsed() > LONGEST_PAUSE {
+        // A full snapshot that takes long and was in vain is no good time.
+        if course.records_since.is_some_and(|since| since.elapsed() > LONGEST_PAUSE) {
             pause = FIRST_PAUSE;
         }
         let this = if reason == Reason::MemberUnreadable { MEMBER_PAUSE } else { pause };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use etcd_client::proto::PbWatchResponse;
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponseStream};
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use super::backlog::{Backlog, Heard, News, Room};
@@ -32,10 +33,13 @@ pub enum FeedError {
     Overflow(#[source] io::Error),
 }
 
+type Requests = Arc<Mutex<Option<WatchRequestSender>>>;
+
 /// A watch of all keys.
 #[derive(Debug)]
 pub(super) struct Feed {
-    requests: WatchRequestSender,
+    /// None once it has ended: etcd goes on sending into a watch of which either side is held.
+    requests: Requests,
     backlog: Arc<Backlog>,
     receiving: JoinHandle<()>,
 }
@@ -49,7 +53,12 @@ impl Feed {
             WatchOptions::new().with_all_keys().with_start_revision(from).with_fragment().with_progress_notify();
         let mut client = client.watch_client().max_decoding_message_size(LARGEST_MESSAGE);
         let (requests, responses) = Box::pin(client.watch("", Some(options))).await?.split();
-        let receiving = tokio::spawn(receive(responses, Arc::clone(&backlog)));
+        let requests = Arc::new(Mutex::new(Some(requests)));
+        let (news, asked) = (Arc::clone(&backlog), Arc::clone(&requests));
+        let receiving = tokio::spawn(async move {
+            receive(responses, news).await;
+            asked.lock().await.take();
+        });
         Ok(Self { requests, backlog, receiving })
     }
 
@@ -68,9 +77,12 @@ impl Feed {
         self.backlog.take_all_room();
     }
 
-    /// Asks etcd up to where it has sent everything. The answer is news.
-    pub async fn ask_progress(&mut self) -> Result<(), FeedError> {
-        Ok(self.requests.request_progress().await?)
+    /// Asks etcd up to where it has sent everything. The answer is news; a watch that has ended is not asked.
+    pub async fn ask_progress(&self) -> Result<(), FeedError> {
+        match self.requests.lock().await.as_mut() {
+            Some(requests) => Ok(requests.request_progress().await?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -87,7 +99,7 @@ impl Feed {
         let (requests, mut asked) = tokio::sync::mpsc::channel(1);
         let requests = WatchRequestSender(requests);
         let receiving = tokio::spawn(async move { while asked.recv().await.is_some() {} });
-        Self { requests, backlog, receiving }
+        Self { requests: Arc::new(Mutex::new(Some(requests))), backlog, receiving }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Stores one batch: its records as a data object, then the manifest that makes them part of the history. It does not give
 //! up while the store is away or refuses: what comes meanwhile waits in the backlog.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::format::{
-    COMMIT_WITHIN, Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, Header, LeaseGrant, Nonce, Seal,
-    commit,
+    Chain, ChainError, CommitError, Data, DataError, DataWriter, Delta, Header, LeaseGrant, Nonce, Seal, commit,
 };
 use crate::store::Store;
 
@@ -34,13 +33,15 @@ pub enum FlushError {
     Chain(#[from] ChainError),
 }
 
-/// Stores it, however long that takes, and adds it to the chain.
+/// Stores it, however long that takes, and adds it to the chain. Its data is stored anew if no manifest refers to it `within`
+/// this time.
 pub(super) async fn flush(
     door: &Door,
     chain: &mut Chain,
     batch: Batch,
     leases: Vec<LeaseGrant>,
     board: &Board,
+    within: Duration,
 ) -> Result<(), FlushError> {
     let Batch { from, to, events, records, last_events, samples } = batch;
     let mut pause = FIRST_PAUSE;
@@ -70,7 +71,7 @@ pub(super) async fn flush(
         Delta::read(&manifest, &chain.key, from)
             .map_err(|fault| ChainError::Manifest { key: chain.key.delta(from), fault })?;
         // Data that no manifest refers to is garbage when it is old.
-        while begun.elapsed() < COMMIT_WITHIN {
+        while begun.elapsed() < within {
             let Err(error) = commit(&door.store(), &chain.key.delta(from), manifest.clone()).await else {
                 break 'data manifest;
             };
@@ -116,18 +117,27 @@ async fn write(store: &Store, chain: &Chain, records: &[u8]) -> Result<Option<Da
 mod tests {
     use std::collections::BTreeMap;
 
+    use futures::TryStreamExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::format::tests::stored;
-    use crate::format::{Hash, Revision};
+    use crate::format::{COMMIT_WITHIN, Hash, Revision};
     use crate::keys::KeyFiles;
+    use crate::store::tests::faulty::{Fault, Faulty};
     use crate::store::{CredentialsFolder, Settings};
 
     fn settings(address: &str) -> Settings {
         let address = address.parse().unwrap();
         Settings { address, options: BTreeMap::new(), credentials: None, ca: None, keys: KeyFiles::default() }
+    }
+
+    /// What comes after the full snapshot of a generation that is made for tests.
+    fn batch() -> Batch {
+        let revision = |number| Revision::new(number).unwrap();
+        let (last_events, samples) = (Hash::of(b"x"), Vec::new());
+        Batch { from: revision(11), to: revision(12), events: 2, records: vec![7; 40], last_events, samples }
     }
 
     /// A store that refuses whatever it is asked, as with a key that has been revoked.
@@ -159,14 +169,33 @@ mod tests {
         let store = Store::open(&sound).unwrap();
         let mut chain = stored(&store, 100, &[]).await;
         let board = Board::new(store.address(), &chain.key.lineage);
-        let revision = |number| Revision::new(number).unwrap();
-        let (last_events, samples) = (Hash::of(b"x"), Vec::new());
-        let (from, to, records) = (revision(11), revision(12), vec![7; 40]);
-        let batch = Batch { from, to, events: 2, records, last_events, samples };
         // Opened again it is the folder, as with new credentials.
         let door = Door::to(refusing().await, sound);
-        flush(&door, &mut chain, batch, Vec::new(), &board).await.unwrap();
+        flush(&door, &mut chain, batch(), Vec::new(), &board, COMMIT_WITHIN).await.unwrap();
         assert_eq!(board.read().fault.unwrap().reason, Reason::StoreRefused);
-        assert_eq!(Chain::read(&store, &chain.key).await.unwrap().head(), to);
+        assert_eq!(Chain::read(&store, &chain.key).await.unwrap().head(), batch().to);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn data_that_no_manifest_refers_to_in_time_is_stored_anew() {
+        // Two commits of five tries each fail, and before the second is given up 6 s are over.
+        let late = Duration::from_secs(6);
+        for (within, stored_data) in [(COMMIT_WITHIN, 1), (late, 2)] {
+            // The first two puts are of the full snapshot's manifest and of the data.
+            let faults = [&[Fault::None; 2][..], &[Fault::Before; 10]].concat();
+            let store = Faulty::puts(&faults).store();
+            let mut chain = stored(&store, 100, &[]).await;
+            let board = Board::new(store.address(), &chain.key.lineage);
+            let door = Door::to(store.clone(), settings("file:///nowhere"));
+            flush(&door, &mut chain, batch(), Vec::new(), &board, within).await.unwrap();
+            assert_eq!(Chain::read(&store, &chain.key).await.unwrap(), chain);
+            assert_eq!(chain.head(), batch().to);
+            let folder = chain.key.data_folder();
+            let found: Vec<_> = store.list(Some(&folder)).try_collect().await.unwrap();
+            assert_eq!(found.len(), stored_data, "within {within:?}");
+            // What is referred to is what was stored last.
+            let referred = chain.key.data(&chain.last_data().name);
+            assert!(found.iter().any(|listed| listed.key == referred), "{found:?}");
+        }
     }
 }

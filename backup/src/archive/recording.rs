@@ -24,7 +24,7 @@ use super::status::{Reason, Role};
 use super::successor::Successor;
 use super::turn::{self, Post, Prospect, Turn};
 use super::{ArchiveError, Next};
-use crate::format::{Chain, ChainError, Revision, Seal};
+use crate::format::{COMMIT_WITHIN, Chain, ChainError, Revision, Seal};
 use crate::source::{AuthRevision, Connection};
 
 /// Records that are stored at once, in bytes, if they come faster than by the clock.
@@ -339,7 +339,7 @@ impl<'a> Recording<'a> {
         self.successor.learn(&leases);
         let (door, board) = (self.session.door.clone(), self.session.board.clone());
         self.work = Some(tokio::spawn(async move {
-            let result = flush::flush(&door, &mut chain, batch, leases, &board).await;
+            let result = flush::flush(&door, &mut chain, batch, leases, &board, COMMIT_WITHIN).await;
             (chain, result.map(|()| Did::Stored))
         }));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::backlog::Room;
 use super::board::Board;
@@ -70,6 +70,7 @@ impl Session<'_> {
         };
         // Of two generations the one with the later moments is taken for the later one, and a clock may have been set back.
         start.recorder.not_before(course.left_at);
+        course.records_since = Some(Instant::now());
         self.board.well();
         let post = if records { Post::Committer } else { Post::Standby };
         let mut recording = Recording::new(*self, start, post);

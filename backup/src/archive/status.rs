@@ -174,7 +174,7 @@ impl From<snapshot::Reason> for Reason {
             snapshot::Reason::StoreRefused => Self::StoreRefused,
             snapshot::Reason::KeysUnfit => Self::KeysUnfit,
             snapshot::Reason::StoreUnfit => Self::StoreUnfit,
-            snapshot::Reason::StoreFailed => Self::StoreFailed,
+            snapshot::Reason::StoreFailed | snapshot::Reason::StoreFull => Self::StoreFailed,
             snapshot::Reason::NoHealthyMember => Self::MemberUnreadable,
             snapshot::Reason::SnapshotBroken => Self::SnapshotBroken,
         }

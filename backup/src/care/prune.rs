@@ -1,6 +1,9 @@
 //! Removes what is old: whole generations that nobody asked to keep, and data that no manifest refers to. What is decided is
 //! pure; carrying it out begins with the manifests, so that nothing is ever seen that can't be restored.
 
+#[cfg(test)]
+mod landing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

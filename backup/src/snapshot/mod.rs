@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
@@ -115,7 +116,7 @@ pub async fn take(
     lineage: &Lineage,
     report: impl Fn(Progress),
 ) -> Result<Taken, TakeError> {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     // Who writes knows public keys only, and has to read what it has stored once: with a key of its own, gone at the end.
     let own = Identities::generate();
     let seal = Seal::of(store.keys())?.readable_by(&own);
@@ -133,17 +134,8 @@ pub async fn take(
     let writer = DataWriter::new(store, &generation, &seal)?;
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
     let object = DataObject::of_writer(store, &generation, &data, own);
-    let looked = look_into(object, database_bytes, event_hash).await.and_then(|said| match begun.elapsed() {
-        took if took >= COMMIT_WITHIN => Err(TakeError::TooLate(took)),
-        _ => Ok(said),
-    });
-    let said = match looked {
-        Ok(said) => said,
-        Err(error) => {
-            discard(store, &generation, &data).await;
-            return Err(error);
-        }
-    };
+    let looked = look_into(object, database_bytes, event_hash).await;
+    let said = in_time(looked, begun, (store, &generation, &data)).await?;
     let header = Header::new(&generation, Nonce::random(), &data);
     let Said { revision, compact_revision, last_events, auth_revision } = said;
     let full = Full {
@@ -241,6 +233,22 @@ async fn look_into(object: DataObject, database_bytes: u64, event_hash: EventHas
     Ok(Said { revision: last, compact_revision: compacted, last_events, auth_revision })
 }
 
+/// What data says, if there is still time to commit it. Else nothing of it is left.
+async fn in_time(
+    looked: Result<Said, TakeError>,
+    begun: Instant,
+    (store, generation, data): (&Store, &GenerationKey, &Data),
+) -> Result<Said, TakeError> {
+    let said = looked.and_then(|said| match begun.elapsed() {
+        took if took >= COMMIT_WITHIN => Err(TakeError::TooLate(took)),
+        _ => Ok(said),
+    });
+    if said.is_err() {
+        discard(store, generation, data).await;
+    }
+    said
+}
+
 /// The hash of a revision's records, as manifests hold it.
 fn last_events<P: crate::bolt::Pages>(
     database: &Database<P>,
@@ -267,6 +275,9 @@ async fn discard(store: &Store, generation: &GenerationKey, data: &Data) {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use tokio::time::advance;
+
     use super::*;
     use crate::format::tests::{at, stored};
     use crate::store::tests::faulty::sound;
@@ -283,5 +294,25 @@ mod tests {
         stored(&store, ahead, &[(20, ahead + 1)]).await;
         let next = after_all(&store, &past.lineage).await.unwrap();
         assert!(next > at(ahead + 1) && next < at(ahead + 3), "{next}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_too_late_to_be_committed_is_no_snapshot_and_leaves_nothing() {
+        let store = sound();
+        let chain = stored(&store, 100, &[]).await;
+        let (key, data, full) = (&chain.key, &chain.full.data, &chain.full);
+        let object = key.data(&data.name);
+        store.create(&object, Bytes::from_static(b"x")).await.unwrap();
+        let (last_events, auth_revision) = (full.last_events, full.auth_revision);
+        let (revision, compact_revision) = (full.revision, full.compact_revision);
+        let looked = || Ok(Said { revision, compact_revision, last_events, auth_revision });
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        advance(COMMIT_WITHIN.saturating_sub(second)).await;
+        assert!(in_time(looked(), begun, (&store, key, data)).await.is_ok());
+        assert_eq!(store.size(&object).await.unwrap(), Some(1));
+        advance(second).await;
+        let late = in_time(looked(), begun, (&store, key, data)).await.err().unwrap();
+        assert!(matches!(late, TakeError::TooLate(took) if took == COMMIT_WITHIN), "{late}");
+        assert_eq!(store.size(&object).await.unwrap(), None);
     }
 }

@@ -2,15 +2,22 @@
 //! container ends.
 
 use jiff::Timestamp;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{TakeError, Taken};
 use crate::format::{CommitError, DataError};
 use crate::keys::Fingerprint;
-use crate::store::{Store, StoreError};
+use crate::store::{Act, Store, StoreError};
 
 /// Kubernetes keeps 4096 bytes of a container's last message. What fails says so at its begin.
 const LONGEST_MESSAGE: usize = 2000;
+/// What Linux says when a file system has no room, or a user or a file has no more of it.
+const NO_ROOM: [Errno; 3] = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
+/// How every address of a volume begins.
+const VOLUME: &str = "file:";
+/// What helps then.
+const MAKE_ROOM: &str = "; make the volume larger, or remove old backups from it (quorate-agent prune)";
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,6 +87,8 @@ pub enum Reason {
     KeysUnfit,
     /// The store can't do what backups need, or its prefix holds something else.
     StoreUnfit,
+    /// The store is a volume, and has no room.
+    StoreFull,
     /// The store does not answer, or fails.
     StoreFailed,
     /// No member can be read.
@@ -92,7 +101,12 @@ impl Reason {
     /// Whether a repetition would end the same way, until somebody has done something about it.
     pub fn is_final(self) -> bool {
         match self {
-            Self::StoreInvalid | Self::BucketMissing | Self::StoreRefused | Self::KeysUnfit | Self::StoreUnfit => true,
+            Self::StoreInvalid
+            | Self::BucketMissing
+            | Self::StoreRefused
+            | Self::KeysUnfit
+            | Self::StoreUnfit
+            | Self::StoreFull => true,
             Self::StoreFailed | Self::NoHealthyMember | Self::SnapshotBroken => false,
         }
     }
@@ -107,6 +121,11 @@ impl Reason {
             StoreError::NoBucket(_) => Self::BucketMissing,
             StoreError::Refused { .. } => Self::StoreRefused,
             StoreError::Overwrites { .. } | StoreError::OtherFormat { .. } => Self::StoreUnfit,
+            StoreError::Failed { failure, detail }
+                if failure.act == Act::Write && failure.address.starts_with(VOLUME) && is_no_room(detail) =>
+            {
+                Self::StoreFull
+            }
             StoreError::Missing(_)
             | StoreError::Failed { .. }
             | StoreError::TooLarge { .. }
@@ -147,8 +166,14 @@ impl Failure {
     }
 
     fn new(reason: Reason, message: &str) -> Self {
-        Self { reason, message: message.chars().take(LONGEST_MESSAGE).collect() }
+        let remedy = if reason == Reason::StoreFull { MAKE_ROOM } else { "" };
+        Self { reason, message: message.chars().take(LONGEST_MESSAGE).chain(remedy.chars()).collect() }
     }
+}
+
+/// Whether these are the words of such a fault. They name its number, and the library says nothing else of it.
+fn is_no_room(detail: &str) -> bool {
+    NO_ROOM.iter().any(|fault| detail.contains(&format!("(os error {})", fault.raw_os_error())))
 }
 
 impl Complete {
@@ -170,6 +195,61 @@ impl Complete {
             encrypted_to: full.data.recipients().to_vec(),
             taken: full.taken,
             seconds: took.as_secs_f64(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::store::{self, Key};
+
+    /// As a store tells that something failed, with these words of the library.
+    fn failed(act: Act, address: &str, detail: String) -> StoreError {
+        let failure = store::Failure { act, key: "blue/full".into(), address: address.into() };
+        StoreError::Failed { failure: Box::new(failure), detail }
+    }
+
+    fn words(fault: Errno) -> String {
+        format!("Generic LocalFileSystem error: Unable to copy data to file: {}", io::Error::from(fault))
+    }
+
+    #[test]
+    fn a_volume_without_room_has_a_word_of_its_own_and_is_told_with_what_helps() {
+        let full = |fault| failed(Act::Write, "file:///backups", words(fault));
+        for fault in NO_ROOM {
+            let commit = CommitError::Store { key: Key::new("blue/full"), source: Box::new(full(fault)) };
+            let failures = [
+                Failure::of_store(&full(fault)),
+                Failure::of(&TakeError::Store(full(fault))),
+                Failure::of(&TakeError::Data(DataError::Store(full(fault)))),
+                Failure::of(&TakeError::Commit(commit)),
+            ];
+            for Failure { reason, message } in failures {
+                assert_eq!(reason, Reason::StoreFull, "{message}");
+                assert!(message.contains("in file:///backups") && message.ends_with(MAKE_ROOM), "{message}");
+            }
+        }
+        assert!(Reason::StoreFull.is_final());
+        let long = Failure::new(Reason::StoreFull, &"x".repeat(10_000));
+        assert!(long.message.ends_with(MAKE_ROOM) && long.message.len() < 4096);
+    }
+
+    #[test]
+    fn what_else_fails_is_tried_again() {
+        let others = [
+            failed(Act::Write, "file:///backups", words(Errno::IO)),
+            // It is the number that counts, all of it.
+            failed(Act::Write, "file:///backups", "odd (os error 281)".into()),
+            failed(Act::Read, "file:///backups", words(Errno::NOSPC)),
+            // What a server tells of its own disk is not about a volume of ours.
+            failed(Act::Write, "s3://bucket/prefix", words(Errno::NOSPC)),
+        ];
+        for error in others {
+            let Failure { reason, message } = Failure::of_store(&error);
+            assert!(reason == Reason::StoreFailed && !reason.is_final() && !message.contains(MAKE_ROOM), "{message}");
         }
     }
 }

@@ -154,6 +154,7 @@ impl StoreError {
                 Self::Missing(failure)
             }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail: short },
+            _ if says(&detail, UNTRUSTED) => Self::Failed { failure, detail: format!("{TRUST_IT}: {short}") },
             _ => Self::Failed { failure, detail: short },
         }
     }
@@ -189,6 +190,10 @@ const BAD_CREDENTIALS: &[&str] = &[
 /// store answers it to everything, and must not be taken for a store in which nothing is.
 const NO_OBJECT: &[&str] = &["NoSuchKey", "BlobNotFound"];
 const ANSWERED_404: &[&str] = &["status code: 404"];
+/// What TLS says of a certificate that nobody who is trusted has signed, and what to do about it.
+const UNTRUSTED: &[&str] = &["invalid peer certificate: UnknownIssuer"];
+const TRUST_IT: &str = "no authority that is trusted has signed the store's certificate; put the one that has as ca.crt \
+                        beside the credentials, or name its file by --store-ca";
 /// The most characters of a store's answer that are shown: a message is for a person, and ends up in an object's status.
 const LONGEST: usize = 400;
 

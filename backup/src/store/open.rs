@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -13,10 +14,11 @@ use object_store::client::Certificate;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::{ClientOptions, ObjectStore};
+use tokio::time::sleep;
 
 use super::address::{Address, Provider};
 use super::credentials::{self, CredentialsFolder, KeysInFolder};
-use super::error::StoreError;
+use super::error::{Act, Failure, StoreError};
 use super::options::{Addressing, Options, Payload};
 use super::{Creation, Key, Store, retries};
 use crate::keys::KeyFiles;
@@ -26,6 +28,10 @@ pub const FORMAT_KEY: &str = "quorate-backups.json";
 const FORMAT: &str = "{\"format\":\"quorate-backups\",\"version\":1}\n";
 /// Enough for this object and whatever a later version adds to it.
 const FORMAT_LIMIT: u64 = 64 << 10;
+/// How often this object is written, where the store says that there is one and shows none.
+const TRIES: u32 = 5;
+/// The pause after the first try; each next one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// How a store is reached.
 #[derive(Debug, Clone)]
@@ -104,26 +110,48 @@ impl Store {
     /// Makes the prefix ours, or finds that it is already. Call this before the first write: a store that overwrites what
     /// it was told only to create is refused here.
     pub async fn prepare(&self) -> Result<(), StoreError> {
-        let key = Key::new(FORMAT_KEY);
-        // Twice: only a second one that is refused proves anything, whoever wrote the first.
-        let first = self.create(&key, Bytes::from_static(FORMAT.as_bytes())).await?;
-        if first == Creation::Created
-            && self.create(&key, Bytes::from_static(FORMAT.as_bytes())).await? == Creation::Created
-        {
-            return Err(StoreError::Overwrites { address: self.address.to_string() });
+        let (key, format) = (Key::new(FORMAT_KEY), Bytes::from_static(FORMAT.as_bytes()));
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                sleep(FIRST_PAUSE * 2_u32.pow(attempt - 1)).await;
+            }
+            // Twice: only a second one that is refused proves anything, whoever wrote the first.
+            let first = self.create(&key, format.clone()).await?;
+            if first == Creation::Created && self.create(&key, format.clone()).await? == Creation::Created {
+                return Err(StoreError::Overwrites { address: self.address.to_string() });
+            }
+            // A put that meets another one on its way is refused as well (409), and then there may be none yet.
+            if let Some(found) = self.format().await? {
+                return self.expect_ours(&found);
+            }
         }
-        self.check().await
+        let failure = Failure { act: Act::Write, key: FORMAT_KEY.to_owned(), address: self.address.to_string() };
+        let detail = "the store says that it exists, and does not show it".to_owned();
+        Err(StoreError::Failed { failure: Box::new(failure), detail })
     }
 
     /// Finds out whether this prefix holds backups of this format. Call this before reading: it tells a wrong address
     /// from an empty store.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let other = |detail: String| StoreError::OtherFormat { address: self.address.to_string(), detail };
-        match self.read(&Key::new(FORMAT_KEY), FORMAT_LIMIT).await? {
-            Some(text) if text == FORMAT.as_bytes() => Ok(()),
-            Some(text) => Err(other(String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned())),
-            None => Err(other("it is not there; no backup has been made to this address".into())),
+        match self.format().await? {
+            Some(found) => self.expect_ours(&found),
+            None => Err(self.other_format("it is not there; no backup has been made to this address")),
         }
+    }
+
+    async fn format(&self) -> Result<Option<Bytes>, StoreError> {
+        self.read(&Key::new(FORMAT_KEY), FORMAT_LIMIT).await
+    }
+
+    fn expect_ours(&self, found: &[u8]) -> Result<(), StoreError> {
+        if found == FORMAT.as_bytes() {
+            return Ok(());
+        }
+        Err(self.other_format(&String::from_utf8_lossy(&found[..found.len().min(200)])))
+    }
+
+    fn other_format(&self, detail: &str) -> StoreError {
+        StoreError::OtherFormat { address: self.address.to_string(), detail: detail.to_owned() }
     }
 }
 
@@ -240,7 +268,8 @@ impl Maker<'_> {
             None => {
                 for (variable, key) in AMBIENT_AZURE {
                     if let Ok(value) = std::env::var(variable) {
-                        builder = builder.with_config(*key, value);
+                        // Azure's webhook ends the authority's URL with a slash, and the library puts one behind it.
+                        builder = builder.with_config(*key, value.trim_end_matches('/'));
                     }
                 }
             }

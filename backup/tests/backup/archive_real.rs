@@ -10,12 +10,14 @@ use serde_json::Value;
 
 use crate::agent::{command, run};
 use crate::database::leases;
-use crate::real::{Binaries, Etcd, each_version};
+use crate::real::{Binaries, Etcd, bbolt_check, each_version};
 use crate::recorded::{address, open};
 
 /// How long the archive may take to record what was written: it is told to store five times a second.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Where a member has its database, in the folder that its process is started on.
+const DATABASE: &str = "data/member/snap/db";
 
 /// The archive as a process.
 pub struct Archive(Child);
@@ -180,7 +182,15 @@ pub fn comes_back(binaries: &Binaries, store: &Path, to: &str) -> (Etcd, Value) 
     let (target, tool) = (target.to_str().unwrap(), tool.to_str().unwrap());
     let arguments = ["restore", "--store", &store, "--lineage", "blue", "--to", to, "--etcdutl", tool];
     let json = run(&[&arguments[..], &["--data-dir", target, "-o", "json"]].concat()).json();
+    accepted(binaries, data.path());
     (Etcd::on(binaries, data), json)
+}
+
+/// What etcdutl says of a member's database, which it and bbolt's own tool find sound.
+fn accepted(binaries: &Binaries, folder: &Path) -> Value {
+    let database = folder.join(DATABASE);
+    bbolt_check(&database);
+    binaries.status(&database)
 }
 
 /// etcd runs on what was restored, ahead of every revision that there was.
@@ -239,4 +249,50 @@ async fn records_a_large_revision(binaries: &Binaries) {
 #[test]
 fn a_revision_of_many_megabytes_does_not_stop_the_record() {
     each_version(records_a_large_revision);
+}
+
+/// A member's folder that etcdutl makes of an outline for the agent, and one that it makes of the whole database by itself.
+async fn is_what_etcdutl_makes(binaries: &Binaries) {
+    /// How far both move the revision on.
+    const BUMP: i64 = 1_000_000;
+    let store = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(binaries);
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 1, 1).await;
+    let moment = write(&mut etcd.connect().await, 0, &mut fastrand::Rng::with_seed(3)).await;
+    recorded(store.path(), 1, moment.revision).await;
+    archive.stop();
+    drop(etcd);
+
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [ours, theirs] = folders.each_ref().map(|folder| folder.path().join("data").to_str().unwrap().to_owned());
+    let (from, tool, to) = (address(store.path()), binaries.tool("etcdutl"), moment.revision.to_string());
+    let (bump, tool) = (BUMP.to_string(), tool.to_str().unwrap());
+    let arguments = ["restore", "--store", &from, "--lineage", "blue", "--to", &to, "--etcdutl", tool, "-o", "json"];
+    run(&[&arguments[..], &["--data-dir", &ours, "--bump-revision", &bump]].concat()).json();
+    let database = folders[1].path().join("db");
+    restore(store.path(), moment.revision, &database);
+    let arguments = ["snapshot", "restore", database.to_str().unwrap(), "--skip-hash-check", "--mark-compacted"];
+    binaries.run("etcdutl", &[&arguments[..], &["--data-dir", &theirs, "--bump-revision", &bump]].concat());
+
+    let mut seen = Vec::new();
+    for folder in folders {
+        let mut status = accepted(binaries, folder.path());
+        // With its hash of all buckets; how many pages they take is nobody's matter.
+        status["totalSize"] = Value::Null;
+        let etcd = Etcd::on(binaries, folder);
+        let mut client = etcd.connect().await;
+        let history = client.hash_kv(0).await.unwrap();
+        let keys = client.get("", Some(GetOptions::new().with_all_keys())).await.unwrap().0.kvs;
+        seen.push(((status, history.hash(), history.compact_version()), keys));
+    }
+    let last = moment.revision + BUMP;
+    assert_eq!((seen[0].0.0["revision"].as_i64(), seen[0].0.2), (Some(last), last));
+    assert_eq!(seen[0].0, seen[1].0);
+    assert!(!seen[0].1.is_empty() && seen[0].1 == seen[1].1);
+}
+
+#[test]
+fn what_is_restored_equals_what_etcdutl_restores_of_the_same_database() {
+    each_version(is_what_etcdutl_makes);
 }

@@ -3,13 +3,15 @@
 //!
 //! What needs real etcd runs for each version that the local cluster's tools have been built with, or for each folder (with
 //! `etcd`, `etcdutl` and `etcdctl` of one version) that `QUORATE_ETCD_BIN` names, separated by `:`. What needs servers of
-//! object stores takes the programs that `QUORATE_VERSITYGW` and `QUORATE_AZURITE` name, or those of the tools.
+//! object stores takes the programs that `QUORATE_VERSITYGW` and `QUORATE_AZURITE` name, or those of the tools; bbolt's own
+//! checks take that of `QUORATE_BBOLT`.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 mod agent;
 mod archive_anew;
 mod archive_leases;
+mod archive_pressure;
 mod archive_real;
 mod archive_roles;
 mod archive_rotation;

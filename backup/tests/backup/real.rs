@@ -20,7 +20,7 @@ const LAST_LINES: usize = 15;
 const DEMAND: &str = "QUORATE_REAL_ETCD";
 
 /// The binaries to try, by their versions.
-fn versions() -> Vec<Binaries> {
+pub fn versions() -> Vec<Binaries> {
     let folders = match std::env::var_os("QUORATE_ETCD_BIN") {
         Some(folders) => std::env::split_paths(&folders).collect(),
         None => built("etcd-3.", "etcdutl"),
@@ -87,13 +87,21 @@ impl Binaries {
     }
 }
 
-/// bbolt's own tool finds nothing wrong, if `QUORATE_BBOLT` says where it is.
+/// bbolt's own tool finds nothing wrong.
 pub fn bbolt_check(database: &Path) {
-    if let Some(bbolt) = std::env::var_os("QUORATE_BBOLT") {
-        let output = Command::new(bbolt).arg("check").arg(database).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("OK"), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    }
+    let output = Command::new(bbolt()).arg("check").arg(database).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("OK"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The one that `QUORATE_BBOLT` names, or else the built one.
+fn bbolt() -> PathBuf {
+    let found = match std::env::var_os("QUORATE_BBOLT") {
+        Some(path) => Some(PathBuf::from(path)),
+        None => built("bbolt-", "bbolt").pop().map(|folder| folder.join("bbolt")),
+    };
+    let remedy = "quorate-e2e tools builds it, and QUORATE_BBOLT may name another one";
+    found.filter(|path| path.is_file()).unwrap_or_else(|| panic!("there is no bbolt to check databases with: {remedy}"))
 }
 
 /// A member.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use quorate_backup::restore;
 
 use crate::agent::{Ended, command, run_in_little_room};
 use crate::database::{alarms, events_after, leases, tail};
+use crate::real::{Binaries, each_version};
 use crate::recorded::{FIRST, IDLE, KNOWN, Recorded, UNKNOWN, address, revision};
 
 /// Everything here takes milliseconds; this is for machines that are very busy.
@@ -281,8 +282,82 @@ async fn without_room_it_says_so_and_leaves_nothing() {
             let told = ended.error().contains("failed to write") && ended.stderr.contains("File too large");
             assert!(told, "{blocks}: {}", ended.stderr);
             assert_eq!(place.names(), [""; 0], "{blocks}");
+
+            let SmallDisk { ended, left, words } = run_on_small_disk(place.folder.path(), blocks * 512, arguments);
+            let told = ended.error().contains("failed to write") && ended.stderr.contains(words);
+            assert!(told, "{blocks}: {}", ended.stderr);
+            assert_eq!(left, [""; 0], "{blocks}");
         }
     }
     place.run("whole").json();
     assert_eq!(place.names(), ["data"]);
+}
+
+/// How the agent ended on a small disk.
+pub struct SmallDisk {
+    pub ended: Ended,
+    /// The paths of what it left there.
+    pub left: Vec<String>,
+    /// What it is told there that writes too much.
+    pub words: &'static str,
+}
+
+/// Runs the agent where `folder` has room for so many bytes: a file system of its own, which goes with the process.
+/// Where nobody may mount one, no file gets larger than that instead, which is another error of the same kind.
+pub fn run_on_small_disk(folder: &Path, bytes: u64, arguments: &[&str]) -> SmallDisk {
+    let (mut shell, begin, words) = if let Some(flags) = namespace() {
+        let mut unshare = Command::new("unshare");
+        unshare.args(flags).arg("/bin/sh");
+        (unshare, r#"mount -t tmpfs -o size="$1" tmpfs "$2""#, "No space left on device")
+    } else {
+        eprintln!("nothing can be mounted here, in no namespace either: a limit for files stands for a full disk");
+        (Command::new("/bin/sh"), r#"trap '' XFSZ; ulimit -f "$(($1 / 512))""#, "File too large")
+    };
+    // What is left can't be seen from outside.
+    let script =
+        format!(r#"{{ {begin}; }} && cd "$2" || exit 99; shift 2; "$@"; ended=$?; find . ! -name .; exit $ended"#);
+    let agent = command(arguments);
+    shell.args(["-c", &script, "sh", &bytes.to_string()]).arg(folder).arg(agent.get_program()).args(agent.get_args());
+    shell.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    let output = shell.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    let left = stdout.lines().map(str::to_owned).collect();
+    SmallDisk { ended: Ended { success: output.status.success(), stdout, stderr, most_rss_anon: 0 }, left, words }
+}
+
+/// How `unshare` makes a namespace in which one may mount: for root, and for others, who are root in one of users where the
+/// kernel lets them make that.
+const NAMESPACES: [&[&str]; 2] = [&["--mount"], &["--map-root-user", "--mount"]];
+
+/// The one that works here, if any does.
+fn namespace() -> Option<&'static [&'static str]> {
+    let folder = tempfile::tempdir().unwrap();
+    NAMESPACES.into_iter().find(|flags| {
+        let mount = ["mount", "-t", "tmpfs", "tmpfs"];
+        let tried = Command::new("unshare").args(*flags).args(mount).arg(folder.path()).output();
+        tried.is_ok_and(|output| output.status.success())
+    })
+}
+
+/// Room for what is fetched and for the deltas, and none for the log that etcdutl makes.
+const WITHOUT_LOG: u64 = 8 << 20;
+
+async fn log_without_room(binaries: &Binaries) {
+    let recorded = Recorded::with_deltas(&[20]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (store, data, tool) = (address(recorded.folder.path()), folder.path().join("data"), binaries.tool("etcdutl"));
+    let arguments = ["restore", "--store", &store, "--lineage=blue", "--data-dir", data.to_str().unwrap()];
+    let arguments = [&arguments[..], &["--etcdutl", tool.to_str().unwrap()]].concat();
+    let SmallDisk { ended, left, words } = run_on_small_disk(folder.path(), WITHOUT_LOG, &arguments);
+    // The words by which a restore onto a volume tells what is the matter.
+    let told =
+        ended.error().contains("etcdutl snapshot restore failed") && ended.stderr.contains(&words.to_lowercase());
+    assert!(told, "{}", ended.stderr);
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
+fn that_etcdutl_has_no_room_for_its_log_is_told_and_leaves_nothing() {
+    each_version(log_without_room);
 }

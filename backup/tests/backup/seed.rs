@@ -5,10 +5,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quorate_backup::format::Delta;
 use quorate_backup::launch::{Reason, Report, State};
 
 use crate::agent::command;
@@ -75,6 +76,12 @@ impl Place {
         names
     }
 
+    /// Whether it has made no more than its marker and an empty folder.
+    fn has_fetched_nothing(&self) -> bool {
+        let mut data = fs::read_dir(self.volume().join("data")).unwrap();
+        self.names() == ["data", "quorate.json"] && data.next().is_none()
+    }
+
     /// Its command; `more` has arguments instead of, or beside, the usual ones, each as `--name=value`.
     fn command(&self, token: &str, more: &[&str]) -> Command {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/etcdutl");
@@ -101,13 +108,18 @@ impl Place {
 
     /// Starts it.
     fn start(&self, token: &str, more: &[&str]) -> Seed {
-        let mut child = self.command(token, more).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("listening on ")));
-        // What it says later must not fill the pipe.
-        thread::spawn(move || lines.for_each(drop));
-        let address = line.unwrap().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
-        Seed { child, address }
+        Seed::of(self.command(token, more))
+    }
+
+    /// Starts it where no file may have more than so many blocks of 512 bytes: as on a volume that gets full while it works.
+    fn start_in_little_room(&self, blocks: u64) -> Seed {
+        let agent = self.command("whole", &[]);
+        let mut shell = Command::new("/bin/sh");
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+        shell.args(["-c", &script, "sh"]).arg(agent.get_program()).args(agent.get_args());
+        shell.env_clear().env("PATH", "/usr/bin:/bin");
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Seed::of(shell)
     }
 
     /// Runs it to its end.
@@ -118,6 +130,16 @@ impl Place {
 }
 
 impl Seed {
+    fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("listening on ")));
+        // What it says later must not fill the pipe.
+        thread::spawn(move || lines.for_each(drop));
+        let address = line.unwrap().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        Self { child, address }
+    }
+
     fn report(&self) -> Option<Report> {
         let mut stream = TcpStream::connect(self.address).ok()?;
         stream.write_all(b"GET /quorate HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
@@ -285,4 +307,55 @@ async fn each_fault_has_its_word() {
     let seed = place.start("whole", &[]);
     assert!(seed.says(Reason::VolumeHasOtherData).message.contains("blue-1"));
     seed.killed();
+}
+
+#[tokio::test]
+async fn that_the_deltas_pass_the_quota_is_known_before_anything_is_fetched() {
+    let place = Place::of(Recorded::with_deltas(&[10, 20]).await);
+    // The full snapshot and the first delta stay below it; the second has two values of 100 KiB.
+    let quota = format!("--quota={}", place.recorded.chain.full.database_bytes + (160 << 10));
+    let object = place.recorded.data_of(1);
+    let data = fs::read(&object).unwrap();
+    fs::remove_file(&object).unwrap();
+    let seed = place.start("whole", &[&quota]);
+    let told = seed.says(Reason::AboveQuota);
+    assert!(told.message.contains("make spec.etcd.quota larger"), "{told:?}");
+    seed.killed();
+    assert!(place.has_fetched_nothing());
+
+    place.run(&[&quota, "--to=10"]);
+    assert_eq!(tail(&place.database()).revision, 10);
+    fs::write(&object, data).unwrap();
+    place.run(&["--quota=2097152", "--etcd-version=3.7.3"]);
+    assert_eq!(tail(&place.database()).revision, 20);
+}
+
+#[tokio::test]
+async fn that_the_volume_is_too_small_is_known_before_anything_is_fetched() {
+    let place = Place::new().await;
+    let Recorded { folder, chain, .. } = &place.recorded;
+    // No volume is as large as what this manifest tells of.
+    let delta = Delta { events: 1 << 50, ..chain.links[1].delta.clone() };
+    fs::write(folder.path().join(chain.key.delta(delta.from).as_str()), delta.write()).unwrap();
+    let seed = place.start("whole", &[]);
+    let told = seed.says(Reason::NoRoom);
+    assert!(told.message.contains("make spec.storage.size larger"), "{told:?}");
+    seed.killed();
+    assert!(place.has_fetched_nothing());
+    // There is room for what comes before it.
+    place.run(&["--to=20"]);
+    assert_eq!(tail(&place.database()).revision, 20);
+}
+
+#[tokio::test]
+async fn a_volume_that_gets_full_meanwhile_is_told_and_with_room_it_goes_on() {
+    let place = Place::new().await;
+    // More than the full snapshot has, and less than what is restored.
+    let seed = place.start_in_little_room(200);
+    let told = seed.says(Reason::NoRoom);
+    assert!(told.message.contains("File too large"), "{told:?}");
+    seed.killed();
+    assert!(!place.database().exists() && place.marker().contains("begun"));
+    place.run(&[]);
+    assert_eq!((place.names(), place.marker().as_str()), (vec!["data".to_owned(), "quorate.json".to_owned()], DONE));
 }

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{AlarmAction, AlarmType, Client, CompactionOptions, Txn, TxnOp};
 use quorate_backup::bolt::mvcc::CLUSTER;
+use quorate_backup::snapshot::{Reason, Report};
 
 use crate::agent::run;
 use crate::archive_real::comes_back;
 use crate::database::{alarms, keys};
 use crate::real::{Binaries, Etcd, each_version};
+use crate::restore::{SmallDisk, run_on_small_disk};
 
 /// Writes some history: keys, versions, deletions, a transaction, and a lease.
 pub async fn write_some(client: &mut Client) -> i64 {
@@ -164,4 +166,35 @@ async fn without_space(binaries: &Binaries) {
 #[test]
 fn a_cluster_that_had_no_space_comes_back_without_its_alarm_and_is_written_to() {
     each_version(without_space);
+}
+
+async fn onto_a_full_volume(binaries: &Binaries) {
+    let etcd = Etcd::start(binaries);
+    let mut client = etcd.connect().await;
+    let mut random = fastrand::Rng::with_seed(5);
+    // Nothing of it can be compressed, and it is stored in more than one part.
+    for number in 0..4 {
+        let mut value = vec![0; 3 << 20];
+        random.fill(&mut value);
+        client.put(format!("random/{number}"), value, None).await.unwrap();
+    }
+    let (store, told) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (url, address, report) = (etcd.url(), format!("file://{}", store.path().display()), told.path().join("report"));
+    let arguments = ["snapshot", "--endpoint", &url, "--store", &address, "--lineage", "blue", "--output", "json"];
+    let arguments = [&arguments[..], &["--report", report.to_str().unwrap()]].concat();
+    let SmallDisk { ended, left, words } = run_on_small_disk(store.path(), 1 << 20, &arguments);
+    assert!(ended.error().contains(words) && ended.stderr.contains("make the volume larger"), "{}", ended.stderr);
+    let Report::Failed(failure) = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap() else {
+        panic!("{}", ended.stderr)
+    };
+    assert_eq!(failure.reason, Reason::StoreFull, "{}", failure.message);
+    // No data, and no manifest.
+    assert!(!left.iter().any(|path| path.contains("/d/") || path.ends_with("/full")), "{left:?}");
+    // With room it is taken.
+    run(&arguments).json();
+}
+
+#[test]
+fn a_volume_that_is_full_is_told_in_a_word_and_keeps_nothing_of_the_snapshot() {
+    each_version(onto_a_full_volume);
 }

@@ -1,4 +1,4 @@
-//! The programs that a local cluster and the tests of stores are made of, and how each is built. Builds nothing.
+//! The programs that a local cluster and the tests of backups are made of, and how each is built. Builds nothing.
 
 use std::fmt;
 
@@ -47,12 +47,14 @@ pub enum Tool {
     VersityGw,
     /// A store that speaks Azure's protocol. A local cluster does without.
     Azurite,
+    /// What finds damage in a database file of etcd's. A local cluster does without.
+    Bbolt,
 }
 
 impl Tool {
-    /// What a local cluster is made of, that first which the rest of the work waits for; and the stores of the tests, which
-    /// run where nothing can be fetched any more.
-    pub const ALL: [Self; 9] = [
+    /// What a local cluster is made of, that first which the rest of the work waits for; and what the tests of backups take,
+    /// which run where nothing can be fetched any more.
+    pub const ALL: [Self; 10] = [
         Self::Kubernetes,
         Self::Etcd(Etcd::V3_6),
         Self::Containerd,
@@ -62,6 +64,7 @@ impl Tool {
         Self::Etcd(Etcd::V3_7),
         Self::VersityGw,
         Self::Azurite,
+        Self::Bbolt,
     ];
 
     /// The folder of its go.mod or package.json, which is also its name.
@@ -76,6 +79,7 @@ impl Tool {
             Self::Etcd(Etcd::V3_7) => "etcd-3.7",
             Self::VersityGw => "versitygw",
             Self::Azurite => "azurite",
+            Self::Bbolt => "bbolt",
         }
     }
 
@@ -135,6 +139,11 @@ impl Tool {
             Self::VersityGw => Recipe::Go(GoRecipe {
                 module: "github.com/versity/versitygw",
                 packages: &["github.com/versity/versitygw/cmd/versitygw"],
+                ..GoRecipe::PLAIN
+            }),
+            Self::Bbolt => Recipe::Go(GoRecipe {
+                module: "go.etcd.io/bbolt",
+                packages: &["go.etcd.io/bbolt/cmd/bbolt"],
                 ..GoRecipe::PLAIN
             }),
         }
@@ -303,6 +312,10 @@ mod tests {
         let pinned = go_mod(Tool::Kubernetes);
         let version = pinned_version(&pinned, kubernetes.module).unwrap();
         assert!(kubernetes.ldflags.contains(&format!("gitVersion={version} ")), "{version}");
+        // What checks databases is what the newest etcd writes them with.
+        let bbolt = [Tool::Bbolt, Tool::Etcd(Etcd::V3_7)].map(go_mod);
+        let [checks, writes] = bbolt.each_ref().map(|pinned| pinned_version(pinned, go(Tool::Bbolt).module));
+        assert!(checks.is_some() && checks == writes, "{checks:?} instead of {writes:?}");
     }
 
     #[test]

@@ -64,6 +64,16 @@ async fn a_store_that_overwrites_is_refused_at_first_use() {
     assert!(error.to_string().contains("create-only"), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_first_put_that_is_refused_where_nothing_is_is_tried_again() {
+    Faulty::puts(&[Fault::FalseConflict; 2]).store().prepare().await.unwrap();
+    let error =
+        Faulty::puts(&[Fault::FalseConflict, Fault::None, Fault::Overwrites]).store().prepare().await.unwrap_err();
+    assert!(matches!(error, StoreError::Overwrites { .. }), "{error}");
+    let error = Faulty::puts(&[Fault::FalseConflict; 9]).store().prepare().await.unwrap_err();
+    assert!(error.to_string().contains("the store says that it exists, and does not show it"), "{error}");
+}
+
 #[tokio::test]
 async fn a_prefix_with_something_else_in_it_is_refused() {
     let store = sound();
@@ -166,6 +176,9 @@ fn errors_say_what_to_do() {
     assert!(text.ends_with("403: SignatureDoesNotMatch: Check your key.") && !text.contains("GET"), "{text}");
     let generic = object_store::Error::Generic { store: "S3", source: "503 Slow Down".into() };
     assert!(of(generic).to_string().contains("503 Slow Down"));
+    let source = "client error (Connect): invalid peer certificate: UnknownIssuer".into();
+    let text = of(object_store::Error::Generic { store: "S3", source }).to_string();
+    assert!(text.contains("ca.crt") && text.contains("--store-ca") && text.contains("UnknownIssuer"), "{text}");
 }
 
 /// A server that answers this to every request.

@@ -1,10 +1,14 @@
-//! What is said when a store is reached in a wrong way: the same of every store, whichever of the many requests meets it.
+//! What is said when a store is reached in a wrong way: the same of every store, whichever of the many requests meets it, and
+//! to programs in one word.
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use quorate_backup::snapshot::Reason;
 use quorate_backup::store::{Key, Store, StoreError, Upload};
 
 use super::{Flaw, Server};
+use crate::fake::{Mood, Served};
+use crate::snapshot::large;
 
 /// Enough for the reason, and little enough for the status of an object in Kubernetes.
 const LONGEST: usize = 600;
@@ -36,6 +40,7 @@ pub async fn all(server: &dyn Server) {
     let store = place.open();
     store.prepare().await.unwrap();
     store.create(&Key::new("a/object"), Bytes::from_static(b"x")).await.unwrap();
+    let member = Served::start(Mood::Sound, large(0));
     let mut faults = Vec::new();
     for flaw in [Flaw::WrongKey, Flaw::WrongAccount, Flaw::NoBucket, Flaw::ReadOnly] {
         let Some(place) = server.flawed(PREFIX, flaw) else { continue };
@@ -48,6 +53,8 @@ pub async fn all(server: &dyn Server) {
                 faults.push((flaw, request, answer.map_err(|error| (error.to_string(), error))));
             }
         }
+        let failure = place.failure(&member);
+        assert_eq!(failure.reason, reason(flaw), "{flaw:?}: {}", failure.message);
     }
     assert!(faults.is_empty(), "{faults:#?}");
     let left: Vec<_> = store.list(None).try_collect().await.unwrap();
@@ -74,6 +81,14 @@ async fn ask(store: &Store, request: Request) -> Result<(), StoreError> {
 async fn send(mut upload: Upload, bytes: usize) -> Result<(), StoreError> {
     upload.write(vec![7; bytes].into()).await?;
     upload.finish().await
+}
+
+/// What a snapshot reports of it.
+fn reason(flaw: Flaw) -> Reason {
+    match flaw {
+        Flaw::WrongKey | Flaw::WrongAccount | Flaw::ReadOnly => Reason::StoreRefused,
+        Flaw::NoBucket => Reason::BucketMissing,
+    }
 }
 
 /// Whether an answer is an error that says what is wrong, where, and what to do, in one short line.

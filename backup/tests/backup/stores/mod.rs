@@ -2,7 +2,10 @@
 //! is versitygw, Azure is azurite, a volume is a folder. Google's is a double in this process, since there is no server to be
 //! had that takes what the library sends; the same is tried on a bucket of Google's own where one is named.
 
+mod ambient;
+mod answers;
 mod azure;
+mod certificates;
 mod checks;
 mod flaws;
 mod google;
@@ -10,6 +13,7 @@ mod place;
 mod refused;
 mod s3;
 mod slow;
+mod tls;
 mod troubles;
 mod volume;
 mod whole_way;
@@ -127,6 +131,36 @@ async fn google_does_what_a_store_has_to_and_says_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn s3_does_what_a_store_has_to_over_tls() {
+    tls::does_what_a_store_has_to().await;
+}
+
+#[test]
+fn a_certificate_is_trusted_where_its_authority_is_told_and_nowhere_else() {
+    tls::is_trusted_where_its_authority_is_told();
+}
+
+#[test]
+fn keys_of_s3_in_the_environment_are_taken_where_there_is_no_secret_and_nothing_else_is() {
+    ambient::keys_of_s3_are_taken();
+}
+
+#[test]
+fn the_identity_of_a_pod_is_exchanged_for_keys_of_s3() {
+    ambient::an_identity_of_a_pod_is_exchanged_for_keys_of_s3();
+}
+
+#[test]
+fn the_identity_of_a_pod_is_exchanged_for_a_token_of_azure() {
+    ambient::an_identity_of_a_pod_is_exchanged_for_a_token_of_azure();
+}
+
+#[test]
+fn a_key_file_of_google_that_the_environment_names_is_taken() {
+    ambient::a_key_file_of_google_is_taken();
+}
+
+#[tokio::test]
 async fn users_that_change_are_noticed_also_where_there_is_always_something_to_store() {
     slow::users_change().await;
 }
@@ -144,6 +178,31 @@ fn what_a_store_refuses_for_a_moment_is_asked_again() {
 #[test]
 fn a_part_whose_connection_is_lost_is_sent_again() {
     troubles::are_passed_over(Trouble::Cut);
+}
+
+#[test]
+fn a_put_whose_answer_is_lost_leaves_one_backup() {
+    troubles::leave_one_backup(Trouble::AnswerLost);
+}
+
+#[test]
+fn a_put_that_meets_a_conflict_where_nothing_is_leaves_one_backup() {
+    troubles::leave_one_backup(Trouble::Conflict);
+}
+
+#[test]
+fn a_read_whose_connection_is_lost_goes_on_where_it_broke_off() {
+    troubles::of_reads_are_passed_over();
+}
+
+#[test]
+fn a_read_that_never_comes_to_its_end_is_told_and_nothing_appears() {
+    troubles::of_reads_that_last_are_told();
+}
+
+#[test]
+fn a_store_that_overwrites_is_refused_each_time_before_a_backup_is_written() {
+    troubles::of_a_store_that_overwrites_are_told();
 }
 
 #[tokio::test]

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use quorate_backup::keys::KeyFiles;
+use quorate_backup::snapshot::{Failure, Report};
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
 use tempfile::TempDir;
 
-use crate::agent::{Ended, run};
+use crate::agent::{Ended, command, run};
+use crate::fake::Served;
 
 /// A place, and its credentials as a mounted Secret has them.
 pub struct Place {
@@ -71,8 +73,56 @@ impl Place {
 
     /// Runs a command of the agent on it.
     pub fn run(&self, command: &str, more: &[&str]) -> Ended {
-        let store = self.arguments();
-        let store = store.iter().map(String::as_str);
-        run(&[command, "--output", "json"].into_iter().chain(store).chain(more.iter().copied()).collect::<Vec<_>>())
+        let arguments = self.command(command, more);
+        run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
+
+    /// Takes a snapshot of this member.
+    pub fn snapshot(&self, member: &Served, more: &[&str]) -> Ended {
+        self.run("snapshot", &[&of(member), more].concat())
+    }
+
+    /// What a snapshot of this member reports, which fails.
+    pub fn failure(&self, member: &Served) -> Failure {
+        reported(&self.snapshot(member, &REPORT))
+    }
+
+    /// Takes a snapshot in a process with these variables.
+    pub fn snapshot_with(&self, variables: &[(&str, &str)], member: &Served) -> Ended {
+        self.in_environment(variables, &of(member))
+    }
+
+    /// What a snapshot in a process with these variables reports, which fails.
+    pub fn failure_with(&self, variables: &[(&str, &str)], member: &Served) -> Failure {
+        reported(&self.in_environment(variables, &[&of(member)[..], &REPORT].concat()))
+    }
+
+    fn in_environment(&self, variables: &[(&str, &str)], more: &[&str]) -> Ended {
+        let arguments = self.command("snapshot", more);
+        let mut command = command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        Ended { success: output.status.success(), stdout, stderr, most_rss_anon: 0 }
+    }
+
+    fn command(&self, command: &str, more: &[&str]) -> Vec<String> {
+        let more = more.iter().map(|argument| (*argument).to_owned());
+        [command, "--output", "json"].map(str::to_owned).into_iter().chain(self.arguments()).chain(more).collect()
+    }
+}
+
+/// A snapshot that fails prints nothing else.
+const REPORT: [&str; 2] = ["--report", "/dev/stdout"];
+
+fn of(member: &Served) -> [&str; 4] {
+    ["--endpoint", &member.url, "--lineage", "blue"]
+}
+
+/// For programs the same as it says for people.
+fn reported(ended: &Ended) -> Failure {
+    let told: Report = serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stderr));
+    let Report::Failed(failure) = told else { panic!("{told:?}") };
+    assert!(ended.error().contains(&failure.message), "{}", ended.stderr);
+    failure
 }

@@ -1,64 +1,114 @@
 //! S3 as versitygw serves it from a folder.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::certificates::Authority;
 use super::place::Place;
 use super::volume::files;
 use super::{Flaw, Process, Server, program};
 use crate::ports::free_address;
 
 const BUCKET: &str = "backups";
-const REGION: &str = "local";
-const ACCESS: &str = "quorate";
-const SECRET: &str = "not-a-secret";
+pub const REGION: &str = "local";
+pub const ACCESS: &str = "quorate";
+pub const SECRET: &str = "not-a-secret";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
 
 /// One that takes everything, and one of the same folder that writes nothing.
 pub struct VersityGw {
     folder: TempDir,
     address: SocketAddr,
     reading: SocketAddr,
+    /// Whom to trust, if they speak TLS.
+    authority: Option<String>,
     _processes: [Process; 2],
 }
 
 impl VersityGw {
     pub fn start() -> Option<Self> {
+        Self::begin(None)
+    }
+
+    /// They speak TLS, with a certificate that this authority has signed.
+    pub fn over_tls(authority: &Authority) -> Option<Self> {
+        Self::begin(Some(authority))
+    }
+
+    fn begin(authority: Option<&Authority>) -> Option<Self> {
         let program = program("versitygw", "versitygw", "QUORATE_VERSITYGW")?;
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
+        let pair = authority.map(pair);
         let [address, reading] = [(); 2].map(|()| free_address());
         let processes = [(address, None), (reading, Some("--readonly"))].map(|(address, more)| {
             let mut command = Command::new(&program);
             command.args(["--access", ACCESS, "--secret", SECRET, "--region", REGION, "--keep-alive", "--quiet"]);
+            if let Some(pair) = &pair {
+                command.arg("--cert").arg(pair.path().join(CERTIFICATE)).arg("--key").arg(pair.path().join(KEY));
+            }
             command.args(more).args(["--port", &address.to_string(), "posix"]).arg(folder.path());
             Process::start(&mut command, address)
         });
-        Some(Self { folder, address, reading, _processes: processes })
+        let authority = authority.map(Authority::certificate);
+        Some(Self { folder, address, reading, authority, _processes: processes })
+    }
+
+    /// A place of which no more is said than where it is.
+    pub fn bare(&self, prefix: &str) -> Place {
+        self.at(self.address, BUCKET, prefix)
+    }
+
+    /// With the right keys, and without whom to trust.
+    pub fn untrusted(&self, prefix: &str) -> Place {
+        with_keys(self.bare(prefix), ACCESS, SECRET)
+    }
+
+    fn at(&self, server: SocketAddr, bucket: &str, prefix: &str) -> Place {
+        let scheme = if self.authority.is_some() { "https" } else { "http" };
+        Place::at(format!("s3://{bucket}/{prefix}")).with_option("endpoint", &format!("{scheme}://{server}"))
+    }
+
+    /// With these keys.
+    fn reached(&self, (server, bucket): (SocketAddr, &str), prefix: &str, access: &str, secret: &str) -> Place {
+        let place = with_keys(self.at(server, bucket, prefix), access, secret);
+        if let Some(certificate) = &self.authority {
+            place.renew("ca.crt", certificate);
+        }
+        place
     }
 }
 
-fn place(bucket: &str, prefix: &str, server: SocketAddr, access: &str, secret: &str) -> Place {
-    Place::at(format!("s3://{bucket}/{prefix}"))
-        .with_option("endpoint", &format!("http://{server}"))
-        .with_option("region", REGION)
-        .with_credentials(&[("access-key-id", access), ("secret-access-key", secret)])
+fn with_keys(place: Place, access: &str, secret: &str) -> Place {
+    place.with_option("region", REGION).with_credentials(&[("access-key-id", access), ("secret-access-key", secret)])
+}
+
+/// The files of a certificate and its key, which a server reads at its start.
+fn pair(authority: &Authority) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let leaf = authority.signs(Ipv4Addr::LOCALHOST);
+    fs::write(folder.path().join(CERTIFICATE), leaf.certificate).unwrap();
+    fs::write(folder.path().join(KEY), leaf.key).unwrap();
+    folder
 }
 
 impl Server for VersityGw {
     fn place(&self, prefix: &str) -> Place {
-        place(BUCKET, prefix, self.address, ACCESS, SECRET)
+        self.reached((self.address, BUCKET), prefix, ACCESS, SECRET)
     }
 
     fn flawed(&self, prefix: &str, flaw: Flaw) -> Option<Place> {
+        let here = (self.address, BUCKET);
         Some(match flaw {
-            Flaw::WrongKey => place(BUCKET, prefix, self.address, ACCESS, "another"),
-            Flaw::WrongAccount => place(BUCKET, prefix, self.address, "nobody", SECRET),
-            Flaw::NoBucket => place("missing", prefix, self.address, ACCESS, SECRET),
-            Flaw::ReadOnly => place(BUCKET, prefix, self.reading, ACCESS, SECRET),
+            Flaw::WrongKey => self.reached(here, prefix, ACCESS, "another"),
+            Flaw::WrongAccount => self.reached(here, prefix, "nobody", SECRET),
+            Flaw::NoBucket => self.reached((self.address, "missing"), prefix, ACCESS, SECRET),
+            Flaw::ReadOnly => self.reached((self.reading, BUCKET), prefix, ACCESS, SECRET),
         })
     }
 

@@ -1,28 +1,115 @@
 //! A store that fails for a moment, as each does now and then: who takes, lists, proves or restores a backup does not notice.
+//! From one that does not get well nothing wrong comes.
+
+use std::fs;
+
+use quorate_backup::snapshot::Reason;
 
 use super::Server;
 use super::google::{Double, Trouble};
+use super::place::Place;
 use crate::database::{events_after, small, tail};
 use crate::fake::{Mood, Served};
 use crate::snapshot::large;
 
-pub fn are_passed_over(trouble: Trouble) {
-    let server = Double::troubled(trouble);
-    let place = server.place("troubled");
-    // What is stored of it are two parts.
-    let member = Served::start(Mood::Sound, large(24 << 20));
-    let taken = place.run("snapshot", &["--endpoint", &member.url, "--lineage", "blue"]).json();
-    assert_eq!(taken["revision"].as_u64(), Some(7), "{taken}");
-    assert!(server.troubled_requests() >= 2, "there was no trouble");
-    assert_eq!(server.parts_left(), Some(0));
+/// What is stored of it are two parts, and it is read in several.
+const LARGE: usize = 24 << 20;
+/// What has its place in one part.
+const SMALL: usize = 0;
 
+/// Takes a backup of a database of this size.
+fn take(place: &Place, bytes: usize) {
+    let member = Served::start(Mood::Sound, large(bytes));
+    let taken = place.snapshot(&member, &[]).json();
+    assert_eq!(taken["revision"].as_u64(), Some(7), "{taken}");
+}
+
+fn is_listed_once(place: &Place) {
     let listed = place.run("list", &[]).json();
     assert_eq!((listed[0]["state"].as_str(), listed.as_array().unwrap().len()), (Some("whole"), 1), "{listed}");
-    let folder = tempfile::tempdir().unwrap();
-    let (scratch, database) = (folder.path().to_str().unwrap(), folder.path().join("db"));
-    let proved = place.run("verify", &["--lineage", "blue", "--strict", "--scratch", scratch]).json();
+}
+
+fn proves(place: &Place) {
+    let scratch = tempfile::tempdir().unwrap();
+    let arguments = ["--lineage", "blue", "--strict", "--scratch", scratch.path().to_str().unwrap()];
+    let proved = place.run("verify", &arguments).json();
     assert_eq!(proved["revision"].as_u64(), Some(7), "{proved}");
+}
+
+fn restores(place: &Place) {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("db");
     place.run("restore", &["--lineage", "blue", "--database", database.to_str().unwrap()]).json();
     assert_eq!(tail(&database), tail(&small()));
     assert!(events_after(&database, 0) == events_after(&small(), 0));
+}
+
+pub fn are_passed_over(trouble: Trouble) {
+    let server = Double::troubled(trouble);
+    let place = server.place("troubled");
+    take(&place, LARGE);
+    assert!(server.troubled_requests() >= 2, "there was no trouble");
+    assert_eq!(server.parts_left(), Some(0));
+    is_listed_once(&place);
+    proves(&place);
+    restores(&place);
+}
+
+/// Of a put that only creates.
+pub fn leave_one_backup(trouble: Trouble) {
+    let server = Double::troubled(trouble);
+    let place = server.place("troubled");
+    take(&place, SMALL);
+    // What says the format, and the manifest: all that is put in this way.
+    assert_eq!(server.troubled_requests(), 2);
+    assert_eq!(["/full", "/d/", ""].map(|part| server.count(part)), [1, 1, 3]);
+    is_listed_once(&place);
+    proves(&place);
+    restores(&place);
+}
+
+/// Of a read: it goes on where it broke off.
+pub fn of_reads_are_passed_over() {
+    let server = Double::start();
+    let place = server.place("troubled");
+    take(&place, LARGE);
+    for reads in [proves, restores] {
+        server.turn_to(Trouble::HalfRead);
+        reads(&place);
+        // What says the format and the manifest, each of which is cut once more where it goes on, and four parts.
+        assert!(server.troubled_requests() >= 8, "{} requests had trouble", server.troubled_requests());
+    }
+}
+
+/// Of a read that never comes to its end.
+pub fn of_reads_that_last_are_told() {
+    let server = Double::start();
+    let place = server.place("troubled");
+    take(&place, SMALL);
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("db");
+    let targets = [["--scratch", folder.path().to_str().unwrap()], ["--database", database.to_str().unwrap()]];
+    for (command, target) in ["verify", "restore"].into_iter().zip(targets) {
+        server.turn_to(Trouble::NeverRead);
+        let ended = place.run(command, &[&["--lineage", "blue"], &target[..]].concat());
+        assert!(ended.error().contains("failed to read") && ended.stderr.contains("/d/"), "{}", ended.stderr);
+        assert_eq!(server.troubled_requests(), 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{command}");
+    }
+    server.turn_to(Trouble::None);
+    proves(&place);
+    restores(&place);
+}
+
+/// Of a store that does not know of puts that only create: nothing is written but what finds that out, each time.
+pub fn of_a_store_that_overwrites_are_told() {
+    let server = Double::troubled(Trouble::Overwrites);
+    let place = server.place("troubled");
+    let member = Served::start(Mood::Sound, large(SMALL));
+    for _ in 0..2 {
+        let failure = place.failure(&member);
+        assert_eq!(failure.reason, Reason::StoreUnfit, "{}", failure.message);
+        assert!(failure.message.contains("it does not support create-only puts"), "{}", failure.message);
+        assert_eq!((server.troubled_requests(), server.count("")), (1, 1));
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use url::form_urlencoded;
 
 use super::objects::{Condition, Fault, Listing, Object, Objects, escaped};
 use super::tokens::{Account, Accounts, Right};
-use super::trouble::{Trouble, Troubles, half_of};
+use super::trouble::{ONLY_CREATES, Sent, Trouble, Troubles, half_of, half_sent, whole};
 use crate::stores::place::Place;
 use crate::stores::{Flaw, Server};
 
@@ -49,7 +50,7 @@ impl Double {
         Self::begin(pause, Trouble::None)
     }
 
-    /// One of whose requests each meets this once.
+    /// One whose requests meet this.
     pub fn troubled(trouble: Trouble) -> Self {
         Self::begin(Duration::ZERO, trouble)
     }
@@ -81,15 +82,32 @@ impl Double {
         locked(&self.objects).count(part)
     }
 
+    /// From now on its requests meet this, and none has met it yet.
+    pub fn turn_to(&self, trouble: Trouble) {
+        self.troubles.turn_to(trouble);
+    }
+
     /// How many requests have met its trouble.
     pub fn troubled_requests(&self) -> usize {
         self.troubles.count()
     }
 
+    /// The file with the key of those who write.
+    pub fn key(&self) -> String {
+        self.writer.file()
+    }
+
+    /// A place without credentials.
+    pub fn bare(&self, prefix: &str) -> Place {
+        self.at(BUCKET, prefix)
+    }
+
+    fn at(&self, bucket: &str, prefix: &str) -> Place {
+        Place::at(format!("gs://{bucket}/{prefix}")).with_option("endpoint", &self.url)
+    }
+
     fn place(&self, bucket: &str, prefix: &str, account: &Account) -> Place {
-        Place::at(format!("gs://{bucket}/{prefix}"))
-            .with_option("endpoint", &self.url)
-            .with_credentials(&[(KEY_FILE, &account.file())])
+        self.at(bucket, prefix).with_credentials(&[(KEY_FILE, &account.file())])
     }
 }
 
@@ -128,27 +146,41 @@ async fn serve(
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (accounts, objects, troubles) = (Arc::clone(&accounts), Arc::clone(&objects), Arc::clone(&troubles));
-        let answer = service_fn(move |request: Request<Incoming>| {
+        let answer = service_fn(move |request| {
             let (accounts, objects, troubles) = (Arc::clone(&accounts), Arc::clone(&objects), Arc::clone(&troubles));
-            async move {
-                let (head, body) = request.into_parts();
-                let trouble = troubles.of(&head);
-                if trouble == Trouble::Cut {
-                    return Err(half_of(body).await.into());
-                }
-                let body = body.collect().await?.to_bytes();
-                let call = Call::new(&head.method, &head.uri, &head.headers, body);
-                let result = match trouble {
-                    Trouble::Refused => Err(Fault::ServiceUnavailable),
-                    Trouble::None | Trouble::Cut => {
-                        accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(&objects))
-                    }
-                };
-                tokio::time::sleep(pause).await;
-                Ok::<_, Box<dyn Error + Send + Sync>>(result.unwrap_or_else(refusal))
-            }
+            async move { sent(request, &accounts, &objects, (pause, &troubles)).await }
         });
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+    }
+}
+
+/// What is sent to a request. On an error the connection is closed.
+async fn sent(
+    request: Request<Incoming>,
+    accounts: &Accounts,
+    objects: &Mutex<Objects>,
+    (pause, troubles): (Duration, &Troubles),
+) -> Result<Sent, Box<dyn Error + Send + Sync>> {
+    let (mut head, body) = request.into_parts();
+    let trouble = troubles.of(&head);
+    if trouble == Trouble::Cut {
+        return Err(half_of(body).await.into());
+    }
+    if trouble == Trouble::Overwrites {
+        head.headers.remove(ONLY_CREATES);
+    }
+    let body = body.collect().await?.to_bytes();
+    let call = Call::new(&head.method, &head.uri, &head.headers, body);
+    let result = match trouble {
+        Trouble::Refused => Err(Fault::ServiceUnavailable),
+        Trouble::Conflict => Err(Fault::OperationAborted),
+        _ => accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(objects)),
+    };
+    tokio::time::sleep(pause).await;
+    match (trouble, result) {
+        (Trouble::AnswerLost, Ok(_)) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+        (Trouble::HalfRead | Trouble::NeverRead, Ok(answer)) => Ok(half_sent(answer)),
+        (_, result) => Ok(whole(result.unwrap_or_else(refusal))),
     }
 }
 
@@ -206,7 +238,7 @@ impl<'a> Call<'a> {
         match self.method.as_str() {
             "GET" | "HEAD" => self.read(objects.get(name)?),
             "PUT" => {
-                let condition = match self.headers.get("x-goog-if-generation-match") {
+                let condition = match self.headers.get(ONLY_CREATES) {
                     Some(generation) if generation == "0" => Condition::Missing,
                     Some(_) => return Err(Fault::NotImplemented),
                     None => Condition::None,

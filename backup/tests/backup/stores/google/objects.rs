@@ -24,6 +24,7 @@ pub enum Fault {
     EntityTooSmall,
     InvalidRange,
     PreconditionFailed,
+    OperationAborted,
     NotImplemented,
     ServiceUnavailable,
 }
@@ -46,6 +47,9 @@ impl Fault {
             }
             Self::PreconditionFailed => {
                 (StatusCode::PRECONDITION_FAILED, "PreconditionFailed", "A precondition you specified did not hold.")
+            }
+            Self::OperationAborted => {
+                (StatusCode::CONFLICT, "OperationAborted", "A conflicting conditional operation is in progress.")
             }
             Self::NotImplemented => (StatusCode::NOT_IMPLEMENTED, "NotImplemented", "The double does not know this."),
             Self::ServiceUnavailable => {

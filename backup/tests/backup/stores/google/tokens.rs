@@ -7,12 +7,13 @@ use std::sync::Mutex;
 use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rsa::{KeyPair, KeySize};
 use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
-use data_encoding::{BASE64, BASE64URL_NOPAD};
+use data_encoding::BASE64URL_NOPAD;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
 use super::objects::Fault;
+use crate::stores::certificates::pem;
 
 /// What an account may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +39,10 @@ impl Account {
 
     /// The file that Google hands out when a key is made.
     pub fn file(&self) -> String {
-        let text = BASE64.encode(self.key.as_der().unwrap().as_ref());
-        let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-        let key = format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"));
         json!({
             "type": "service_account",
             "private_key_id": "1",
-            "private_key": key,
+            "private_key": pem("PRIVATE KEY", self.key.as_der().unwrap().as_ref()),
             "client_email": self.email,
         })
         .to_string()

@@ -1,14 +1,20 @@
-//! What goes wrong with a store for a moment: each request meets it when it comes for the first time, and is well when it comes
-//! again.
+//! What goes wrong with a store. Most of it does for a moment: each request meets it when it comes for the first time, and is
+//! well when it comes again.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Mutex;
 
-use http::Method;
+use futures::stream::{self, StreamExt as _};
+use http::header::RANGE;
 use http::request::Parts;
-use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use http::{Method, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Body as _, Bytes, Frame, Incoming};
+
+/// The header of a put that only creates.
+pub const ONLY_CREATES: &str = "x-goog-if-generation-match";
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,35 +25,56 @@ pub enum Trouble {
     Refused,
     /// The connection is lost in the middle of a part of an upload.
     Cut,
+    /// A put that only creates is done, and the connection is lost where its answer would be.
+    AnswerLost,
+    /// A put that only creates is refused as if another one were on its way, and nothing is written.
+    Conflict,
+    /// The connection is lost in the middle of an object that is read.
+    HalfRead,
+    /// It is lost in the middle of each part of an object that is read, however often that is asked for.
+    NeverRead,
+    /// A put that only creates overwrites what is there, however often it comes.
+    Overwrites,
 }
 
-/// The requests that have met it.
+/// What goes wrong now, and the requests that have met it.
 #[derive(Debug)]
-pub struct Troubles {
-    kind: Trouble,
-    met: Mutex<BTreeSet<String>>,
-}
+pub struct Troubles(Mutex<(Trouble, BTreeSet<String>)>);
 
 impl Troubles {
     pub fn new(kind: Trouble) -> Self {
-        Self { kind, met: Mutex::default() }
+        Self(Mutex::new((kind, BTreeSet::new())))
+    }
+
+    /// From now on it is this, and nobody has met it yet.
+    pub fn turn_to(&self, kind: Trouble) {
+        *self.0.lock().unwrap() = (kind, BTreeSet::new());
     }
 
     /// How many requests have met it.
     pub fn count(&self) -> usize {
-        self.met.lock().unwrap().len()
+        self.0.lock().unwrap().1.len()
     }
 
     /// What this request meets.
     pub fn of(&self, head: &Parts) -> Trouble {
+        let (kind, met) = &mut *self.0.lock().unwrap();
         let is_part = head.method == Method::PUT && head.uri.query().is_some_and(|query| query.contains("uploadId="));
-        let concerned = match self.kind {
-            Trouble::None => false,
-            Trouble::Refused => true,
-            Trouble::Cut => is_part,
+        let is_read = head.method == Method::GET && head.uri.query().is_none();
+        let range = head.headers.get(RANGE).and_then(|range| range.to_str().ok());
+        let (concerned, lasts) = match *kind {
+            Trouble::None => (false, false),
+            Trouble::Refused => (true, false),
+            Trouble::Cut => (is_part, false),
+            Trouble::AnswerLost | Trouble::Conflict => (head.headers.contains_key(ONLY_CREATES), false),
+            Trouble::Overwrites => (head.headers.contains_key(ONLY_CREATES), true),
+            Trouble::HalfRead => (is_read, false),
+            Trouble::NeverRead => (is_read && range.is_some(), true),
         };
-        let meets = concerned && self.met.lock().unwrap().insert(format!("{} {}", head.method, head.uri));
-        if meets { self.kind } else { Trouble::None }
+        // Who asks for the rest of a part comes again: it has the same end.
+        let end = range.and_then(|range| range.rsplit_once('-')).map_or("", |(_, end)| end);
+        let first = concerned && met.insert(format!("{} {} {end}", head.method, head.uri));
+        if first || (concerned && lasts) { *kind } else { Trouble::None }
     }
 }
 
@@ -61,4 +88,27 @@ pub async fn half_of(mut body: Incoming) -> io::Error {
         read += frame.data_ref().map_or(0, |bytes| bytes.len() as u64);
     }
     io::ErrorKind::ConnectionReset.into()
+}
+
+/// What is sent.
+pub type Sent = Response<UnsyncBoxBody<Bytes, io::Error>>;
+
+/// All of an answer.
+pub fn whole(answer: Response<Full<Bytes>>) -> Sent {
+    answer.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+}
+
+/// Half of an answer that has told its length. Then the connection is closed.
+pub fn half_sent(answer: Response<Full<Bytes>>) -> Sent {
+    answer.map(|body| {
+        let content = body.into_inner().unwrap_or_default();
+        let half = content.slice(..content.len() / 2);
+        let lost = async {
+            // What came before is sent when there is nothing more for a moment, and else goes down with the connection.
+            tokio::task::yield_now().await;
+            Err(io::Error::from(io::ErrorKind::ConnectionReset))
+        };
+        let frames = stream::iter([Ok(Frame::data(half))]).chain(stream::once(lost));
+        StreamBody::new(frames).boxed_unsync()
+    })
 }

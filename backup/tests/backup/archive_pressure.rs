@@ -1,0 +1,208 @@
+//! Archives to which more comes than they can store in time: while the store is shut, or slow and etcd forgets soon, or long
+//! before their next look by the clock.
+
+#[path = "archive/gated.rs"]
+mod gated;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, GetOptions};
+use jiff::SignedDuration;
+use quorate_backup::archive::status::{Report, Role};
+
+use gated::Gated;
+
+use crate::archive_real::{self, chains, recorded, restore};
+use crate::archive_roles::{Archive, put, reached};
+use crate::real::{Binaries, Etcd, each_version, newest};
+use crate::recorded::address;
+
+/// So many values of a MiB are written while the store is shut. Some 12 of them are about to be stored then, 16 wait in memory,
+/// and the rest has to be spilled.
+const VALUES: u64 = 40;
+/// Those that are about to be stored or wait in memory, at least.
+const HELD: u64 = 20;
+/// How many bytes may be spilled where that is too little for the rest, and where it is enough.
+const LITTLE: &str = "4194304";
+const ENOUGH: &str = "67108864";
+
+/// Writes so many values that get no smaller in the store, each a revision. It gives the last one.
+async fn write(etcd: &Etcd, values: u64, bytes: usize) -> i64 {
+    let (mut client, mut rng) = (etcd.connect().await, fastrand::Rng::with_seed(11));
+    let (mut value, mut last) = (vec![0; bytes], 0);
+    for number in 0..values {
+        rng.fill(&mut value);
+        let put = client.put(format!("key/{}", number % 7), value.clone(), None).await.unwrap();
+        last = put.header().unwrap().revision();
+    }
+    last
+}
+
+/// An archive that has begun, with so much room for what the store does not take.
+async fn begun(etcd: &Etcd, store: &Gated, spill_limit: &str) -> (Archive, Report) {
+    let arguments = ["--flush-every", "200ms", "--spill-limit", spill_limit];
+    let mut archive = Archive::into(etcd, &[&store.arguments()[..], &arguments].concat());
+    let report = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    (archive, report)
+}
+
+/// The store is shut until all is written and the archive knows how much that is. It gives the last revision.
+async fn written_while_shut(etcd: &Etcd, store: &Gated, archive: &mut Archive) -> i64 {
+    store.shut();
+    let last = write(etcd, VALUES, 1 << 20).await;
+    let behind = |report: &Report| report.lag.is_some_and(|lag| lag.revisions >= VALUES);
+    archive.says("so far behind", behind).await;
+    store.open();
+    last
+}
+
+/// What is restored to a revision is what etcd had at it.
+async fn comes_back(client: &mut Client, store: &Path, revision: i64) {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("db");
+    restore(store, revision, &database);
+    let hash = client.hash_kv(revision).await.unwrap().hash();
+    assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(hash), "revision {revision}");
+}
+
+#[tokio::test]
+async fn more_than_may_be_spilled_ends_a_generation_with_what_was_held_and_the_next_has_all() {
+    let Some(binaries) = newest() else { return };
+    let Some(program) = gated::program() else { return };
+    let store = Gated::start(&program, Duration::ZERO);
+    let etcd = Etcd::start(&binaries);
+    let (mut archive, first) = begun(&etcd, &store, LITTLE).await;
+    written_while_shut(&etcd, &store, &mut archive).await;
+    let another = |report: &Report| report.generation != first.generation;
+    archive.says("in another generation", another).await;
+    // It goes on there.
+    let last = put(&etcd).await;
+    let report = archive.says("all of it", |report| another(report) && reached(report, last)).await;
+    assert_eq!((report.role, report.fault), (Role::Committer, None));
+    archive.kill();
+
+    let all = chains(&store.folder()).await;
+    let [old, new] = &all[..] else { panic!("{} generations", all.len()) };
+    assert!(old.head() < new.full.revision, "it was not too much");
+    let begin = old.full.revision.get();
+    assert!(old.head().get() >= begin + HELD, "what was held is lost: {begin} to {}", old.head());
+    let mut client = etcd.connect().await;
+    for revision in [old.head().to_etcd(), new.full.revision.to_etcd(), last] {
+        comes_back(&mut client, &store.folder(), revision).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_spilled_is_stored_in_the_same_generation_when_the_store_is_there_again() {
+    let Some(binaries) = newest() else { return };
+    let Some(program) = gated::program() else { return };
+    let store = Gated::start(&program, Duration::ZERO);
+    let etcd = Etcd::start(&binaries);
+    let (mut archive, first) = begun(&etcd, &store, ENOUGH).await;
+    let last = written_while_shut(&etcd, &store, &mut archive).await;
+    let report = archive.says("all of it", |report| reached(report, last)).await;
+    assert_eq!((report.generation, report.fault), (first.generation, None));
+    archive.kill();
+
+    let all = chains(&store.folder()).await;
+    let [chain] = &all[..] else { panic!("{} generations", all.len()) };
+    let begin = chain.full.revision.to_etcd();
+    assert!(begin + VALUES.cast_signed() <= last, "it is in the full snapshot");
+    let mut client = etcd.connect().await;
+    for revision in [begin + 1, begin + HELD.cast_signed(), last - 1, last] {
+        comes_back(&mut client, &store.folder(), revision).await;
+    }
+}
+
+#[tokio::test]
+async fn much_is_stored_long_before_its_time() {
+    /// They are 5 MiB, and 4 are stored at once.
+    const PUTS: u64 = 80;
+    const VALUE: usize = 64 << 10;
+    let Some(binaries) = newest() else { return };
+    let store = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(&binaries);
+    let mut archive = Archive::into(&etcd, &["--store", &address(store.path()), "--flush-every", "10m"]);
+    archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let last = write(&etcd, PUTS, VALUE).await;
+    let deltas = |report: &Report| report.head.is_some_and(|head| head.revision > head.full_revision);
+    archive.says("a delta", deltas).await;
+    archive.kill();
+
+    let all = chains(store.path()).await;
+    let [chain] = &all[..] else { panic!("{} generations", all.len()) };
+    let [link] = &chain.links[..] else { panic!("{} deltas", chain.links.len()) };
+    assert!(link.delta.data.plain_bytes > 3 << 20, "{} bytes are not much", link.delta.data.plain_bytes);
+    assert!(chain.head().to_etcd() < last, "what is little waits for its time");
+    comes_back(&mut etcd.connect().await, store.path(), chain.head().to_etcd()).await;
+}
+
+/// How long the store keeps each answer back: from where a full snapshot is read in etcd to its end six of them are waited for.
+const PAUSE: Duration = Duration::from_millis(300);
+/// What is older than this etcd has forgotten: of a shorter time than a full snapshot takes, and a longer one than it takes etcd
+/// to begin a watch.
+const KEPT: Duration = Duration::from_secs(1);
+const COMPACT_EVERY: Duration = Duration::from_millis(100);
+/// How often a full snapshot is taken.
+const FULL_EVERY: SignedDuration = SignedDuration::from_secs(2);
+/// Generations that are begun while somebody writes.
+const GENERATIONS: usize = 3;
+/// The writer's rest between two writes.
+const REST: Duration = Duration::from_millis(5);
+/// How long it may take until they are begun.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Writes until there are so many generations, and has etcd forget what is old. It gives the last revision.
+async fn write_and_compact(client: &mut Client, store: &Path) -> i64 {
+    let begun = Instant::now();
+    let (mut written, mut compacted, mut number) = (Vec::new(), begun, 0);
+    loop {
+        number += 1;
+        let put = client.put(format!("key/{}", number % 20), number.to_string(), None).await.unwrap();
+        let revision = put.header().unwrap().revision();
+        written.push((Instant::now(), revision));
+        if compacted.elapsed() >= COMPACT_EVERY {
+            compacted = Instant::now();
+            let old = written.partition_point(|(at, _)| at.elapsed() >= KEPT);
+            if let Some((_, old)) = written.drain(..old).next_back() {
+                client.compact(old, None).await.unwrap();
+            }
+            let found = chains(store).await.len();
+            if found >= GENERATIONS {
+                return revision;
+            }
+            assert!(begun.elapsed() < PATIENCE, "there are only {found} generations");
+        }
+        tokio::time::sleep(REST).await;
+    }
+}
+
+async fn keeps_up_with_one_that_forgets(binaries: &Binaries) {
+    let Some(program) = gated::program() else { return };
+    let store = Gated::start(&program, PAUSE);
+    let etcd = Etcd::start(binaries);
+    let mut client = etcd.connect().await;
+    let full_every = format!("{}s", FULL_EVERY.as_secs());
+    let arguments = ["--flush-every", "200ms", "--full-every", &full_every];
+    let mut archive = Archive::into(&etcd, &[&store.arguments()[..], &arguments].concat());
+    let last = write_and_compact(&mut client, &store.folder()).await;
+    recorded(&store.folder(), GENERATIONS, last).await;
+    archive.kill();
+
+    for pair in chains(&store.folder()).await.windows(2) {
+        assert!(pair[0].head() >= pair[1].full.revision, "{} ended before the next one began", pair[0].key);
+        let age = pair[1].full.taken.duration_since(pair[0].full.taken);
+        assert!(age >= FULL_EVERY, "it was no time for {}: {age}", pair[1].key);
+    }
+    let all = || Some(GetOptions::new().with_all_keys());
+    let wanted = client.get("", all()).await.unwrap().0.kvs;
+    let (restored, _) = archive_real::comes_back(binaries, &store.folder(), &last.to_string());
+    let found = restored.connect().await.get("", all()).await.unwrap().0.kvs;
+    assert!(!wanted.is_empty() && found == wanted);
+}
+
+#[test]
+fn an_etcd_that_forgets_sooner_than_a_full_snapshot_is_stored_calls_for_no_more_of_them() {
+    each_version(keeps_up_with_one_that_forgets);
+}
