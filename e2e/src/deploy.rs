@@ -3,7 +3,7 @@
 use crate::command::CommandError;
 use crate::images::OPERATOR;
 use crate::progress::Progress;
-use crate::provider::{Provider, ProviderError, all_images};
+use crate::provider::{Provider, ProviderError};
 use crate::workspace;
 
 /// Where the operator is installed, and under which name.
@@ -15,7 +15,7 @@ const TIMEOUT: &str = "--timeout=120s";
 /// Builds and loads the images, applies the manifests, restarts the operator when its image has changed under the same
 /// name, and waits.
 pub async fn deploy(provider: &Provider, progress: &Progress) -> Result<(), ProviderError> {
-    let loaded = provider.load(&all_images(progress).await?).await?;
+    let loaded = provider.load(&provider.images(progress).await?).await?;
     let step = progress.step("operator");
     let kubectl = |args: &[&str]| Ok::<_, ProviderError>(provider.kubectl()?.args(args));
     let was_there = kubectl(&["--namespace", NAMESPACE, "get", DEPLOYMENT])?.succeeds().await;

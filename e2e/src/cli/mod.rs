@@ -6,11 +6,15 @@ mod rbac;
 mod show;
 mod suite;
 
+use clap::builder::FalseyValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::bench::{self, RUNS, Row};
 use crate::lab::{Component, DEFAULT_LAB, LabName, NODES_MAX, NodeNumber};
 use crate::provider::ProviderKind;
+
+/// Says of all commands that install the operator that it is there: `make` hands on what is set.
+const NO_DEPLOY: &str = "QUORATE_NO_DEPLOY";
 
 /// A real Kubernetes for Quorate's tests, benchmarks and demo.
 ///
@@ -102,7 +106,7 @@ pub enum Command {
         #[arg(long)]
         jobs: Option<u16>,
         /// Don't install the operator: it is there.
-        #[arg(long)]
+        #[arg(long, env = NO_DEPLOY, value_parser = FalseyValueParser::new())]
         no_deploy: bool,
         /// The version of etcd for clusters whose test names none; the operator's default when not given.
         #[arg(long, value_name = "VERSION")]
@@ -115,7 +119,7 @@ pub enum Command {
     /// Bring up the cluster, install the operator and show the main job step by step.
     Demo {
         /// Don't install the operator: it is there.
-        #[arg(long)]
+        #[arg(long, env = NO_DEPLOY, value_parser = FalseyValueParser::new())]
         no_deploy: bool,
     },
     /// Bring up the cluster, install the operator and measure how fast it is.
@@ -127,7 +131,7 @@ pub enum Command {
         #[arg(long, default_value_t = RUNS, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
         /// Don't install the operator: it is there.
-        #[arg(long)]
+        #[arg(long, env = NO_DEPLOY, value_parser = FalseyValueParser::new())]
         no_deploy: bool,
         /// Measure at once: this program was started where pods can be reached.
         #[arg(long, hide = true)]
@@ -226,6 +230,21 @@ mod tests {
         };
         assert_eq!((nodes("quorate-e2e up"), nodes("quorate-e2e up --nodes 1")), (3, 1));
         assert!(parse("quorate-e2e up --nodes 4").is_err() && parse("quorate-e2e up --nodes 0").is_err());
+    }
+
+    #[test]
+    fn whoever_installs_the_operator_can_be_told_by_the_environment_not_to() {
+        let cli = Cli::command();
+        for name in ["test", "demo", "bench"] {
+            let command = cli.find_subcommand(name).unwrap();
+            let flag = command.get_arguments().find(|argument| argument.get_long() == Some("no-deploy")).unwrap();
+            assert_eq!(flag.get_env().unwrap(), NO_DEPLOY, "{name}");
+        }
+        let no_deploy = |line| match parse(line).unwrap().command {
+            Command::Demo { no_deploy } => no_deploy,
+            other => panic!("{other:?}"),
+        };
+        assert!(no_deploy("quorate-e2e demo --no-deploy"));
     }
 
     #[test]

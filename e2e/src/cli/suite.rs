@@ -71,11 +71,12 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
     Ok(if tests == 0 { u8::from(rights_are_wrong) } else { tests })
 }
 
-/// The arguments of the test program: long tests are marked `#[ignore]`.
+/// The arguments of the test program: long tests are marked `#[ignore]`. What every test measured is kept of all of them
+/// only: a choice is for a quick look.
 fn arguments(choice: &Choice) -> Vec<String> {
     let Choice { all, jobs, no_deploy: _, etcd: _, filter } = choice;
     let mut arguments = filter.clone();
-    arguments.extend(all.then(|| "--include-ignored".into()));
+    arguments.extend(all.then_some(["--include-ignored", "--show-output"]).into_iter().flatten().map(str::to_owned));
     arguments.extend(jobs.map(|jobs| format!("--test-threads={jobs}")));
     arguments
 }
@@ -114,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn all_includes_the_ignored() {
+    fn all_includes_the_ignored_and_shows_what_they_measured() {
         let choice = Choice { all: true, jobs: Some(2), no_deploy: false, etcd: None, filter: vec!["seed".into()] };
-        assert_eq!(arguments(&choice), ["seed", "--include-ignored", "--test-threads=2"]);
+        assert_eq!(arguments(&choice), ["seed", "--include-ignored", "--show-output", "--test-threads=2"]);
         assert!(!choice.is_every() && Choice { filter: vec![], ..choice }.is_every());
         let choice = Choice { all: false, jobs: None, no_deploy: false, etcd: None, filter: vec![] };
         assert!(arguments(&choice).is_empty() && !choice.is_every());

@@ -100,15 +100,7 @@ pub enum Provider {
 impl Provider {
     /// The one that was asked for, else the best that works here.
     pub async fn choose(wanted: Option<ProviderKind>, lab: &LabName) -> Result<Self, ProviderError> {
-        let candidates = wanted.map_or_else(|| ProviderKind::ALL.to_vec(), |kind| vec![kind]);
-        let mut lacking = vec![];
-        for provider in candidates {
-            match provider.missing().await {
-                None => return Ok(Self::of(provider, lab)),
-                Some(missing) => lacking.push((provider, missing)),
-            }
-        }
-        Err(refusal(wanted, lacking))
+        first_that_works(wanted, ProviderKind::missing).await.map(|provider| Self::of(provider, lab))
     }
 
     fn of(provider: ProviderKind, lab: &LabName) -> Self {
@@ -125,6 +117,14 @@ impl Provider {
             Self::Local(_) => ProviderKind::Local,
             Self::Kind(_) => ProviderKind::Kind,
             Self::Current(_) => ProviderKind::Current,
+        }
+    }
+
+    /// The images that it takes from us: all that tests need; of the user's own cluster only those that nobody else has.
+    pub async fn images(&self, progress: &Progress) -> Result<Vec<Archive>, ProviderError> {
+        match self {
+            Self::Local(_) | Self::Kind(_) => all_images(progress).await,
+            Self::Current(_) => Ok(images::own(progress).await?),
         }
     }
 
@@ -186,6 +186,22 @@ impl Provider {
     }
 }
 
+/// The one that was asked for, else the best, given what each of them lacks. Who is not asked for is not looked at.
+async fn first_that_works(
+    wanted: Option<ProviderKind>,
+    lacks: impl AsyncFn(ProviderKind) -> Option<String>,
+) -> Result<ProviderKind, ProviderError> {
+    let candidates = wanted.map_or_else(|| ProviderKind::ALL.to_vec(), |kind| vec![kind]);
+    let mut lacking = vec![];
+    for provider in candidates {
+        match lacks(provider).await {
+            None => return Ok(provider),
+            Some(missing) => lacking.push((provider, missing)),
+        }
+    }
+    Err(refusal(wanted, lacking))
+}
+
 fn refusal(wanted: Option<ProviderKind>, lacking: Vec<(ProviderKind, String)>) -> ProviderError {
     match (wanted, lacking.into_iter()) {
         (Some(provider), mut lacking) => {
@@ -214,6 +230,27 @@ pub async fn all_images(progress: &Progress) -> Result<Vec<Archive>, ProviderErr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_best_that_works_is_chosen_and_one_that_is_asked_for_or_none() {
+        use ProviderKind::{Current, Kind, Local};
+        for (wanted, work, chosen, looked_at) in [
+            (None, vec![Local, Kind, Current], Some(Local), vec![Local]),
+            (None, vec![Kind, Current], Some(Kind), vec![Local, Kind]),
+            (None, vec![Current], Some(Current), vec![Local, Kind, Current]),
+            (None, vec![], None, vec![Local, Kind, Current]),
+            (Some(Kind), vec![Local, Kind, Current], Some(Kind), vec![Kind]),
+            (Some(Current), vec![Local, Kind], None, vec![Current]),
+        ] {
+            let looks = std::cell::RefCell::new(vec![]);
+            let choice = first_that_works(wanted, async |provider| {
+                looks.borrow_mut().push(provider);
+                (!work.contains(&provider)).then(|| "it lacks something".to_owned())
+            });
+            assert_eq!(choice.await.ok(), chosen, "{wanted:?} of {work:?}");
+            assert_eq!(looks.into_inner(), looked_at, "{wanted:?} of {work:?}");
+        }
+    }
 
     #[test]
     fn each_refusal_says_what_is_missing() {

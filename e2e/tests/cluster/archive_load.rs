@@ -381,7 +381,9 @@ impl Restored {
     /// What the containers of this number have told.
     fn read(logs: &BTreeMap<String, String>, number: usize) -> Result<Self> {
         let (restore, hash) = (&logs[&format!("restore-{number}")], &logs[&format!("hash-{number}")]);
-        let came_to: Value = serde_json::from_str(restore).with_context(|| restore.clone())?;
+        // It warns on its other output, and a log has both.
+        let document = restore.find('{').map(|begin| &restore[begin..]).unwrap_or_default();
+        let came_to: Value = serde_json::from_str(document).with_context(|| restore.clone())?;
         let line = hash.lines().last().unwrap_or_default();
         let found: Value = serde_json::from_str(line).with_context(|| hash.clone())?;
         let revision = came_to["revision"].as_i64().with_context(|| restore.clone())?;

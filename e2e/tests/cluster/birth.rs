@@ -1,15 +1,19 @@
 //! Faults in the first moments of a member: killed before its log holds an entry, paused while it joins, never scheduled.
 //! No cluster is stuck by them.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
 use quorate_crds::MemberRole;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, processes};
 use quorate_e2e::scene::{
-    Cluster, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, play_side_by_side, stays, thorough, wait_for,
+    Cluster, EtcdProcess, PATIENCE, Scene, Stage, Wish, Writer, etcd_processes, play, play_side_by_side, stays,
+    thorough, wait_for,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -23,33 +27,90 @@ fn tries(lane: u32) -> impl Iterator<Item = u32> {
     (lane..all).step_by(LANES as usize)
 }
 
+/// The one file of a young member's log, on its volume.
+const LOG: &str = "data/member/wal/0000000000000000-0000000000000000.wal";
+/// What the launcher says when it has deleted what a killed etcd left.
+const WIPED: &str = "which held neither an entry nor a vote";
+
+/// What the killed ones left.
+#[derive(Default)]
+struct Left {
+    tries: Cell<u32>,
+    /// Neither an entry nor a vote: no log either, or one with which etcd neither elects nor ends.
+    nothing: Cell<u32>,
+    /// Of those: such a log.
+    dead_log: Cell<u32>,
+}
+
+impl Left {
+    /// Counts what one left, of which somebody saw the log, and which is settled by now. Nobody can say it of a learner that
+    /// was replaced.
+    async fn count(&self, db: &Cluster, killed: &EtcdProcess, log: bool) -> Result<()> {
+        let said = db.scene().kubectl(&["logs", killed.member(), "-c", "etcd"]).await?.out;
+        let nothing = said.contains(WIPED);
+        self.tries.update(|tries| tries + 1);
+        self.nothing.update(|count| count + u32::from(nothing));
+        self.dead_log.update(|count| count + u32::from(nothing && log));
+        Ok(())
+    }
+
+    /// Tells what was counted. How long an etcd has a log without an entry depends on the machine and on the version, so that
+    /// no number of tries is sure to hit that; the first of all moments is before there is a log.
+    fn tell(&self, what: &str) -> Result<()> {
+        let (tries, nothing, dead_log) = (self.tries.get(), self.nothing.get(), self.dead_log.get());
+        eprintln!(
+            "{what}: of {tries} killed {nothing} left neither an entry nor a vote, {dead_log} of them a log without one"
+        );
+        ensure!(!thorough() || nothing > 0, "none of {tries} was killed before its first entry: nothing was shown");
+        Ok(())
+    }
+}
+
+/// Whether one that was just killed has left a log. If its successor may have written that, nobody can tell: no.
+async fn leaves_a_log(db: &Cluster, killed: &EtcdProcess) -> Result<bool> {
+    let claim = db.claims().get(killed.member()).await.context("the member has no claim")?;
+    let volume = claim.spec.and_then(|spec| spec.volume_name).context("the claim is not bound")?;
+    let volumes: Api<PersistentVolume> = Api::all(db.scene().client().clone());
+    let spec = volumes.get(&volume).await?.spec.context("the volume has no spec")?;
+    let folder = spec.local.map(|local| local.path).context("the volume is no folder of this machine")?;
+    let log = std::path::Path::new(&folder).join(LOG).exists();
+    let running = etcd_processes(db.scene().namespace());
+    Ok(log && running.iter().all(|process| process.member() != killed.member() || process == killed))
+}
+
 #[tokio::test]
 async fn a_seed_killed_in_its_first_moments_starts_again() -> Result<()> {
     play("birth_seed", Stage::Shared, async |_| {
+        let left = Left::default();
         play_side_by_side("birth_seed", LANES, async |lane, scene| {
             for number in tries(lane) {
                 let moment = processes::moment(number);
-                seed(scene, number, moment).await.with_context(|| format!("killed {moment:?} after its start"))?;
+                seed(scene, number, moment, &left)
+                    .await
+                    .with_context(|| format!("killed {moment:?} after its start"))?;
             }
             Ok(())
         })
-        .await
+        .await?;
+        left.tell("birth_seed")
     })
     .await
 }
 
-async fn seed(scene: &Scene, number: u32, moment: Duration) -> Result<()> {
+async fn seed(scene: &Scene, number: u32, moment: Duration, left: &Left) -> Result<()> {
     let wish = Wish::new(&format!("seed{number}"), 1);
     let none = BTreeSet::new();
     let birth = processes::at_birth(scene, &none, moment, Signal::KILL);
     let (db, killed) = tokio::join!(scene.create(&wish), birth);
     let (db, killed) = (db?, killed?);
+    let log = leaves_a_log(&db, &killed).await?;
     db.settles(1).await?;
     ensure!(
         db.identities().await?.contains_key(killed.member()),
         "another member than {} is the seed",
         killed.member()
     );
+    left.count(&db, &killed, log).await?;
     db.put("hello", "world").await?;
     db.delete().await?;
     no_etcd(scene).await
@@ -68,28 +129,34 @@ async fn no_etcd(scene: &Scene) -> Result<()> {
 #[tokio::test]
 async fn a_learner_killed_in_its_first_moments_starts_again_or_is_replaced() -> Result<()> {
     play("birth_learner", Stage::Shared, async |_| {
+        let left = Left::default();
         play_side_by_side("birth_learner", LANES, async |lane, scene| {
             let db = scene.create(&Wish::new("db", 1)).await?;
             db.settles(1).await?;
             db.put("hello", "world").await?;
             for number in tries(lane) {
                 let moment = processes::moment(number);
-                learner(scene, &db, moment).await.with_context(|| format!("killed {moment:?} after its start"))?;
+                learner(scene, &db, moment, &left)
+                    .await
+                    .with_context(|| format!("killed {moment:?} after its start"))?;
             }
             db.reads("hello", "world").await
         })
-        .await
+        .await?;
+        left.tell("birth_learner")
     })
     .await
 }
 
-async fn learner(scene: &Scene, db: &Cluster, moment: Duration) -> Result<()> {
+async fn learner(scene: &Scene, db: &Cluster, moment: Duration, left: &Left) -> Result<()> {
     let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();
     let birth = processes::at_birth(scene, &known, moment, Signal::KILL);
     let (scaled, killed) = tokio::join!(db.scale(3), birth);
     scaled?;
     let killed = killed?;
+    let log = leaves_a_log(db, &killed).await?;
     db.settles(3).await.with_context(|| format!("it was {}", killed.member()))?;
+    left.count(db, &killed, log).await?;
     db.scale(1).await?;
     db.settles(1).await.map(drop)
 }

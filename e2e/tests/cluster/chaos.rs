@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ObjectMeta, PostParams};
-use quorate_crds::EtcdClusterSpec;
 use quorate_e2e::chaos::book::Book;
 use quorate_e2e::chaos::check::{Check, Violation, check};
 use quorate_e2e::chaos::clients::perform;
@@ -22,7 +21,7 @@ use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes, wal};
 use quorate_e2e::progress::Progress;
 use quorate_e2e::scene::{
-    Cluster, EtcdProcess, Membership, PATIENCE, Scene, Stage, Wish, etcd_processes, metrics, play, wait_for,
+    Cluster, EtcdProcess, Membership, PATIENCE, Scene, Stage, Wish, etcd_processes, metrics, play, usual_etcd, wait_for,
 };
 use quorate_e2e::workspace;
 use rustix::process::Signal;
@@ -47,7 +46,7 @@ async fn ten_minutes_of_chaos_break_no_promise() -> Result<()> {
 /// Makes faults for so long and judges all that was seen.
 async fn breaks_no_promise(name: &str, seed: u64, length: Duration) -> Result<()> {
     play(name, Stage::Alone, async |scene| {
-        let schedule = Schedule::generate(seed, length, &EtcdClusterSpec::default().version);
+        let schedule = Schedule::generate(seed, length, &usual_etcd());
         let run = run(scene, &schedule, &Progress::new()).await?;
         let folder = keep(&run, &workspace::cache().join("chaos"))?;
         let report = Report::of(&run);

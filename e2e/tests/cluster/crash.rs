@@ -1,31 +1,38 @@
-//! The operator crashes right after its n-th write, for every n of a whole create-scale-heal run: the end is the same as
-//! without.
+//! The operator crashes right after its n-th write, for every n of a whole create-scale-heal-shrink run: the end is the same
+//! as without.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{Context as _, Result, ensure};
-use quorate_crds::names;
+use quorate_crds::{HexId, Ledger, LedgerMember, names};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, play_side_by_side, thorough, wait_for};
-use serde_json::Value;
+use quorate_e2e::scene::{
+    Cluster, Membership, PATIENCE, Scene, Stage, View, Wish, play, play_side_by_side, thorough, wait_for,
+};
+use serde_json::{Value, json};
 
-/// The writes after which it crashes in `make test`: while the cluster is created, while it grows, and while it is healed, if
-/// the run has as many.
-const SAMPLE: [u32; 3] = [5, 30, 45];
+/// The writes after which it crashes in `make test`: while the cluster is created, while it grows, and while it is healed or
+/// shrinks, if the run has as many.
+const SAMPLE: [u32; 3] = [5, 30, 60];
 /// More writes than any run has.
 const MOST: u32 = 400;
 /// So many runs in a row have to go through without a crash until no more are tried: one has a few writes more than another.
 const IN_A_ROW: u32 = 3;
 /// Every run has more writes than this: for four members 4 claims, 4 Secrets, 4 tickets, 4 labels and 5 pods, as one
-/// comes again; 3 Secrets of the cluster, 2 Services and a budget; in etcd 3 additions, 3 promotions and a removal; and
-/// the ledger before the seed, the growth and the replacement. Who does not crash by then never does.
-const LEAST: u32 = 35;
+/// comes again, and 2 claims and 2 pods are deleted; 3 Secrets of the cluster, 2 Services and a budget; in etcd 3 additions,
+/// 3 promotions and 3 removals; and the ledger before the seed, the growth and the replacement. Who does not crash by then
+/// never does.
+const LEAST: u32 = 40;
 /// Runs at a time, each with an operator of its own.
 const LANES: u32 = 4;
 /// The kinds of what a cluster has in its namespace.
 const KINDS: &str = "pods,persistentvolumeclaims,services,secrets,configmaps,poddisruptionbudgets";
+/// What Kubernetes puts into a spec: another value in each run.
+const GIVEN: [&str; 4] = ["nodeName", "volumeName", "clusterIP", "clusterIPs"];
+/// The variable of a launcher with the key of the operator that made its pod: each process of an operator has another.
+const TICKET_KEY: &str = "QUORATE_TICKET_KEY";
 
 /// The numbers of writes that are still to be tried, and what came of the others.
 #[derive(Default)]
@@ -33,7 +40,7 @@ struct Tries {
     left: RefCell<VecDeque<u32>>,
     /// Those before which the run was over.
     outlived: RefCell<BTreeSet<u32>>,
-    /// What there was in the end, for each number.
+    /// What there was once all was healed, and in the end, for each number.
     ends: RefCell<BTreeMap<u32, Vec<String>>>,
 }
 
@@ -86,7 +93,7 @@ impl Tries {
 struct Run {
     /// The operator crashed somewhere on the way.
     crashed: bool,
-    /// What there was in the end.
+    /// What there was once all was healed, and in the end.
     end: Vec<String>,
 }
 
@@ -119,7 +126,7 @@ async fn a_crash_after_any_write_changes_nothing_in_the_end() -> Result<()> {
 /// One whole run with an operator that crashes somewhere on the way.
 async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<Run> {
     let db = scene.cluster(&format!("db{number}"));
-    let crashed = operator
+    let (crashed, mut end) = operator
         .crashing_during(number, async || {
             let finished = Cell::new(false);
             let acts = async {
@@ -132,38 +139,110 @@ async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<Run> {
                 Ok(())
             });
             let (crashed, acted) = tokio::join!(watch, acts);
-            acted?;
-            crashed
+            let healed = acted?;
+            Ok((crashed?, healed))
         })
         .await?;
-    db.settles(3).await?;
+    db.settles(1).await?;
     db.reads("hello", "world").await?;
-    db.until("three claims for three members", PATIENCE, |view| {
-        ensure!(view.claims.len() == 3, "there are {}", view.claims.len());
-        Ok(())
-    })
-    .await?;
-    let end = remains(scene, &db).await?;
+    end.extend(remains(scene, &db).await?);
     db.delete().await?;
     wait_for("its claims to be gone", PATIENCE, async || scene.has_no_claims().await).await?;
     Ok(Run { crashed, end })
 }
 
-/// What there is of a cluster once nothing of it is on its way: kind, name and labels of each object. What is another one in
-/// each run is replaced by what it is: the cluster's name, and a member's, whose number depends on who was there before it.
+/// What is another one in each run, replaced by what it is: the cluster's name, and a member's, whose number depends on who
+/// was there before it.
+struct Alike<'a> {
+    db: &'a Cluster,
+    members: &'a Membership,
+    view: &'a View,
+}
+
+impl Alike<'_> {
+    fn of_cluster(&self, text: &str) -> bool {
+        text.strip_prefix(self.db.name()).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+
+    /// A name, or the value of a label.
+    fn name(&self, text: &str) -> String {
+        match text.strip_prefix(self.db.name()) {
+            _ if self.members.members.contains_key(text) => "<member>".to_owned(),
+            Some(rest) if self.of_cluster(text) => format!("<cluster>{rest}"),
+            Some(_) | None => text.replace(self.db.scene().namespace(), "<namespace>"),
+        }
+    }
+
+    /// Any text in an object of this name. Only a member's own name and its own claim's UID become what they are.
+    fn text(&self, text: &str, of: &str) -> String {
+        let volumes = self.members.members.keys().filter_map(|name| Some((self.view.volume(name)?, name)));
+        let mut alike = volumes.fold(text.to_owned(), |text, (uid, name)| {
+            text.replace(uid, if name == of { "<its claim>" } else { "<another's claim>" })
+        });
+        alike = alike.replace(self.db.scene().namespace(), "<namespace>");
+        // With ten members there is one whose name begins as another's.
+        for name in self.members.members.keys().rev() {
+            alike = alike.replace(name.as_str(), if name == of { "<member>" } else { "<another member>" });
+        }
+        alike.replace(self.db.name(), "<cluster>")
+    }
+
+    /// A spec, or any part of it.
+    fn spec(&self, spec: &Value, of: &str) -> Value {
+        match spec {
+            Value::String(text) => self.text(text, of).into(),
+            Value::Array(items) => items.iter().map(|item| self.spec(item, of)).collect(),
+            Value::Object(fields) if fields.get("name").is_some_and(|name| name == TICKET_KEY) => {
+                json!({ "name": TICKET_KEY })
+            }
+            Value::Object(fields) => {
+                // A Service without an address says so itself.
+                let kept = fields.iter().filter(|(key, value)| {
+                    !GIVEN.contains(&key.as_str()) || **value == "None" || **value == json!(["None"])
+                });
+                kept.map(|(key, value)| (key.clone(), self.spec(value, of))).collect()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => spec.clone(),
+        }
+    }
+
+    /// What an object says besides its metadata. What a Secret holds is made by chance; which keys it has is not.
+    fn content(&self, object: &Value, of: &str) -> Value {
+        let keys: Vec<_> = object["data"].as_object().into_iter().flatten().map(|(key, _)| key).collect();
+        json!({ "spec": self.spec(&object["spec"], of), "type": object["type"], "keys": keys })
+    }
+
+    /// The ledger, which has to speak of the members as they are.
+    fn ledger(&self) -> Result<String> {
+        let ledger = self.view.status().ledger.context("there is no ledger")?;
+        let cluster = ledger.cluster_id.as_ref().and_then(HexId::get);
+        ensure!(cluster == Some(self.members.cluster), "the ledger speaks of cluster {cluster:?}");
+        ensure!(ledger.members.keys().eq(self.members.members.keys()), "the ledger's members are {:?}", ledger.members);
+        let mut members = Vec::new();
+        for (name, entry) in &ledger.members {
+            let serial = names::serial(self.db.name(), name).with_context(|| format!("{name} has no serial"))?;
+            ensure!(serial < ledger.next_serial, "{name} is a member, and {} comes next", ledger.next_serial);
+            let id = entry.id.as_ref().and_then(HexId::get);
+            let is_its_own = id == self.members.members.get(name).map(|member| member.id)
+                && entry.volume.as_deref() == self.view.volume(name)
+                && entry.node.as_deref() == self.view.node(name);
+            ensure!(is_its_own, "the ledger has {entry:?} for {name}");
+            members.push(LedgerMember { volume: None, node: None, id: None, ..entry.clone() });
+        }
+        let rest = Ledger { cluster_id: None, next_serial: 0, members: BTreeMap::new(), ..ledger };
+        Ok(format!("Ledger {}", json!({ "members": members, "rest": rest })))
+    }
+}
+
+/// What there is of a cluster once nothing of it is on its way: the ledger, and of each object the kind, the name, the labels
+/// and what it says.
 async fn remains(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
     wait_for(&format!("nothing of {} to be on its way", db.name()), PATIENCE, async || {
-        let members = db.membership().await?.members;
+        let (members, view) = tokio::try_join!(db.membership(), db.view())?;
         let said = scene.kubectl(&["get", KINDS, "-o", "json"]).await?.well()?;
         let listed: Value = serde_json::from_str(&said)?;
-        let of_cluster =
-            |text: &str| text.strip_prefix(db.name()).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
-        let alike = |text: &str| match text.strip_prefix(db.name()) {
-            _ if members.contains_key(text) => "<member>".to_owned(),
-            Some(rest) if of_cluster(text) => format!("<cluster>{rest}"),
-            Some(_) | None => text.replace(scene.namespace(), "<namespace>"),
-        };
-        let mut remains = Vec::new();
+        let alike = Alike { db, members: &members, view: &view };
+        let mut remains = vec![alike.ledger()?];
         for object in listed["items"].as_array().into_iter().flatten() {
             let metadata = &object["metadata"];
             let kind = object["kind"].as_str().context("an object without a kind")?;
@@ -174,16 +253,18 @@ async fn remains(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
                 .flatten()
                 .map(|(label, value)| (label.as_str(), value.as_str().unwrap_or_default()))
                 .collect();
-            if !of_cluster(name) && labels.get(names::LABEL_CLUSTER) != Some(&db.name()) {
+            if !alike.of_cluster(name) && labels.get(names::LABEL_CLUSTER) != Some(&db.name()) {
                 continue;
             }
             ensure!(metadata["deletionTimestamp"].is_null(), "{kind} {name} is going");
-            let is_former = names::serial(db.name(), name).is_some() && !members.contains_key(name);
+            let is_former = names::serial(db.name(), name).is_some() && !members.members.contains_key(name);
             ensure!(!is_former, "{kind} {name} belongs to no member");
             let votes = labels.get(names::LABEL_ROLE) == Some(&names::ROLE_VOTER);
             ensure!(kind != "Pod" || votes, "{kind} {name} has no voter's label: {labels:?}");
-            let labels: Vec<_> = labels.into_iter().map(|(label, value)| format!("{label}={}", alike(value))).collect();
-            remains.push(format!("{kind} {} {}", alike(name), labels.join(",")));
+            let labels: Vec<_> =
+                labels.into_iter().map(|(label, value)| format!("{label}={}", alike.name(value))).collect();
+            let content = alike.content(object, name);
+            remains.push(format!("{kind} {} {} {content}", alike.name(name), labels.join(",")));
         }
         remains.sort();
         Ok(remains)
@@ -191,8 +272,8 @@ async fn remains(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
     .await
 }
 
-/// The run: create, scale, heal a pod, heal a volume.
-async fn acts(scene: &Scene, db: &Cluster) -> Result<()> {
+/// The run: create, scale, heal a pod, heal a volume, shrink. Says what there was before it shrank.
+async fn acts(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
     scene.create(&Wish::new(db.name(), 1)).await?;
     db.settles(1).await.context("create")?;
     db.put("hello", "world").await?;
@@ -204,5 +285,9 @@ async fn acts(scene: &Scene, db: &Cluster) -> Result<()> {
     db.settles(3).await.context("heal a pod")?;
     db.is_the_same_as(&before).await?;
     pods::lose_volumes(db, &names[1..2]).await?;
-    db.settles(3).await.context("heal a volume").map(drop)
+    db.settles(3).await.context("heal a volume")?;
+    let healed = remains(scene, db).await?;
+    db.scale(1).await?;
+    db.settles(1).await.context("shrink")?;
+    Ok(healed)
 }

@@ -28,5 +28,8 @@ mod spec;
 mod ticket;
 mod tls;
 mod upgrade;
+mod upgrade_flags;
+mod upgrade_killed;
+mod upgrade_lost;
 mod verify;
 mod write;

@@ -1,4 +1,5 @@
-//! The operator may be away, or lose its node, without any harm to running clusters; another replica takes over.
+//! The operator may be away, or lose its node, without any harm to running clusters; another replica takes over. Each
+//! replica tells what it does.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, pods, processes};
-use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, play, stays, thorough, wait_for};
+use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, metrics, play, stays, thorough, wait_for};
 use serde_json::json;
 
 use crate::rest::{A_WHILE, is_in};
@@ -15,6 +16,8 @@ use crate::roll;
 /// Within this time another replica has to lead, once the node of the one that led is gone. In `make test` only that it
 /// happens is demanded: how fast is a matter of the machine too.
 const TAKE_OVER: Duration = Duration::from_secs(20);
+/// The port of the operator's own metrics.
+const METRICS_PORT: u16 = 8080;
 
 #[tokio::test]
 #[ignore = "make e2e"]
@@ -109,6 +112,63 @@ async fn another_version_of_the_operator_restarts_nothing() -> Result<()> {
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
         ensure!(roll::pods(&db.view().await?) == pods_before, "a pod was replaced");
+        Ok(())
+    })
+    .await
+}
+
+/// Demands of the metrics of the replica that acts that each series is there, and shows what was done for a cluster of three.
+fn tells_of_three_members(text: &str) -> Result<()> {
+    let value = |name: &str| metrics::gauge(text, name).with_context(|| format!("there is no {name}"));
+    let calls = |service: &str| {
+        let wanted = [format!("service=\"{service}\""), "outcome=\"ok\"".to_owned()];
+        metrics::sum(text, "quorate_api_calls_total", |labels| wanted.iter().all(|label| labels.contains(label)))
+    };
+    let in_phase = |phase: &str| metrics::sum(text, "quorate_clusters", |labels| labels.contains(phase));
+    let pods = metrics::sum(text, "quorate_actions_total", |labels| labels == "action=\"CreatePod\"");
+    // Nothing may have been healed yet, and other scenes have certificates that run out.
+    value("quorate_heal_duration_seconds_count")?;
+    value("quorate_certificates_days_left")?;
+    for (what, count, least) in [
+        ("quorate_leader", value("quorate_leader")?, 1.0),
+        ("clusters that run", in_phase("Running"), 1.0),
+        ("rounds", metrics::sum(text, "quorate_reconciles_total", |labels| labels == "outcome=\"ok\""), 1.0),
+        ("rounds that were timed", value("quorate_reconcile_duration_seconds_count")?, 1.0),
+        ("bootstraps", value("quorate_bootstrap_duration_seconds_count")?, 1.0),
+        ("pods made", pods, 3.0),
+        // Of each member a claim, a Secret and a pod.
+        ("calls to Kubernetes", calls("kubernetes"), 9.0),
+        ("changes of etcd", calls("etcd"), 1.0),
+    ] {
+        ensure!(count >= least, "{what}: {count}, not {least} or more");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_replica_serves_metrics_and_the_one_that_acts_tells_of_clusters() -> Result<()> {
+    play("operator_metrics", Stage::Shared, async |scene| {
+        let operator = Operator::new(scene.client());
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let leader = operator.leader().await?.metadata.name;
+        for (name, pod) in operator.replicas().await? {
+            let address =
+                pod.status.and_then(|status| status.pod_ip).with_context(|| format!("{name} has no address"))?;
+            // The status is written before the round is counted that wrote it.
+            wait_for(&format!("the metrics of {name}"), PATIENCE, async || {
+                let (status, text) = metrics::get(&address, METRICS_PORT, "/metrics").await?;
+                ensure!(status == 200, "it answers {status}: {text}");
+                if leader.as_ref() == Some(&name) {
+                    return tells_of_three_members(&text).with_context(|| text.clone());
+                }
+                let acts = metrics::gauge(&text, "quorate_leader").context("there is no quorate_leader")?;
+                ensure!(acts < 0.5, "it acts, and {leader:?} leads");
+                ensure!(metrics::sum(&text, "quorate_clusters", |_| true) < 0.5, "it tells of clusters: {text}");
+                Ok(())
+            })
+            .await?;
+        }
         Ok(())
     })
     .await

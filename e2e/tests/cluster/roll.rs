@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use kube::api::ListParams;
 use quorate_e2e::faults::nodes;
 use quorate_e2e::scene::{
     Cluster, EtcdProcess, PATIENCE, Scene, Stage, View, Wish, Writer, Written, etcd_processes, play, thorough, wait_for,
@@ -63,27 +64,32 @@ pub async fn is_told(db: &Cluster, reason: &str, words: &[&str]) -> Result<()> {
 }
 
 /// How often an event of this reason was told. One that is told again is no further event: its series counts.
-async fn times_told(db: &Cluster, reason: &str) -> Result<u32> {
-    let columns = ["get", "events", "-o", "custom-columns=R:.reason,N:.series.count", "--no-headers"];
-    let events = db.scene().kubectl(&columns).await?.well()?;
-    let times = events.lines().filter_map(|line| {
-        let (told, count) = line.split_once(char::is_whitespace)?;
-        // Told once, it has no series.
-        (told == reason).then(|| count.trim().parse::<u32>().unwrap_or(1))
+pub async fn times_told(db: &Cluster, reason: &str) -> Result<i32> {
+    let events = db.scene().api::<Event>().list(&ListParams::default()).await?.items;
+    let told = events.iter().filter(|event| {
+        event.reason.as_deref() == Some(reason) && event.involved_object.name.as_deref() == Some(db.name())
     });
-    Ok(times.sum())
+    // Told once, it has no series.
+    Ok(told.map(|event| event.series.as_ref().and_then(|series| series.count).unwrap_or(1)).sum())
 }
 
-/// Demands that so many members run, and each with these flags: what its process says, whatever its pod does.
-fn run_with(scene: &Scene, members: usize, flags: &[&str]) -> Result<()> {
+/// The arguments with which each member runs: what its process says, whatever its pod does.
+pub fn arguments(scene: &Scene, members: usize) -> Result<Vec<(String, BTreeSet<String>)>> {
     let running = etcd_processes(scene.namespace());
     ensure!(running.len() == members, "{running:?} run");
-    for process in &running {
+    let given = |process: EtcdProcess| -> Result<(String, BTreeSet<String>)> {
         let line = std::fs::read_to_string(format!("/proc/{}/cmdline", process.pid))
             .with_context(|| format!("the process of {} has ended", process.member()))?;
-        let given: BTreeSet<&str> = line.split('\0').collect();
-        let missing: Vec<_> = flags.iter().filter(|flag| !given.contains(*flag)).collect();
-        ensure!(missing.is_empty(), "{} runs without {missing:?}: {given:?}", process.member());
+        Ok((process.member().to_owned(), line.split('\0').map(str::to_owned).collect()))
+    };
+    running.into_iter().map(given).collect()
+}
+
+/// Demands that so many members run, and each with these flags.
+fn run_with(scene: &Scene, members: usize, flags: &[&str]) -> Result<()> {
+    for (member, given) in arguments(scene, members)? {
+        let missing: Vec<_> = flags.iter().filter(|flag| !given.contains(**flag)).collect();
+        ensure!(missing.is_empty(), "{member} runs without {missing:?}: {given:?}");
     }
     Ok(())
 }
@@ -109,7 +115,7 @@ async fn etcd_during(scene: &Scene, body: impl Future<Output = Result<()>>) -> R
 }
 
 /// What the kubelet says of a pod's etcd.
-fn etcd_of(pod: &Pod) -> Option<&ContainerStatus> {
+pub fn etcd_of(pod: &Pod) -> Option<&ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == "etcd")
 }
 

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use etcd_client::{Client, ConnectOptions, WatchOptions, WatchStream};
+use futures::future::try_join_all;
 use quorate_crds::ConditionType;
 use quorate_e2e::authority::{Authority, Order};
+use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
-    CLIENT_PORT, Cluster, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer, dial, knock, metrics, play,
-    wait_for,
+    CLIENT_PORT, Cluster, Door, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer, dial, knock, metrics,
+    play, told, wait_for,
 };
 use quorate_e2e::workspace;
 use serde_json::json;
@@ -26,6 +29,9 @@ const CALLS: [(&str, Option<&str>); 5] = [
     ("/v2/keys", None),
     ("/ticket", Some(r#"{"pod":"any","ticket":"{}"}"#)),
 ];
+
+/// How long a call in plain text may take.
+const PLAIN_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A member with its address and host name.
 async fn some_member(db: &Cluster) -> Result<(String, String, String)> {
@@ -55,8 +61,19 @@ async fn is_let_in(address: &str, port: u16, host: &str, what: &str, keys: &Keys
     knock(address, port, host, &shown(keys)).await.with_context(at)?.let_in().with_context(at).map(drop)
 }
 
-/// Demands that a port at which nobody has to show anything takes none of these calls, and that none of them writes. Nobody
-/// else may write meanwhile.
+/// Writes over gRPC without TLS, as a client of a cluster in plain text does.
+async fn puts_in_plain_text(address: &str, port: u16) -> Result<()> {
+    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    let options = ConnectOptions::new().with_connect_timeout(PLAIN_DEADLINE).with_timeout(PLAIN_DEADLINE);
+    let put = async {
+        let mut client = Client::connect([format!("http://{host}:{port}")], Some(options)).await.map_err(told)?;
+        client.put("hello", "world", None).await.map_err(told).map(drop)
+    };
+    tokio::time::timeout(PLAIN_DEADLINE * 2, put).await.context("no answer in time")?
+}
+
+/// Demands that a port at which nobody has to show anything takes none of these calls, nor one over gRPC, and that none of
+/// them writes. Nobody else may write meanwhile.
 pub async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()> {
     let before = revision(db).await?;
     for (path, body) in CALLS {
@@ -67,6 +84,8 @@ pub async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()
         let (status, answer) = answered.with_context(|| format!("{path} at port {port}"))?;
         ensure!((400..500).contains(&status), "{path} at port {port} is answered with {status}: {answer}");
     }
+    let put = puts_in_plain_text(address, port).await;
+    ensure!(put.is_err(), "a put over gRPC at port {port} is taken");
     let after = revision(db).await?;
     ensure!(after == before, "by calls at port {port} the revision went from {before} to {after}");
     Ok(())
@@ -182,7 +201,10 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
         let secrets = scene.kubectl(&["get", "secrets", "-o", "name"]).await?.well()?;
         ensure!(secrets.trim().is_empty(), "there are {secrets}");
         let written = writer.stop().await?;
-        written.check(&db).await
+        written.check(&db).await?;
+        // The control: the put that other ports refuse is one that is taken where no TLS is wanted.
+        puts_in_plain_text(&address, CLIENT_PORT).await?;
+        takes_no_calls(&db, &address, metrics::PORT).await
     })
     .await
 }
@@ -191,10 +213,16 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
 const LIFETIME: Duration = Duration::from_mins(5);
 /// How long is written: beyond the time at which the first certificates run out, with those that were backdated.
 const WRITING: Duration = Duration::from_mins(6);
-/// The pause between two calls, each over a connection of its own.
+/// The pause of each client between two calls.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the Secret is read anew, as an application that follows its files does.
 const KEYS_INTERVAL: Duration = Duration::from_secs(1);
+/// Where the operator serves its metrics.
+const OPERATOR_PORT: u16 = 8080;
+const SECONDS_OF_A_DAY: f64 = 86_400.0;
+/// What is written over connections that last, and the last of it.
+const KEPT: &str = "kept/";
+const LAST: &str = "kept/last";
 
 #[tokio::test]
 #[ignore = "make e2e"]
@@ -205,27 +233,28 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         db.settles(3).await?;
         let before = db.identities().await?;
         let members: Vec<String> = before.keys().cloned().collect();
-        let first = certificates(&db).await?;
-        let (started, mut doors, mut calls, mut read) = (Instant::now(), BTreeMap::new(), 0_u32, None::<Instant>);
-        while started.elapsed() < WRITING {
-            if read.is_none_or(|read| read.elapsed() >= KEYS_INTERVAL) {
-                (doors, read) = (db.voters_doors().await?, Some(Instant::now()));
-            }
-            let member = &members[usize::try_from(calls)? % members.len()];
-            let put = async {
-                let door = doors.get(member).context("it has no address")?;
-                let mut client = dial(door).await?;
-                client.put(format!("w/{calls}"), "x", None).await.map_err(|error| anyhow::anyhow!("{error}"))
-            };
-            put.await.with_context(|| format!("call {calls} to {member} after {:?}", started.elapsed()))?;
-            calls += 1;
-            tokio::time::sleep(PAUSE).await;
+        let (served, kept) = (certificates(&db).await?, peer_certificates(&db, &members).await?);
+        tells_the_days_left(scene).await?;
+        let doors = db.voters_doors().await?;
+        ensure!(doors.len() == members.len(), "not all of {members:?} have an address");
+        let (_watcher, mut watch) = watched(doors.values().next().context("there is no member")?).await?;
+        let calling = async {
+            let lasting = try_join_all(doors.iter().map(|(member, door)| calls_over_one(member, door)));
+            let (calls, puts) = tokio::try_join!(calls_over_many(&db, &members), lasting)?;
+            db.put(LAST, "x").await?;
+            anyhow::Ok((calls, puts.iter().sum::<u64>()))
+        };
+        let ((calls, puts), seen) = tokio::try_join!(calling, sees_all(&mut watch))?;
+        ensure!(seen == puts, "the watch has seen {seen} of {puts} puts");
+        eprintln!("{calls} calls over as many connections, {puts} puts over {}, none failed", doors.len());
+        for (member, certificate) in &certificates(&db).await? {
+            ensure!(served.get(member) != Some(certificate), "{member} shows the certificate that it began with");
         }
-        let last = certificates(&db).await?;
-        for (member, certificate) in &first {
-            ensure!(last.get(member) != Some(certificate), "{member} shows the certificate that it began with");
+        for (member, certificate) in &peer_certificates(&db, &members).await? {
+            ensure!(kept.get(member) != Some(certificate), "peer.crt of {member} is the one that it began with");
         }
-        eprintln!("{calls} calls over as many connections in {:?}, none failed", started.elapsed());
+        // What was not renewed would have none left by now.
+        tells_the_days_left(scene).await?;
         // Nothing was restarted, and members that connect anew are let in.
         let view = db.view().await?;
         let restarts: Vec<i32> = view
@@ -241,6 +270,98 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         ensure!(db.view().await?.is(ConditionType::CertificatesValid), "the condition is not True");
         let events = scene.kubectl(&["get", "events"]).await?.well()?;
         ensure!(events.contains("CertificatesRenewed"), "the events are\n{events}");
+        Ok(())
+    })
+    .await
+}
+
+/// Writes for a while, each time over a connection of its own and to the next member; how many calls that were.
+async fn calls_over_many(db: &Cluster, members: &[String]) -> Result<u32> {
+    let (started, mut doors, mut calls, mut read) = (Instant::now(), BTreeMap::new(), 0_u32, None::<Instant>);
+    while started.elapsed() < WRITING {
+        if read.is_none_or(|read| read.elapsed() >= KEYS_INTERVAL) {
+            (doors, read) = (db.voters_doors().await?, Some(Instant::now()));
+        }
+        let member = &members[usize::try_from(calls)? % members.len()];
+        let put = async {
+            let mut client = dial(doors.get(member).context("it has no address")?).await?;
+            client.put(format!("w/{calls}"), "x", None).await.map_err(told)
+        };
+        put.await.with_context(|| format!("call {calls} to {member} after {:?}", started.elapsed()))?;
+        calls += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(calls)
+}
+
+/// Writes and reads for a while over one connection to this member; how many puts that were. What is shown is never read
+/// anew: once it has run out, a connection that broke could not even be replaced.
+async fn calls_over_one(member: &str, door: &Door) -> Result<u64> {
+    let (started, key, mut puts) = (Instant::now(), format!("{KEPT}{member}"), 0_u64);
+    let mut client = dial(door).await?;
+    while started.elapsed() < WRITING {
+        let value = puts.to_string();
+        let call = async {
+            client.put(key.as_str(), value.as_str(), None).await.map_err(told)?;
+            let read = client.get(key.as_str(), None).await.map_err(told)?;
+            let found = read.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned());
+            ensure!(found.as_deref() == Some(value.as_str()), "it reads {found:?}, not {value}");
+            anyhow::Ok(())
+        };
+        call.await
+            .with_context(|| format!("put {puts} over one connection to {member} after {:?}", started.elapsed()))?;
+        puts += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(puts)
+}
+
+/// A watch of all that is written over connections that last, which is never opened again; with its client.
+async fn watched(door: &Door) -> Result<(Client, WatchStream)> {
+    let mut client = dial(door).await?;
+    let mut watch = client.watch(KEPT, Some(WatchOptions::new().with_prefix())).await.map_err(told)?;
+    let first = watch.message().await.map_err(told)?.context("the watch ended at once")?;
+    ensure!(first.created(), "the watch was not created");
+    Ok((client, watch))
+}
+
+/// Follows a watch to the last write; how many it has seen before that.
+async fn sees_all(watch: &mut WatchStream) -> Result<u64> {
+    let mut seen = 0;
+    loop {
+        let message = tokio::time::timeout(PATIENCE, watch.message()).await.context("the watch is silent")?;
+        let response = message.map_err(told).context("the watch broke")?.context("the watch ended")?;
+        ensure!(!response.canceled(), "the watch was cancelled: {}", response.cancel_reason());
+        for event in response.events() {
+            if event.kv().is_some_and(|pair| pair.key() == LAST.as_bytes()) {
+                return Ok(seen);
+            }
+            seen += 1;
+        }
+    }
+}
+
+/// What each member shows the others, out of its Secret.
+async fn peer_certificates(db: &Cluster, members: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut certificates = BTreeMap::new();
+    for member in members {
+        certificates.insert(member.clone(), db.secret_text(member, "peer.crt").await?);
+    }
+    Ok(certificates)
+}
+
+/// Waits until the operator's metrics tell as many days as certificates have left that are renewed in time. They tell them of
+/// the cluster whose first runs out first of all, and no other scene has certificates of the shortest lifetime.
+async fn tells_the_days_left(scene: &Scene) -> Result<()> {
+    let operator = Operator::new(scene.client());
+    let lifetime = LIFETIME.as_secs_f64();
+    wait_for("the days left in the operator's metrics", PATIENCE, async || {
+        let leader = operator.leader().await?;
+        let address = leader.status.and_then(|status| status.pod_ip).context("the operator has no address")?;
+        let (_, text) = metrics::get(&address, OPERATOR_PORT, "/metrics").await?;
+        let days = metrics::gauge(&text, "quorate_certificates_days_left").context("it tells of no certificates")?;
+        let left = days * SECONDS_OF_A_DAY;
+        ensure!(left > lifetime / 4.0 && left <= lifetime, "{left} s are left, of {lifetime}");
         Ok(())
     })
     .await
@@ -304,13 +425,39 @@ async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
             Ok(())
         })
         .await?;
-        put(scene, "c", &clients.signs(&Order::client("quorate"))?.keys(&clients.trusted())).await?;
+        let client = Order::client("quorate");
+        let sound = clients.signs(&client)?.keys(&clients.trusted());
+        put(scene, "c", &sound).await?;
         db.settles(3).await?;
         let call = ["exec", "db-0", "-c", "etcd", "--", "etcdctl", "member", "list"];
         let listed = scene.kubectl(&call).await?.well()?;
         ensure!(["db-0", "db-1", "db-2"].iter().all(|name| listed.contains(name)), "etcdctl lists\n{listed}");
         ensure!(db.view().await?.is(ConditionType::CertificatesValid), "the condition is not True");
-        Ok(())
+        // The key of another in a cluster that runs: it is told, nothing else comes of it, and it can be mended.
+        let other = clients.signs(&client)?.keys(&clients.trusted());
+        put(scene, "c", &Keys { key: other.key, ..sound.clone() }).await?;
+        let told = "Secret c: the private key does not belong to the certificate";
+        db.until("the foreign key to be named", PATIENCE, |view| {
+            let condition = view.condition(ConditionType::CertificatesValid).context("there is no condition")?;
+            ensure!(condition.reason == "CertificatesFaulty", "the reason is {}", condition.reason);
+            ensure!(condition.message.contains(told), "{told} is not in {}", condition.message);
+            ensure!(view.is(ConditionType::Ready) && view.is(ConditionType::Available), "it does not serve");
+            Ok(())
+        })
+        .await?;
+        wait_for("an event that names the foreign key", PATIENCE, async || {
+            let events = scene.kubectl(&["get", "events", "--field-selector=type=Warning"]).await?.well()?;
+            ensure!(events.contains(told), "the events are\n{events}");
+            Ok(())
+        })
+        .await?;
+        put(scene, "c", &sound).await?;
+        db.until("the certificates to be valid again", PATIENCE, |view| {
+            ensure!(view.is(ConditionType::CertificatesValid), "the condition is not True");
+            Ok(())
+        })
+        .await?;
+        db.settles(3).await.map(drop)
     })
     .await
 }

@@ -75,29 +75,32 @@ impl Running {
         self.ended(Instant::now()).await
     }
 
-    /// The anonymous memory that it has now, in MiB.
-    pub fn memory(&self) -> Option<f64> {
-        self.child.id().and_then(anonymous)
+    /// The most anonymous memory that it has until something else is done, in MiB.
+    pub async fn memory_until(&self, done: impl Future<Output = Result<()>>) -> Result<f64> {
+        let (done, memory) = watched(self.child.id(), done).await;
+        done.map(|()| memory)
     }
 
     async fn ended(self, started: Instant) -> Result<Ended> {
         let Self { child, line } = self;
-        let id = child.id();
-        let output = child.wait_with_output();
-        tokio::pin!(output);
-        let mut memory = 0.0_f64;
-        let output = loop {
-            tokio::select! {
-                output = &mut output => break output?,
-                () = tokio::time::sleep(LOOK) => {
-                    memory = memory.max(id.and_then(anonymous).unwrap_or_default());
-                }
-            }
-        };
+        let (output, memory) = watched(child.id(), child.wait_with_output()).await;
+        let output = output?;
         let seconds = started.elapsed().as_secs_f64();
         let told = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "`{line}` failed ({}): {told}", output.status);
         Ok(Ended { seconds, memory, printed: String::from_utf8_lossy(&output.stdout).into_owned() })
+    }
+}
+
+/// What something comes to, and the most anonymous memory that a process has meanwhile, in MiB.
+async fn watched<T>(process: Option<u32>, done: impl Future<Output = T>) -> (T, f64) {
+    tokio::pin!(done);
+    let mut memory = 0.0_f64;
+    loop {
+        tokio::select! {
+            done = &mut done => return (done, memory),
+            () = tokio::time::sleep(LOOK) => memory = memory.max(process.and_then(anonymous).unwrap_or_default()),
+        }
     }
 }
 

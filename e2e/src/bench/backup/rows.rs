@@ -29,7 +29,6 @@ const RECORD: &str = "archive";
 const FLUSH: &str = "1s";
 /// How long the archive may take to have stored what was written.
 const PATIENCE: Duration = Duration::from_mins(3);
-const LOOK: Duration = Duration::from_millis(100);
 /// How far a restore moves the revision on, by hand as with the agent.
 const BUMP: &str = "1000000000";
 
@@ -120,27 +119,21 @@ fn archive(bed: &Bed, lineage: &str) -> Command {
     bed.agent("archive", lineage).args(["--flush-every", FLUSH, "--spill"]).arg(&spill)
 }
 
-/// Records a full snapshot and then events as [`RECORD`], and looks at the memory that it takes.
+/// Records a full snapshot and then events as [`RECORD`], and looks at the memory that it takes all its life: for the snapshot,
+/// while events come, and until all of them are stored.
 pub async fn record(bed: &Bed, events: u64) -> Result<Rows> {
     std::fs::create_dir_all(bed.file("spill"))?;
     let client = bed.client().await?;
     let running = Running::start(&archive(bed, RECORD).args(["--full-after", "1000000000"]))?;
-    reaches(bed, RECORD, load::revision(&client).await?).await?;
-    eprintln!("{events} events");
-    let mut memory = 0.0_f64;
-    {
-        let writing = load::events(&client, events);
-        tokio::pin!(writing);
-        loop {
-            tokio::select! {
-                written = &mut writing => break written?,
-                () = tokio::time::sleep(LOOK) => memory = memory.max(running.memory().unwrap_or_default()),
-            }
-        }
-    }
-    reaches(bed, RECORD, load::revision(&client).await?).await?;
-    running.terminate().await?;
-    Ok(vec![("archive-rss-mib", "MiB", SLIM, only(vec![memory]))])
+    let recorded = async {
+        reaches(bed, RECORD, load::revision(&client).await?).await?;
+        eprintln!("{events} events");
+        load::events(&client, events).await?;
+        reaches(bed, RECORD, load::revision(&client).await?).await
+    };
+    let memory = running.memory_until(Box::pin(recorded)).await?;
+    let ended = running.terminate().await?;
+    Ok(vec![("archive-rss-mib", "MiB", SLIM, only(vec![memory.max(ended.memory)]))])
 }
 
 /// Waits until the record has that revision, and demands that it is one generation: events that began another one with a

@@ -1,0 +1,185 @@
+//! Ways to another version, up and down, with the operators, a member's pod or both killed at every step of them.
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_crds::{ConditionType, LedgerRelease, Phase};
+use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::pods;
+use quorate_e2e::scene::{Cluster, Scene, Stage, View, Wish, Writer, Written, play};
+
+use super::roll::judge;
+use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, versions, wish_for};
+
+/// At each step of the way all operators are killed. The members serve all the while.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_ends_well_with_the_operators_killed_at_every_step() -> Result<()> {
+    play("upgrade_killed", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        let (db, written) = a_way_with_faults(scene, &UP, async |_, _, _| operator.delete_pods().await).await?;
+        judge("up, with the operators killed", &written, &db).await
+    })
+    .await
+}
+
+/// So on the way down, on which etcd's own downgrade is enabled.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_down_ends_well_with_the_operators_killed_at_every_step() -> Result<()> {
+    play("upgrade_down_killed", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        let (db, written) = a_way_with_faults(scene, &DOWN, async |_, _, _| operator.delete_pods().await).await?;
+        judge("down, with the operators killed", &written, &db).await
+    })
+    .await
+}
+
+/// The same with the pod of a member besides.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_down_ends_well_with_operators_and_pods_killed_at_every_step() -> Result<()> {
+    play("upgrade_down_both", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        let (db, written) = a_way_with_faults(scene, &DOWN, async |db, view, nth| {
+            operator.delete_pods().await?;
+            kill_one(db, view, nth).await
+        })
+        .await?;
+        written.check(&db).await
+    })
+    .await
+}
+
+/// At each step of the way the pod of a member is killed, in turn.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
+    play("upgrade_pods", Stage::Alone, async |scene| {
+        let (db, written) = a_way_with_faults(scene, &UP, kill_one).await?;
+        written.check(&db).await
+    })
+    .await
+}
+
+/// At each step of the way all operators are killed, and the pod of a member besides.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_ends_well_with_operators_and_pods_killed_at_every_step() -> Result<()> {
+    play("upgrade_both", Stage::Alone, async |scene| {
+        let operator = Operator::new(scene.client());
+        let (db, written) = a_way_with_faults(scene, &UP, async |db, view, nth| {
+            operator.delete_pods().await?;
+            kill_one(db, view, nth).await
+        })
+        .await?;
+        written.check(&db).await
+    })
+    .await
+}
+
+async fn kill_one(db: &Cluster, view: &View, nth: usize) -> Result<()> {
+    let name = view.pods.keys().nth(nth % view.pods.len().max(1)).context("there are no pods")?;
+    pods::delete_by_force(db, &[name]).await
+}
+
+/// A way of three members to another version, or two.
+struct Way {
+    /// What is wished, one after the other.
+    wishes: &'static [&'static str],
+    /// How many steps it has at least.
+    least: usize,
+    /// Whether this is the step without which it was not that way.
+    comes_by: fn(&Step) -> bool,
+}
+
+/// Each minor is the target before anybody is told, and then three members are told, one after the other.
+const STEPS_OF_A_MINOR: usize = 1 + 3;
+/// A jump of two minors is walked step by step. Between them the logs are cut.
+const UP: Way = Way { wishes: &[V3_5, V3_7], least: 2 * STEPS_OF_A_MINOR + 1, comes_by: |step| step.logs_cut };
+/// One minor is asked for at a time.
+const DOWN: Way =
+    Way { wishes: &[V3_7, V3_6, V3_5], least: 2 * STEPS_OF_A_MINOR, comes_by: |step| step.lowering.is_some() };
+/// More steps than any way has: at each, three may lead, and etcd may be seen to lower the version.
+const MOST_STEPS: usize = 60;
+
+/// A way with a fault at each step that it takes. It ends, with the same members; what was written on it is to be judged.
+async fn a_way_with_faults(
+    scene: &Scene,
+    way: &Way,
+    fault: impl AsyncFn(&Cluster, &View, usize) -> Result<()>,
+) -> Result<(Cluster, Written)> {
+    let (first, then) = way.wishes.split_first().context("a way without a begin")?;
+    let db = scene.create(&Wish::new("db", 3).version(first)).await?;
+    db.settles(3).await?;
+    let before = db.identities().await?;
+    let writer = Writer::start_hasty(&db, "w").await?;
+    let (mut faults, mut came_by) = (0, false);
+    for to in then {
+        let mut seen = vec![Step::of(&db.view().await?)];
+        wish_for(&db, to).await?;
+        while let Some(view) = next_step(&db, &seen, to).await? {
+            ensure!(faults < MOST_STEPS, "after {faults} faults it is not there: {}", view.summary());
+            let step = Step::of(&view);
+            came_by |= (way.comes_by)(&step);
+            seen.push(step);
+            fault(&db, &view, faults).await?;
+            faults += 1;
+        }
+        db.settles(3).await?;
+    }
+    eprintln!("{faults} faults on the way");
+    ensure!(faults >= way.least, "the way {:?} has {} steps at least, not {faults}", way.wishes, way.least);
+    ensure!(came_by, "on the way {:?} the logs were not cut, or the version was not seen to be lowered", way.wishes);
+    let written = writer.stop().await?;
+    db.is_the_same_as(&before).await?;
+    Ok((db, written))
+}
+
+/// What the condition Reconciling says while etcd lowers the version of the cluster: on the way down, and to cut the logs.
+const LOWERING: [&str; 2] = ["etcd lowers the version", "Every member takes a snapshot"];
+
+/// How far a cluster has come on its way to another version.
+struct Step {
+    target: Option<String>,
+    told: Vec<Option<LedgerRelease>>,
+    logs_cut: bool,
+    leader: Option<String>,
+    lowering: Option<&'static str>,
+}
+
+impl Step {
+    fn of(view: &View) -> Self {
+        let status = view.status();
+        let ledger = status.ledger.unwrap_or_default();
+        let told = ledger.members.into_values().map(|member| member.release).collect();
+        let says = view.condition(ConditionType::Reconciling).map(|condition| condition.message.as_str());
+        let lowering = says.and_then(|says| LOWERING.into_iter().find(|words| says.contains(*words)));
+        Self { target: status.target_version, told, logs_cut: ledger.logs_cut, leader: status.leader, lowering }
+    }
+
+    /// Whether it is this one, as far as can be seen: that nobody leads is no step.
+    fn is(&self, other: &Self) -> bool {
+        self.target == other.target
+            && self.told == other.told
+            && self.logs_cut == other.logs_cut
+            && self.lowering == other.lowering
+            && (other.leader.is_none() || self.leader == other.leader)
+    }
+}
+
+/// Waits until the cluster is at a step at which it was not seen before: after a fault it may show an earlier one again.
+/// `None` when it has arrived.
+async fn next_step(db: &Cluster, seen: &[Step], version: &str) -> Result<Option<View>> {
+    let view = db
+        .until("the next step of the way", LONG_WAY, |view| {
+            let step = Step::of(view);
+            ensure!(is_there(view, version) || !seen.iter().any(|before| before.is(&step)), "it is none");
+            Ok(())
+        })
+        .await?;
+    Ok((!is_there(&view, version)).then_some(view))
+}
+
+fn is_there(view: &View, version: &str) -> bool {
+    let runs = view.is_current() && view.phase() == Some(Phase::Running);
+    runs && versions(view) == [version.to_owned()].into()
+}
