@@ -137,6 +137,12 @@ impl Backlog {
         self.lock().ended.is_some()
     }
 
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        let inner = self.lock();
+        inner.memory.is_empty() && inner.spill.is_empty()
+    }
+
     /// From now on nothing is left to others.
     pub fn take_all_room(&self) {
         self.lock().spill.room.spared = 0;

@@ -18,7 +18,7 @@ use super::rivals::Rivals;
 use super::session::{OTHER_RECIPIENTS, Session, Start};
 use super::status::{Reason, Role};
 use super::{ArchiveError, Duty, Fault, Next, Settings};
-use crate::format::{Chain, ChainError, CommitError};
+use crate::format::{Chain, ChainError, CommitError, Seal};
 use crate::source::Access;
 use crate::store;
 
@@ -34,6 +34,8 @@ const FOLLOW_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Course {
     /// What was recorded, as far as it was read.
     pub chain: Option<Chain>,
+    /// How the data was sealed of what was recorded last. The public keys are nowhere else once others are asked for.
+    pub seal: Option<Seal>,
     /// A generation that was begun beside the one before, for the next session.
     pub prepared: Option<Start>,
     /// The last moment of those that were gone over from.
@@ -47,7 +49,7 @@ pub(super) struct Course {
 impl Course {
     pub fn new(retention: Retention) -> Self {
         let (rivals, left_at) = (Rivals::default(), Timestamp::UNIX_EPOCH);
-        Self { chain: None, prepared: None, left_at, records_since: None, rivals, retention }
+        Self { chain: None, seal: None, prepared: None, left_at, records_since: None, rivals, retention }
     }
 
     /// Another generation is gone over to from this one.

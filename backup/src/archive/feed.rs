@@ -4,17 +4,24 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::proto::PbWatchResponse;
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponseStream};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use super::backlog::{Backlog, Heard, News, Room};
 use crate::format::Revision;
 
 /// The largest message that is taken. Fragments are bounded by etcd's largest request, which may be set up to this.
 const LARGEST_MESSAGE: usize = 96 << 20;
+
+/// How soon a question that etcd left unanswered is asked again. It looks ten times a second for watches that are behind.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// Why a watch has ended that etcd did not cancel.
+const STREAM_ENDED: &str = "the stream has ended";
 
 /// Why the watch ended.
 #[derive(Debug, thiserror::Error)]
@@ -42,24 +49,47 @@ pub(super) struct Feed {
     requests: Requests,
     backlog: Arc<Backlog>,
     receiving: JoinHandle<()>,
+    /// What it begins with had not been written when etcd took it.
+    begins_ahead: bool,
 }
 
 impl Feed {
-    /// Opens it at a revision, whose own events come first.
+    /// Opens it at a revision, whose own events come first. etcd has taken it then, though it may compact that revision before
+    /// it has read it: see [`Self::in_step`].
     pub async fn open(client: &Client, from: Revision, (folder, room): (&Path, &Room)) -> Result<Self, FeedError> {
         let backlog = Arc::new(Backlog::new(folder, room.clone()).map_err(FeedError::Overflow)?);
         let from = from.to_etcd();
         let options =
             WatchOptions::new().with_all_keys().with_start_revision(from).with_fragment().with_progress_notify();
         let mut client = client.watch_client().max_decoding_message_size(LARGEST_MESSAGE);
-        let (requests, responses) = Box::pin(client.watch("", Some(options))).await?.split();
+        let (requests, mut responses) = Box::pin(client.watch("", Some(options))).await?.split();
+        let first = responses.message().await?.ok_or_else(|| FeedError::Canceled(STREAM_ENDED.into()))?.0;
+        let begins_ahead = first.header.as_ref().is_some_and(|header| header.revision < from);
+        if let Some(news) = read(first)? {
+            backlog.push(news);
+        }
         let requests = Arc::new(Mutex::new(Some(requests)));
         let (news, asked) = (Arc::clone(&backlog), Arc::clone(&requests));
         let receiving = tokio::spawn(async move {
             receive(responses, news).await;
             asked.lock().await.take();
         });
-        Ok(Self { requests, backlog, receiving })
+        Ok(Self { requests, backlog, receiving, begins_ahead })
+    }
+
+    /// Waits until etcd sends what is written as it is written, or has begun to send. Then it need not read its history for this
+    /// watch, which is received without a pause, and no compaction ends it. An error if it has ended.
+    pub async fn in_step(&self) -> Result<(), FeedError> {
+        while !self.begins_ahead && self.backlog.is_empty() && !self.has_ended() {
+            // Of a watch that is behind etcd leaves this unanswered, and so it does before what the watch begins with is there.
+            self.ask_progress().await?;
+            sleep(ASK_AGAIN).await;
+        }
+        // What came before its end is of no use without the rest.
+        while self.has_ended() {
+            self.next().await?;
+        }
+        Ok(())
     }
 
     /// The next news; an error when the watch has ended and all its news were consumed.
@@ -99,7 +129,7 @@ impl Feed {
         let (requests, mut asked) = tokio::sync::mpsc::channel(1);
         let requests = WatchRequestSender(requests);
         let receiving = tokio::spawn(async move { while asked.recv().await.is_some() {} });
-        Self { requests: Arc::new(Mutex::new(Some(requests))), backlog, receiving }
+        Self { requests: Arc::new(Mutex::new(Some(requests))), backlog, receiving, begins_ahead: false }
     }
 }
 
@@ -117,7 +147,7 @@ async fn receive(mut responses: WatchResponseStream, backlog: Arc<Backlog>) {
                 Ok(None) => continue,
                 Err(error) => error,
             },
-            Ok(None) => FeedError::Canceled("the stream has ended".into()),
+            Ok(None) => FeedError::Canceled(STREAM_ENDED.into()),
             Err(error) => error.into(),
         };
         backlog.end(ended);
@@ -141,4 +171,55 @@ fn read(response: PbWatchResponse) -> Result<Option<News>, FeedError> {
     // events says that all before it was sent.
     let revision = header.filter(|_| !created && !fragment).and_then(|header| u64::try_from(header.revision).ok());
     Ok(revision.map(News::Progress))
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn backlog() -> (TempDir, Arc<Backlog>) {
+        let folder = tempfile::tempdir().unwrap();
+        let backlog = Arc::new(Backlog::new(folder.path(), Room::new(1 << 20)).unwrap());
+        (folder, backlog)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_behind_is_in_step_when_etcd_answers() {
+        let (_folder, backlog) = backlog();
+        let (requests, mut asked) = tokio::sync::mpsc::channel(1);
+        let answers = Arc::clone(&backlog);
+        let receiving = tokio::spawn(async move {
+            // etcd leaves two questions unanswered.
+            for _ in 0..3 {
+                asked.recv().await.unwrap();
+            }
+            assert!(answers.push(News::Progress(7)));
+            while asked.recv().await.is_some() {}
+        });
+        let requests = Arc::new(Mutex::new(Some(WatchRequestSender(requests))));
+        let feed = Feed { requests, backlog, receiving, begins_ahead: false };
+        feed.in_step().await.unwrap();
+        assert_eq!(feed.next().await.unwrap().news, News::Progress(7), "it stays for who records");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_begins_ahead_is_not_waited_for() {
+        let (_folder, backlog) = backlog();
+        let mut feed = Feed::told(backlog);
+        feed.begins_ahead = true;
+        feed.in_step().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_whose_begin_was_compacted_is_told_before_anything_is_built_on_it() {
+        for news in [None, Some(News::Progress(7))] {
+            let (_folder, backlog) = backlog();
+            let feed = Feed::told(Arc::clone(&backlog));
+            assert!(news.is_none_or(|news| backlog.push(news)));
+            backlog.end(FeedError::Compacted(9));
+            assert!(matches!(feed.in_step().await, Err(FeedError::Compacted(9))));
+        }
+    }
 }

@@ -25,19 +25,19 @@ pub enum FlushError {
     /// Another writer was first.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The recipients are others by now, and a generation has the same ones from its begin to its end.
-    #[error("failed to go on with the generation: what is written now is encrypted to other recipients")]
+    /// Others have gone on with it to other recipients, and a generation has the same ones from its begin to its end.
+    #[error("failed to go on with the generation: its last data is encrypted to other recipients than its first")]
     OtherRecipients,
     /// What was committed is refused by those who read it.
     #[error(transparent)]
     Chain(#[from] ChainError),
 }
 
-/// Stores it, however long that takes, and adds it to the chain. Its data is stored anew if no manifest refers to it `within`
-/// this time.
+/// Stores it, however long that takes, and adds it to the chain, sealed as all of that is. Its data is stored anew if no
+/// manifest refers to it `within` this time.
 pub(super) async fn flush(
     door: &Door,
-    chain: &mut Chain,
+    (chain, seal): (&mut Chain, &Seal),
     batch: Batch,
     leases: Vec<LeaseGrant>,
     board: &Board,
@@ -55,7 +55,7 @@ pub(super) async fn flush(
     };
     let manifest = 'data: loop {
         let begun = Instant::now();
-        let data = match write(&door.store(), chain, &records).await {
+        let data = match write(&door.store(), chain, seal, &records).await {
             Ok(Some(data)) => data,
             Ok(None) => return Err(FlushError::OtherRecipients),
             Err(error) => {
@@ -97,13 +97,14 @@ fn reason(error: &DataError) -> Reason {
     }
 }
 
-/// `None` if the generation's data is sealed in another way than is asked for now.
-async fn write(store: &Store, chain: &Chain, records: &[u8]) -> Result<Option<Data>, DataError> {
-    let seal = Seal::of(store.keys())?;
+/// `None` if the generation's last data is sealed in another way.
+async fn write(store: &Store, chain: &Chain, seal: &Seal, records: &[u8]) -> Result<Option<Data>, DataError> {
+    // Whom it names is for the next generation. While it can't be read, nothing is written.
+    Seal::of(store.keys())?;
     if !seal.is_of(chain.last_data()) {
         return Ok(None);
     }
-    let mut writer = DataWriter::new(store, &chain.key, &seal)?;
+    let mut writer = DataWriter::new(store, &chain.key, seal)?;
     match writer.write(records).await {
         Ok(()) => writer.finish().await.map(Some),
         Err(error) => {
@@ -171,7 +172,7 @@ mod tests {
         let board = Board::new(store.address(), &chain.key.lineage);
         // Opened again it is the folder, as with new credentials.
         let door = Door::to(refusing().await, sound);
-        flush(&door, &mut chain, batch(), Vec::new(), &board, COMMIT_WITHIN).await.unwrap();
+        flush(&door, (&mut chain, &Seal::Open), batch(), Vec::new(), &board, COMMIT_WITHIN).await.unwrap();
         assert_eq!(board.read().fault.unwrap().reason, Reason::StoreRefused);
         assert_eq!(Chain::read(&store, &chain.key).await.unwrap().head(), batch().to);
     }
@@ -187,7 +188,7 @@ mod tests {
             let mut chain = stored(&store, 100, &[]).await;
             let board = Board::new(store.address(), &chain.key.lineage);
             let door = Door::to(store.clone(), settings("file:///nowhere"));
-            flush(&door, &mut chain, batch(), Vec::new(), &board, within).await.unwrap();
+            flush(&door, (&mut chain, &Seal::Open), batch(), Vec::new(), &board, within).await.unwrap();
             assert_eq!(Chain::read(&store, &chain.key).await.unwrap(), chain);
             assert_eq!(chain.head(), batch().to);
             let folder = chain.key.data_folder();

@@ -19,7 +19,7 @@ use super::flush::{self, FlushError};
 use super::leases::Leases;
 use super::recorder::{Fault, Recorder};
 use super::rivals::is_silent;
-use super::session::{Session, Start, read_on};
+use super::session::{OTHER_RECIPIENTS, Session, Start, read_on};
 use super::status::{Reason, Role};
 use super::successor::Successor;
 use super::turn::{self, Post, Prospect, Turn};
@@ -65,6 +65,7 @@ pub(super) struct Recording<'a> {
     chain: Option<Chain>,
     recorder: Recorder,
     feed: Feed,
+    seal: Seal,
     leases: Leases,
     auth: AuthRevision,
     work: Option<Work>,
@@ -87,7 +88,7 @@ pub(super) struct Recording<'a> {
 
 impl<'a> Recording<'a> {
     pub fn new(session: Session<'a>, start: Start, post: Post) -> Self {
-        let Start { connection, chain, mut recorder, feed, grants } = start;
+        let Start { connection, chain, mut recorder, feed, seal, grants } = start;
         let mut leases = Leases::new(connection.client.lease_client());
         leases.learn(grants);
         leases.know(chain.links.iter().flat_map(|link| &link.delta.leases));
@@ -100,6 +101,7 @@ impl<'a> Recording<'a> {
             chain: Some(chain),
             recorder,
             feed,
+            seal,
             leases,
             auth,
             work: None,
@@ -313,6 +315,10 @@ impl<'a> Recording<'a> {
         let settings = self.session.settings;
         self.look_owed = self.chain.is_none();
         let Some(chain) = &self.chain else { return Ok(None) };
+        // Keys that can't be read are told where they are needed.
+        if Seal::of(self.session.door.store().keys()).is_ok_and(|asked| !asked.is_of(chain.last_data())) {
+            return Ok(Some(OTHER_RECIPIENTS));
+        }
         let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };
         if auth_revision? != chain.full.auth_revision {
             return Ok(Some("users or roles have changed"));
@@ -337,9 +343,9 @@ impl<'a> Recording<'a> {
         };
         let leases = self.leases.flush().await;
         self.successor.learn(&leases);
-        let (door, board) = (self.session.door.clone(), self.session.board.clone());
+        let (door, board, seal) = (self.session.door.clone(), self.session.board.clone(), self.seal.clone());
         self.work = Some(tokio::spawn(async move {
-            let result = flush::flush(&door, &mut chain, batch, leases, &board, COMMIT_WITHIN).await;
+            let result = flush::flush(&door, (&mut chain, &seal), batch, leases, &board, COMMIT_WITHIN).await;
             (chain, result.map(|()| Did::Stored))
         }));
     }

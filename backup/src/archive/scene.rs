@@ -14,7 +14,7 @@ use super::feed::Feed;
 use super::recorder::Recorder;
 use super::session::{Session, Start};
 use super::{Duty, Settings};
-use crate::format::{Chain, EventHash, Hash};
+use crate::format::{Chain, EventHash, Hash, Seal};
 use crate::keys::KeyFiles;
 use crate::source::{Access, Tls};
 use crate::store;
@@ -35,14 +35,6 @@ impl Scene {
         let store = sound();
         let (folder, lineage) = (tempfile::tempdir().unwrap(), "blue".parse().unwrap());
         let board = Board::new(store.address(), &lineage);
-        // What is opened instead when it refuses is never there.
-        let reached = store::Settings {
-            address: "file:///nowhere".parse().unwrap(),
-            options: BTreeMap::new(),
-            credentials: None,
-            ca: None,
-            keys: KeyFiles::default(),
-        };
         let settings = Settings {
             lineage,
             duty: Duty::Always,
@@ -54,7 +46,13 @@ impl Scene {
             keep: None,
         };
         let source = Access { endpoint: "http://127.0.0.1:9".into(), tls: Tls::default(), user: None };
-        Self { door: Door::to(store, reached), board, source, room: Room::new(settings.spill_limit), settings, folder }
+        let (door, room) = (Door::to(store, nowhere()), Room::new(settings.spill_limit));
+        Self { door, board, source, settings, room, folder }
+    }
+
+    /// What is stored from now on is encrypted to whom these files name.
+    pub fn encrypted_to(self, keys: KeyFiles) -> Self {
+        Self { door: Door::to(self.door.store().with_keys(keys), nowhere()), ..self }
     }
 
     pub fn session(&self) -> Session<'_> {
@@ -69,7 +67,18 @@ impl Scene {
         // Nobody knows the events of its head, and there is nothing to prove of them.
         let recorder = Recorder::new(chain.head(), Hash::of(&[]), EventHash::Plain);
         let feed = Feed::told(Arc::clone(&news));
-        (Start { connection, chain, recorder, feed, grants: Vec::new() }, news)
+        (Start { connection, chain, recorder, feed, seal: Seal::Open, grants: Vec::new() }, news)
+    }
+}
+
+/// What is opened instead when a store refuses: it is never there.
+fn nowhere() -> store::Settings {
+    store::Settings {
+        address: "file:///nowhere".parse().unwrap(),
+        options: BTreeMap::new(),
+        credentials: None,
+        ca: None,
+        keys: KeyFiles::default(),
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) struct Start {
     pub chain: Chain,
     pub recorder: Recorder,
     pub feed: Feed,
+    /// How the generation's data is sealed, whatever is asked for by now.
+    pub seal: Seal,
     /// What was learned of leases meanwhile, and is not recorded in this generation.
     pub grants: Vec<LeaseGrant>,
 }
@@ -70,6 +72,7 @@ impl Session<'_> {
         };
         // Of two generations the one with the later moments is taken for the later one, and a clock may have been set back.
         start.recorder.not_before(course.left_at);
+        course.seal = Some(start.seal.clone());
         course.records_since = Some(Instant::now());
         self.board.well();
         let post = if records { Post::Committer } else { Post::Standby };
@@ -111,7 +114,7 @@ impl Session<'_> {
             return Ok(Err("there is none yet"));
         };
         self.board.stored(&chain, chain.last_moment());
-        self.follow(connection, chain).await
+        self.follow(connection, chain, course.seal.clone()).await
     }
 
     /// A connection to the member, and whose member it is.
@@ -122,15 +125,17 @@ impl Session<'_> {
         Ok((connection, cluster))
     }
 
-    /// Goes on with a generation, or with another one in its stead; or says why that is not possible.
+    /// Goes on with a generation, or with another one in its stead; or says why that is not possible. `known` is how the
+    /// generation was sealed that was recorded into last.
     async fn follow(
         &self,
         mut connection: Connection,
         newest: Chain,
+        known: Option<Seal>,
     ) -> Result<Result<Start, &'static str>, ArchiveError> {
         let now = revision(&mut connection).await?;
         let store = self.door.store();
-        let seal = Seal::of(store.keys())?;
+        let seal = seal_for(&newest, known, Seal::of(store.keys())?);
         let other = in_its_stead(&store, &newest, now, &seal).await?;
         let chain = match other {
             Ok(None) => newest,
@@ -143,7 +148,7 @@ impl Session<'_> {
         let recorder = Recorder::new(chain.head(), chain.last_events(), seal.event_hash());
         let feed = self.watch(&connection, recorder.watch_from(), self.room).await?;
         tracing::info!("going on after revision {} of {}", chain.head(), chain.key);
-        Ok(Ok(Start { connection, chain, recorder, feed, grants: Vec::new() }))
+        Ok(Ok(Start { connection, chain, recorder, feed, seal, grants: Vec::new() }))
     }
 
     /// The generation of this cluster that began last. `known` was read before.
@@ -160,25 +165,35 @@ impl Session<'_> {
         Ok(Some(known))
     }
 
-    /// Begins a generation. The watch is there before the snapshot is, so that nothing between is compacted away, and no
-    /// backlog has to be read again.
+    /// Begins a generation. The watch is there before the snapshot is, and in step, so that nothing between is compacted away,
+    /// and no backlog has to be read again.
     pub async fn begin(&self, reason: &'static str, room: &Room) -> Result<Start, ArchiveError> {
         let (mut connection, _) = self.connect().await?;
         let watched_from = revision(&mut connection).await?.next();
         let feed = self.watch(&connection, watched_from, room).await?;
+        // Not in step in time is no end: it may be so later, and if it is compacted before, that is seen at the end.
+        if let Ok(in_step) = timeout(ANSWER, feed.in_step()).await {
+            in_step?;
+        }
         let (store, member) = (self.door.store(), std::slice::from_ref(self.source));
         let taken = snapshot::take(&store, member, &self.settings.lineage, |_| {}).await.map_err(Box::new)?;
         let chain = Chain::read(&store, &taken.generation).await?;
-        let events = (chain.last_events(), taken.event_hash);
+        let events = (chain.last_events(), taken.seal.event_hash());
         let recorder = Recorder::after_full(chain.head(), events, watched_from);
         self.board.took_full();
         tracing::info!("new generation {} at revision {}: {reason}", chain.key, chain.head());
-        Ok(Start { connection, chain, recorder, feed, grants: Vec::new() })
+        Ok(Start { connection, chain, recorder, feed, seal: taken.seal, grants: Vec::new() })
     }
 
     async fn watch(&self, connection: &Connection, from: Revision, room: &Room) -> Result<Feed, FeedError> {
         Feed::open(&connection.client, from, (&self.settings.spill, room)).await
     }
+}
+
+/// How a generation is gone on with. What of it was not stored when the recipients changed is stored as it began, for those who
+/// read the rest of it; a full snapshot for the others follows.
+fn seal_for(chain: &Chain, known: Option<Seal>, asked: Seal) -> Seal {
+    known.filter(|known| known.is_of(chain.last_data())).unwrap_or(asked)
 }
 
 /// Another generation to go on with, if the newest one can't be gone on with; or why there is none. Somebody may have taken the
@@ -310,8 +325,12 @@ mod tests {
         assert_eq!(chosen(&newest, MOST_BEHIND + 90).await, Ok(Some(record.clone())));
         assert!(chosen(&newest, MOST_BEHIND + 91).await.is_err(), "neither can");
         let others = Identities::generate().recipients();
+        let sealed = Seal::Age { recipients: others.clone(), writer: None };
         newest.full.data.age = Some(Age { recipients: others.fingerprints(), bytes: 1 });
         assert_eq!(chosen(&newest, 100).await, Ok(Some(record.clone())), "it is encrypted to others");
+        // Whoever has recorded into it goes on with it, whatever is asked for by now.
+        assert_eq!(seal_for(&newest, Some(sealed.clone()), Seal::Open), sealed);
+        assert_eq!(seal_for(&record, Some(sealed), Seal::Open), Seal::Open);
         // One that goes no further is no way out.
         let last = stored(&store, 600, &[]).await;
         assert!(chosen(&last, MOST_BEHIND + 11).await.is_err());

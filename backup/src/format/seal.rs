@@ -45,7 +45,7 @@ pub enum SealFault {
 }
 
 /// How what is written is sealed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seal {
     /// It is not: whoever can read the store can read it.
     Open,

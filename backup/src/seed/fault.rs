@@ -13,8 +13,8 @@ use crate::store::StoreError;
 use crate::ticket::{EtcdVersion, MemberName, VolumeUid};
 use crate::wal::WalError;
 
-/// What etcdutl says when a disk is full.
-const DISK_IS_FULL: &str = "no space left on device";
+/// What etcdutl says when a disk has no room, or a user or a file has no more of it: Go's words for ENOSPC, EDQUOT and EFBIG.
+const NO_ROOM: [&str; 3] = ["no space left on device", "disk quota exceeded", "file too large"];
 
 /// Why the volume was not filled.
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +137,7 @@ fn of_store(error: &StoreError) -> Reason {
         StoreError::OtherFormat { .. } => Reason::BackupMissing,
         // Of a manifest or a data object, whose name was read in the store.
         StoreError::Missing(_) | StoreError::Short { .. } | StoreError::TooLarge { .. } => Reason::BackupDamaged,
-        StoreError::Failed { .. } | StoreError::Overwrites { .. } => Reason::StoreFailed,
+        StoreError::Full { .. } | StoreError::Failed { .. } | StoreError::Overwrites { .. } => Reason::StoreFailed,
     }
 }
 
@@ -160,12 +160,31 @@ fn of_restore(error: &RestoreError) -> Reason {
         RestoreError::Append(AppendError::Write(source)) | RestoreError::Write { source, .. } => {
             or_no_room(source, Reason::RestoreFailed)
         }
-        RestoreError::Etcdutl { stderr, .. } if stderr.contains(DISK_IS_FULL) => Reason::NoRoom,
+        RestoreError::Etcdutl { stderr, .. } if NO_ROOM.iter().any(|words| stderr.contains(words)) => Reason::NoRoom,
         RestoreError::Data(DataError::Thread(_))
         | RestoreError::Exists(_)
         | RestoreError::Busy(_)
         | RestoreError::Run { .. }
         | RestoreError::Etcdutl { .. }
         | RestoreError::Thread(_) => Reason::RestoreFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn that_etcdutl_finds_no_room_is_told_as_that() {
+        let told = |words: &str| {
+            let stderr = format!("panic: write /volume/data/member/wal/0.tmp: {words}");
+            SeedError::from(RestoreError::Etcdutl { status: ExitStatus::default(), stderr }).refusal().reason
+        };
+        for words in ["no space left on device", "disk quota exceeded", "file too large"] {
+            assert_eq!(told(words), Reason::NoRoom, "{words}");
+        }
+        assert_eq!(told("input/output error"), Reason::RestoreFailed);
     }
 }

@@ -93,8 +93,8 @@ pub struct Taken {
     pub full: Full,
     /// The hash of the manifest as it is stored.
     pub hash: Hash,
-    /// How the manifest's `lastEvents` was made.
-    pub event_hash: EventHash,
+    /// How its data is sealed, apart from whoever took it.
+    pub seal: Seal,
     /// The member that was read: its client URL.
     pub endpoint: String,
     /// How long it took.
@@ -119,8 +119,7 @@ pub async fn take(
     let begun = Instant::now();
     // Who writes knows public keys only, and has to read what it has stored once: with a key of its own, gone at the end.
     let own = Identities::generate();
-    let seal = Seal::of(store.keys())?.readable_by(&own);
-    let event_hash = seal.event_hash();
+    let seal = Seal::of(store.keys())?;
     store.prepare().await?;
     let source = Box::pin(choose(members)).await?;
     let mut client = source.connect().await?.client;
@@ -131,10 +130,10 @@ pub async fn take(
     // server/etcdserver/api/v3rpc/maintenance.go): what was written after this moment is not in it.
     let taken = Timestamp::now().max(not_before);
     let generation = GenerationKey { lineage: lineage.clone(), cluster, name: GenerationName::new(taken) };
-    let writer = DataWriter::new(store, &generation, &seal)?;
+    let writer = DataWriter::new(store, &generation, &seal.clone().readable_by(&own))?;
     let (data, database_bytes) = Box::pin(copy(stream, writer, report)).await?;
     let object = DataObject::of_writer(store, &generation, &data, own);
-    let looked = look_into(object, database_bytes, event_hash).await;
+    let looked = look_into(object, database_bytes, seal.event_hash()).await;
     let said = in_time(looked, begun, (store, &generation, &data)).await?;
     let header = Header::new(&generation, Nonce::random(), &data);
     let Said { revision, compact_revision, last_events, auth_revision } = said;
@@ -153,7 +152,7 @@ pub async fn take(
     let hash = Hash::of(&manifest);
     // If this fails, whether it is there is not known, so the data stays; without a manifest it is garbage to be pruned.
     commit(store, &generation.full(), manifest).await?;
-    Ok(Taken { generation, full, hash, event_hash, endpoint: source.endpoint.clone(), took: begun.elapsed() })
+    Ok(Taken { generation, full, hash, seal, endpoint: source.endpoint.clone(), took: begun.elapsed() })
 }
 
 /// Now; or, if the newest generations speak of later moments, just after those. Of two generations the newer one is told by

@@ -2,22 +2,15 @@
 //! container ends.
 
 use jiff::Timestamp;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{TakeError, Taken};
 use crate::format::{CommitError, DataError};
 use crate::keys::Fingerprint;
-use crate::store::{Act, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Kubernetes keeps 4096 bytes of a container's last message. What fails says so at its begin.
 const LONGEST_MESSAGE: usize = 2000;
-/// What Linux says when a file system has no room, or a user or a file has no more of it.
-const NO_ROOM: [Errno; 3] = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
-/// How every address of a volume begins.
-const VOLUME: &str = "file:";
-/// What helps then.
-const MAKE_ROOM: &str = "; make the volume larger, or remove old backups from it (quorate-agent prune)";
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,11 +114,7 @@ impl Reason {
             StoreError::NoBucket(_) => Self::BucketMissing,
             StoreError::Refused { .. } => Self::StoreRefused,
             StoreError::Overwrites { .. } | StoreError::OtherFormat { .. } => Self::StoreUnfit,
-            StoreError::Failed { failure, detail }
-                if failure.act == Act::Write && failure.address.starts_with(VOLUME) && is_no_room(detail) =>
-            {
-                Self::StoreFull
-            }
+            StoreError::Full { .. } => Self::StoreFull,
             StoreError::Missing(_)
             | StoreError::Failed { .. }
             | StoreError::TooLarge { .. }
@@ -166,20 +155,14 @@ impl Failure {
     }
 
     fn new(reason: Reason, message: &str) -> Self {
-        let remedy = if reason == Reason::StoreFull { MAKE_ROOM } else { "" };
-        Self { reason, message: message.chars().take(LONGEST_MESSAGE).chain(remedy.chars()).collect() }
+        Self { reason, message: message.chars().take(LONGEST_MESSAGE).collect() }
     }
-}
-
-/// Whether these are the words of such a fault. They name its number, and the library says nothing else of it.
-fn is_no_room(detail: &str) -> bool {
-    NO_ROOM.iter().any(|fault| detail.contains(&format!("(os error {})", fault.raw_os_error())))
 }
 
 impl Complete {
     /// Of a snapshot in this store.
     pub fn of(store: &Store, taken: &Taken) -> Self {
-        let Taken { generation, full, hash, event_hash: _, endpoint, took } = taken;
+        let Taken { generation, full, hash, seal: _, endpoint, took } = taken;
         Self {
             location: store.address().to_string(),
             manifest: generation.full().to_string(),
@@ -201,55 +184,35 @@ impl Complete {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
-    use crate::store::{self, Key};
+    use crate::store::{self, Act, Key};
 
-    /// As a store tells that something failed, with these words of the library.
-    fn failed(act: Act, address: &str, detail: String) -> StoreError {
-        let failure = store::Failure { act, key: "blue/full".into(), address: address.into() };
-        StoreError::Failed { failure: Box::new(failure), detail }
-    }
-
-    fn words(fault: Errno) -> String {
-        format!("Generic LocalFileSystem error: Unable to copy data to file: {}", io::Error::from(fault))
+    /// Of a write to a volume.
+    fn failure() -> store::Failure {
+        store::Failure { act: Act::Write, key: "blue/full".into(), address: "file:///backups".into() }
     }
 
     #[test]
     fn a_volume_without_room_has_a_word_of_its_own_and_is_told_with_what_helps() {
-        let full = |fault| failed(Act::Write, "file:///backups", words(fault));
-        for fault in NO_ROOM {
-            let commit = CommitError::Store { key: Key::new("blue/full"), source: Box::new(full(fault)) };
-            let failures = [
-                Failure::of_store(&full(fault)),
-                Failure::of(&TakeError::Store(full(fault))),
-                Failure::of(&TakeError::Data(DataError::Store(full(fault)))),
-                Failure::of(&TakeError::Commit(commit)),
-            ];
-            for Failure { reason, message } in failures {
-                assert_eq!(reason, Reason::StoreFull, "{message}");
-                assert!(message.contains("in file:///backups") && message.ends_with(MAKE_ROOM), "{message}");
-            }
+        let detail = "make the volume larger: no space";
+        let full = || StoreError::Full { failure: Box::new(failure()), detail: detail.into() };
+        let commit = CommitError::Store { key: Key::new("blue/full"), source: Box::new(full()) };
+        let failures = [
+            Failure::of_store(&full()),
+            Failure::of(&TakeError::Store(full())),
+            Failure::of(&TakeError::Data(DataError::Store(full()))),
+            Failure::of(&TakeError::Commit(commit)),
+        ];
+        for Failure { reason, message } in failures {
+            assert!(reason == Reason::StoreFull && reason.is_final(), "{message}");
+            assert!(message.ends_with(&format!("in file:///backups: {detail}")), "{message}");
         }
-        assert!(Reason::StoreFull.is_final());
-        let long = Failure::new(Reason::StoreFull, &"x".repeat(10_000));
-        assert!(long.message.ends_with(MAKE_ROOM) && long.message.len() < 4096);
     }
 
     #[test]
-    fn what_else_fails_is_tried_again() {
-        let others = [
-            failed(Act::Write, "file:///backups", words(Errno::IO)),
-            // It is the number that counts, all of it.
-            failed(Act::Write, "file:///backups", "odd (os error 281)".into()),
-            failed(Act::Read, "file:///backups", words(Errno::NOSPC)),
-            // What a server tells of its own disk is not about a volume of ours.
-            failed(Act::Write, "s3://bucket/prefix", words(Errno::NOSPC)),
-        ];
-        for error in others {
-            let Failure { reason, message } = Failure::of_store(&error);
-            assert!(reason == Reason::StoreFailed && !reason.is_final() && !message.contains(MAKE_ROOM), "{message}");
-        }
+    fn what_else_fails_is_tried_again_and_told_in_bounds() {
+        let error = StoreError::Failed { failure: Box::new(failure()), detail: "x".repeat(10_000) };
+        let Failure { reason, message } = Failure::of_store(&error);
+        assert!(reason == Reason::StoreFailed && !reason.is_final() && message.len() == LONGEST_MESSAGE, "{message}");
     }
 }

@@ -5,8 +5,10 @@ use std::error::Error as _;
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
+use rustix::io::Errno;
+
 use super::Key;
-use super::address::{Address, AddressError};
+use super::address::{Address, AddressError, Provider};
 use super::credentials::CredentialsError;
 use super::options::OptionsError;
 
@@ -94,6 +96,14 @@ pub enum StoreError {
     /// The object is not there.
     #[error("{0}: it is not there")]
     Missing(Box<Failure>),
+    /// The store is a volume, and takes no more.
+    #[error("{failure}: {detail}")]
+    Full {
+        /// What failed.
+        failure: Box<Failure>,
+        /// What helps, and what was seen.
+        detail: String,
+    },
     /// Nobody answers, or not in time, or with a server's fault, also after repeating.
     #[error("{failure}: {detail}")]
     Failed {
@@ -155,7 +165,10 @@ impl StoreError {
             }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail: short },
             _ if says(&detail, UNTRUSTED) => Self::Failed { failure, detail: format!("{TRUST_IT}: {short}") },
-            _ => Self::Failed { failure, detail: short },
+            _ => match without_room(address, act, &detail) {
+                Some(remedy) => Self::Full { failure, detail: format!("{remedy}: {short}") },
+                None => Self::Failed { failure, detail: short },
+            },
         }
     }
 }
@@ -194,8 +207,22 @@ const ANSWERED_404: &[&str] = &["status code: 404"];
 const UNTRUSTED: &[&str] = &["invalid peer certificate: UnknownIssuer"];
 const TRUST_IT: &str = "no authority that is trusted has signed the store's certificate; put the one that has as ca.crt \
                         beside the credentials, or name its file by --store-ca";
+/// What Linux says when a file system has no room, or a user or a file has no more of it, and what helps.
+const NO_ROOM: [(Errno, &str); 3] =
+    [(Errno::NOSPC, MAKE_ROOM), (Errno::DQUOT, MAKE_ROOM), (Errno::FBIG, ALLOW_LARGER_FILES)];
+const MAKE_ROOM: &str = "make the volume larger, or remove old backups from it (quorate-agent prune)";
+const ALLOW_LARGER_FILES: &str = "no file may get that large there; raise the limit, which is the file system's or the \
+                                  process's own, or keep the backups elsewhere";
 /// The most characters of a store's answer that are shown: a message is for a person, and ends up in an object's status.
 const LONGEST: usize = 400;
+
+/// What helps, if nothing more can be written to a volume. What a server tells of its own disk is not about a volume of ours.
+fn without_room(address: &Address, act: Act, detail: &str) -> Option<&'static str> {
+    let on_volume = act == Act::Write && matches!(address.provider, Provider::Volume { .. });
+    // The words name the number of the fault, and the library says nothing else of it.
+    let says_so = |fault: Errno| on_volume && detail.contains(&format!("(os error {})", fault.raw_os_error()));
+    NO_ROOM.iter().find(|(fault, _)| says_so(*fault)).map(|(_, remedy)| *remedy)
+}
 
 fn says(detail: &str, codes: &[&str]) -> bool {
     codes.iter().any(|code| detail.contains(code))

@@ -55,7 +55,7 @@ async fn goes_on(binaries: &Binaries) {
     }
     assert_eq!(chains(store.path()).await.len(), 1, "nothing called for a second full snapshot");
 
-    // The key is changed while it runs: a new generation, which the old key does not read.
+    // The key is changed while it runs: a new generation, which the old key does not read, and no revision between the two.
     let file = tempfile::tempdir().unwrap();
     let changing = file.path().join("recipients");
     fs::copy(first.recipients(), &changing).unwrap();
@@ -70,6 +70,9 @@ async fn goes_on(binaries: &Binaries) {
     moments.push((moment, &second));
     assert_eq!(newest.full.data.recipients(), [second.fingerprint()]);
     archive.stop();
+    let all = chains(store.path()).await;
+    assert!(all[0].head() >= all[1].full.revision, "what lies between the two is in neither");
+    assert!(all[0].links.iter().all(|link| link.delta.data.recipients() == [first.fingerprint()]));
 
     // Encryption is turned off: again a new one.
     let archive = Archive::into(&etcd, &["--store", &at]);

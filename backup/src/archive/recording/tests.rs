@@ -1,11 +1,15 @@
 //! Recording from watches that bring what the test tells, into a store in memory.
 
+use std::fs;
+use std::path::Path;
+
 use super::*;
 use crate::archive::feed::FeedError;
 use crate::archive::retention::Retention;
 use crate::archive::scene::{Scene, put};
-use crate::format::LeaseGrant;
 use crate::format::tests::{at, stored};
+use crate::format::{Age, LeaseGrant};
+use crate::keys::{Identities, KeyFiles};
 use crate::store::{Act, Failure, StoreError};
 
 /// A moment, in seconds, that no clock has come to.
@@ -83,4 +87,40 @@ async fn the_next_generation_is_told_what_was_learned_and_is_the_later_one() {
     let delta = &stored.links.first().unwrap().delta;
     assert_eq!(delta.leases, [grant(5), grant(6)]);
     assert_eq!((delta.to.get(), stored.last_moment()), (11, at(AHEAD)));
+}
+
+/// From now on this file names somebody new.
+fn name_another(file: &Path) -> Seal {
+    let recipients = Identities::generate().recipients();
+    fs::write(file, recipients.keys().first().unwrap().to_string()).unwrap();
+    Seal::Age { recipients, writer: None }
+}
+
+#[tokio::test]
+async fn what_came_before_the_recipients_changed_is_stored_for_the_old_ones_and_a_full_snapshot_is_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recipients");
+    let scene = Scene::new().encrypted_to(KeyFiles { recipients: Some(file.clone()), identity: None });
+    let old = name_another(&file);
+    let Seal::Age { recipients, writer: _ } = &old else { panic!("it is encrypted") };
+    let mut chain = stored(&scene.door.store(), 100, &[]).await;
+    chain.full.data.age = Some(Age { recipients: recipients.fingerprints(), bytes: 1 });
+    let (start, news) = scene.start(chain.clone()).await;
+    let recorder = Recorder::new(chain.head(), old.event_hash().of(&[]), old.event_hash());
+    let start = Start { recorder, seal: old.clone(), ..start };
+    for revision in 11..=13 {
+        assert!(news.push(put(revision)));
+    }
+    news.end(lost());
+
+    let new = name_another(&file);
+    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    assert_eq!(recording.full_is_due().await.unwrap(), Some(OTHER_RECIPIENTS));
+    let (_lead, leads) = watch::channel(true);
+    let (_tell, stop) = watch::channel(false);
+    let ended = Box::pin(recording.run(&mut course(), leads, stop)).await;
+    assert!(matches!(ended, Err(ArchiveError::Feed(FeedError::Canceled(_)))), "{ended:?}");
+    let stored = Chain::read(&scene.door.store(), &chain.key).await.unwrap();
+    assert_eq!(stored.head().get(), 12);
+    assert!(old.is_of(stored.last_data()) && !new.is_of(stored.last_data()));
 }

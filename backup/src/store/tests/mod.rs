@@ -230,3 +230,34 @@ fn what_a_store_says_at_length_is_cut() {
     let text = StoreError::of(&address, Act::List, &Key::new("k"), &generic).to_string();
     assert!(text.chars().count() < 500 && text.ends_with("...") && text.contains("502 Bad Gateway"), "{text}");
 }
+
+#[test]
+fn a_volume_that_takes_no_more_is_told_from_other_faults_with_what_helps() {
+    // The words come last, behind a path of any length.
+    let words = |number: i32| {
+        let fault = std::io::Error::from_raw_os_error(number);
+        format!("Unable to copy data to file /{}: {fault}", "x".repeat(1000))
+    };
+    let of = |address: &str, act: Act, words: String| {
+        let source = object_store::Error::Generic { store: "LocalFileSystem", source: words.into() };
+        StoreError::of(&address.parse().unwrap(), act, &Key::new("k"), &source)
+    };
+    let (no_space, file_too_large, quota) = (28, 27, 122);
+    for (number, remedy) in [
+        (no_space, "larger, or remove old backups"),
+        (quota, "larger, or remove old backups"),
+        (file_too_large, "raise the limit"),
+    ] {
+        let error = of("file:///backups", Act::Write, words(number));
+        assert!(matches!(error, StoreError::Full { .. }) && error.to_string().contains(remedy), "{error}");
+    }
+    for error in [
+        of("file:///backups", Act::Write, words(5)),
+        of("file:///backups", Act::Read, words(no_space)),
+        of("s3://bucket/p", Act::Write, words(no_space)),
+        // It is the number that counts, all of it.
+        of("file:///backups", Act::Write, "odd (os error 281)".into()),
+    ] {
+        assert!(matches!(error, StoreError::Failed { .. }), "{error}");
+    }
+}
