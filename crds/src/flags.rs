@@ -36,6 +36,8 @@ pub enum Kind {
     Switch,
     /// One of these words.
     OneOf(&'static [&'static str]),
+    /// One of these words, in capitals or not.
+    AnyCase(&'static [&'static str]),
     /// Names of features, each with `true` or `false`.
     Gates,
     /// Any text.
@@ -144,7 +146,7 @@ pub const KINDS: &[(Kind, &[&str])] = &[
     (Kind::Switch, &["enable-distributed-tracing", "enable-grpc-gateway", "enable-pprof", "memory-mlock", "pre-vote"]),
     (Kind::OneOf(&["array", "map"]), &["backend-bbolt-freelist-type"]),
     (Kind::OneOf(&["json", "console"]), &["log-format"]),
-    (Kind::OneOf(&["debug", "info", "warn", "error", "dpanic", "panic", "fatal"]), &["log-level"]),
+    (Kind::AnyCase(&["debug", "info", "warn", "error", "dpanic", "panic", "fatal"]), &["log-level"]),
     (Kind::OneOf(&["basic", "extensive"]), &["metrics"]),
     (Kind::Gates, &["feature-gates"]),
     (

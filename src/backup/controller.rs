@@ -1,5 +1,5 @@
 //! The wiring: an EtcdBackup is looked at when it or its Job changes; what was decided is done and shown. Each round reads
-//! what it needs by quorum reads, and none of them is needed once the backup has ended.
+//! what it needs by quorum reads, and none of them is needed once the end of the backup is certain.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, Et
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::decide::{Decision, Seen, Step, decide, ends_at, hindered, outermost};
+use super::decide::{Decision, Seen, Step, decide, ends_at, hindered, may_have_job, outermost};
 use super::job::{self, Order};
 use super::status::{Now, Told, going_away};
 use super::{delete, progress};
@@ -119,12 +119,12 @@ impl Driver {
         let namespace = backup.namespace().unwrap_or_default();
         let name = backup.name_any();
         let (mut cluster, mut job, mut pods, mut missing, mut progress) = (None, None, Vec::new(), None, None);
-        if !has_ended(backup) {
+        if !is_settled(backup) {
             job = self.kube.get::<Job>(&namespace, &name).await?;
             if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
                 pods = jobs::pods(&self.kube, own).await?;
                 progress = progress::ask(&pods).await;
-            } else if job.is_none() {
+            } else if job.is_none() && !has_ended(backup) {
                 cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
                 missing = store_secrets::missing(&self.kube, &namespace, &backup.spec.store).await?;
             }
@@ -143,7 +143,7 @@ impl Driver {
                     if says_the_same(backup.status.as_ref(), &status) {
                         return Ok(pause(backup));
                     }
-                    // It may have been created without an answer; what has been given up is never looked at again.
+                    // It may have been created without an answer, and need not be given up.
                     if ended(&status) && self.kube.get::<Job>(&namespace, &name).await?.is_some() {
                         return Ok(Action::requeue(SOON));
                     }
@@ -161,7 +161,7 @@ impl Driver {
     /// Leads a backup that is being deleted to its end.
     async fn let_go(&self, backup: &EtcdBackup) -> Result<Action, Error> {
         let namespace = backup.namespace().unwrap_or_default();
-        let taken = has_ended(backup) || {
+        let taken = is_settled(backup) || {
             let job = self.kube.get::<Job>(&namespace, &backup.name_any()).await?;
             !job.is_some_and(|job| is_owned(&job, backup))
         };
@@ -284,6 +284,11 @@ fn is_marked(backup: &EtcdBackup) -> bool {
 
 fn has_ended(backup: &EtcdBackup) -> bool {
     backup.status.as_ref().is_some_and(ended)
+}
+
+/// Whether it has ended, and no Job of its own can turn up.
+fn is_settled(backup: &EtcdBackup) -> bool {
+    backup.status.as_ref().is_some_and(|status| ended(status) && !may_have_job(status))
 }
 
 fn ended(status: &EtcdBackupStatus) -> bool {

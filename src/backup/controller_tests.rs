@@ -148,6 +148,31 @@ async fn a_job_that_is_created_without_an_answer_is_not_given_up_when_its_time_i
     assert_eq!(status(&api).phase, Some(BackupPhase::Running));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_job_that_turns_up_for_a_backup_that_was_given_up_counts() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    let mut old = api.object(BACKUP);
+    old["metadata"]["creationTimestamp"] = json!((Timestamp::now() - SignedDuration::from_mins(61)).to_string());
+    api.put(BACKUP, old);
+    let slow = Duration::from_secs(20);
+    api.disturb(JOB_CREATION, Fault::Lag { there: slow, back: Duration::ZERO });
+    look(&api, &driver).await;
+    assert_eq!(status(&api).phase, Some(BackupPhase::Failed));
+    let given_up = api.object(BACKUP);
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP), given_up, "no Job has turned up");
+    tokio::time::sleep(slow).await;
+    look(&api, &driver).await;
+    let late = status(&api);
+    assert_eq!((told(&late).0, told(&late).1), (Some(BackupPhase::Running), "SnapshotRunning"));
+    assert_eq!(late.ended_at, None, "its time to live begins when it ends");
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    assert_eq!(status(&api).phase, Some(BackupPhase::Complete));
+}
+
 #[tokio::test]
 async fn an_operator_that_stops_between_job_and_status_goes_on_and_one_without_the_lease_does_nothing() {
     let api = FakeApi::default();

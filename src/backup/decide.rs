@@ -11,7 +11,7 @@ use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, Etc
 
 use super::status::{Now, Told, ended, going_on, progress};
 use crate::jobs::{self, End};
-use crate::ownership::{Holder, holder};
+use crate::ownership::{Holder, holder, is_owned};
 use crate::store_secrets::Needed;
 
 /// The shortest time that a Job gets, whatever was waited for before.
@@ -77,6 +77,9 @@ pub struct Decision {
 /// Decides.
 pub fn decide(seen: Seen<'_>) -> Decision {
     let before = seen.backup.status.clone().unwrap_or_default();
+    if let Some(late) = seen.job.filter(|job| may_have_job(&before) && is_owned(*job, seen.backup)) {
+        return of_job(seen, late);
+    }
     match before.phase {
         Some(BackupPhase::Complete | BackupPhase::Failed | BackupPhase::Deleting) => {
             let over = ends_at(seen.backup, &before).is_some_and(|end| end <= seen.now);
@@ -112,6 +115,13 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             }
         }
     }
+}
+
+/// Whether a Job may turn up for what has failed: it was given up because none could be created, and a creation that was not
+/// answered may be carried out at any later time.
+pub fn may_have_job(status: &EtcdBackupStatus) -> bool {
+    let refused = |one: &Condition| one.reason == Reason::ObjectRefused.as_str();
+    status.phase == Some(BackupPhase::Failed) && status.conditions.iter().any(refused)
 }
 
 /// When the object is to be deleted, if ever.

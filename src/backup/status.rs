@@ -55,7 +55,7 @@ impl Told {
 pub fn going_on(now: Now<'_>, phase: BackupPhase, told: &Told) -> EtcdBackupStatus {
     let started = now.before().started_at.unwrap_or(Time(now.time));
     let started = (phase == BackupPhase::Running).then_some(started);
-    EtcdBackupStatus { started_at: started, progress: None, ..going_away(now, phase, told) }
+    EtcdBackupStatus { started_at: started, ended_at: None, progress: None, ..going_away(now, phase, told) }
 }
 
 /// How far it is: what was said now, but what is shown already for some seconds, and while nothing is said.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus};
-use quorate_statemachine::{LookAgain, Membership, Phase, Plan, PodStage, Serial, Sight, Step, Uid};
+use quorate_statemachine::{
+    Alarm, Finding, LookAgain, Membership, Overall, Phase, Plan, PodStage, Serial, Sight, Step, Uid,
+};
 use tokio::time::Instant;
 
 use super::act::{Furnished, Urged};
@@ -39,6 +41,8 @@ pub struct Memo {
     written: Option<(Arc<EtcdCluster>, Vec<String>)>,
     /// Who led when last seen.
     pub leader: Option<Serial>,
+    /// The alarm that was raised when etcd last spoke of alarms.
+    alarm: Option<Alarm>,
     /// What was seen at its pods when last looked at.
     pub seen: BTreeMap<Serial, Seen>,
     /// What the sidecars of its continuous backup said when last asked.
@@ -72,6 +76,7 @@ impl Memo {
             uid: cluster.uid(),
             written: None,
             leader: None,
+            alarm: cluster.status.as_ref().and_then(alarm_in),
             seen: BTreeMap::new(),
             archives: Archives::default(),
             proofs: Proofs::default(),
@@ -129,6 +134,20 @@ impl Memo {
             }
             _ => true,
         });
+    }
+
+    /// Tells of the alarm that was raised when etcd last spoke of alarms, where it does not: a call without an answer is no
+    /// word that it was disarmed. Of a cluster that sleeps or goes nothing is kept: one that wakes is asked anew.
+    pub fn recall_alarm(&mut self, observed: &Observed, plan: &mut Plan) {
+        match (observed.world.overall, plan.phase) {
+            (Overall::Known { alarm, downgrade: _ }, _) => self.alarm = alarm,
+            (Overall::Unknown, Phase::Hibernated | Phase::Deleting) => self.alarm = None,
+            (Overall::Unknown, _) => {
+                if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, self.alarm) {
+                    plan.findings.entry(None).or_default().insert(Finding::Alarm(alarm));
+                }
+            }
+        }
     }
 
     /// Remembers which pods were labelled. Those that are gone are forgotten.
@@ -205,6 +224,13 @@ fn has_run(status: &EtcdClusterStatus) -> bool {
     status.phase == Some(quorate_crds::Phase::Running) || ready.status == "True" || turned
 }
 
+/// The alarm that a status tells of, to another operator than the one that heard of it.
+fn alarm_in(status: &EtcdClusterStatus) -> Option<Alarm> {
+    let available = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Available.as_str())?;
+    let told = |alarm: &Alarm| available.reason == report::sentences::of_alarm(*alarm).reason.as_str();
+    [Alarm::NoSpace, Alarm::Corrupt].into_iter().find(told)
+}
+
 fn somebody_is_silent(observed: &Observed) -> bool {
     let silent_pod = |pod: &quorate_statemachine::Pod| {
         pod.sight == Sight::Unknown && pod.stage == PodStage::Running && !pod.terminating
@@ -264,6 +290,50 @@ mod tests {
         assert!(silent(Leaving::AtOnce));
         assert!(!silent(Leaving::InGrace), "that takes a while, and is told");
         assert!(!silent(Leaving::No));
+    }
+
+    #[test]
+    fn an_alarm_is_told_until_an_answer_says_otherwise() {
+        let mut observed = report::fixture::healthy();
+        let mut memo = Memo::new(&observed.cluster);
+        let heard = |alarm: Option<Alarm>| Overall::Known { downgrade: None, alarm };
+        // What one round says of Available, Ready and Stalled, with the status that it leaves.
+        let mut round = |memo: &mut Memo, overall: Overall| {
+            observed.world.overall = overall;
+            let mut plan = quorate_statemachine::plan(&observed.world);
+            memo.recall_alarm(&observed, &mut plan);
+            let status = report::status(&observed, &plan, Timestamp::UNIX_EPOCH);
+            observed = report::fixture::after(observed.clone(), status.clone());
+            let told = |kind: ConditionType| {
+                let condition = status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).unwrap();
+                format!("{} {}", condition.status, condition.reason)
+            };
+            let told = [ConditionType::Available, ConditionType::Ready, ConditionType::Stalled].map(told);
+            (told, observed.cluster.clone())
+        };
+        let raised = ["False NoSpace", "False NoSpace", "True NoSpace"].map(str::to_owned);
+        let (well, _) = round(&mut memo, Overall::Unknown);
+        assert!(well[0].starts_with("True"), "nothing was ever heard of an alarm: {well:?}");
+        assert_eq!(round(&mut memo, heard(Some(Alarm::NoSpace))).0, raised);
+        let (told, left) = round(&mut memo, Overall::Unknown);
+        assert_eq!(told, raised, "the leader did not answer");
+        let mut another = Memo::new(&left);
+        assert_eq!(round(&mut another, Overall::Unknown).0, raised, "another operator, that has heard nothing yet");
+        assert_eq!(round(&mut memo, heard(None)).0, well, "it was disarmed");
+        assert_eq!(round(&mut memo, Overall::Unknown).0, well);
+    }
+
+    #[test]
+    fn no_alarm_is_remembered_of_a_cluster_that_sleeps() {
+        let mut observed = report::fixture::healthy();
+        let mut memo = Memo::new(&observed.cluster);
+        memo.alarm = Some(Alarm::Corrupt);
+        let plan = quorate_statemachine::plan(&observed.world);
+        observed.world.membership = Membership::Unknown;
+        memo.recall_alarm(&observed, &mut plan.clone());
+        assert_eq!(memo.alarm, Some(Alarm::Corrupt), "it is only not heard of");
+        memo.recall_alarm(&observed, &mut Plan { phase: Phase::Hibernated, ..plan });
+        assert_eq!(memo.alarm, None);
     }
 
     #[tokio::test(start_paused = true)]

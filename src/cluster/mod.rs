@@ -95,6 +95,7 @@ impl Driver {
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
         memo.leave_out_labels(&observed, &mut plan);
+        memo.recall_alarm(&observed, &mut plan);
         memo.seen.clone_from(&observed.said.seen);
         memo.archives.clone_from(&observed.archives);
         memo.proofs.clone_from(&observed.proofs);

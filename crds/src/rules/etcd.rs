@@ -144,6 +144,7 @@ fn of_kind(kind: Kind, value: &str) -> Option<String> {
         Kind::Period => Some(format!("({value}.matches('{DURATION}') && {value}.matches('[1-9]'))")),
         Kind::Switch => Some(format!("{value} in {}", list(TRUTH.into_iter()))),
         Kind::OneOf(words) => Some(format!("{value} in {}", list(words.iter().copied()))),
+        Kind::AnyCase(words) => Some(format!("{value}.matches('(?i)^({})$')", words.join("|"))),
         Kind::Gates => {
             let gate = format!(" *[A-Za-z0-9]+ *= *({}) *", TRUTH.join("|"));
             Some(format!("{value}.matches('^{gate}(,{gate})*$')"))
@@ -159,7 +160,7 @@ fn wanted(kind: Kind) -> (String, &'static str) {
         Kind::Duration => ("a duration".into(), "write it as in 30s or 1h30m, or \"0\""),
         Kind::Period => ("a duration above 0".into(), "write it as in 30s or 1h30m"),
         Kind::Switch => ("true or false".into(), "write it in quotes, as in \"true\""),
-        Kind::OneOf(words) => (format!("one of {}", words.join(", ")), "choose one of them"),
+        Kind::OneOf(words) | Kind::AnyCase(words) => (format!("one of {}", words.join(", ")), "choose one of them"),
         Kind::Gates => ("names of features with true or false".into(), "write it as in InitialCorruptCheck=true"),
         Kind::Text => ("a text".into(), "correct it"),
     }

@@ -288,6 +288,8 @@ mod tests {
             assert_eq!(place(&json!([on(label, json!(["h1", "h2"]))])), Place::Anywhere);
             assert_eq!(place(&json!([on(label, json!(["h1"])), on(label, json!(["h2"]))])), Place::Anywhere);
         }
+        let of_any_node = json!([{ "matchExpressions": [{ "key": HOSTNAME_LABEL, "operator": "Exists" }] }]);
+        assert_eq!(place(&of_any_node), Place::Anywhere);
         // A zone may have other nodes, now or later.
         assert_eq!(place(&json!([on("topology.kubernetes.io/zone", json!(["a"]))])), Place::Anywhere);
         let by_name = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }] }]);

@@ -98,11 +98,11 @@ pub fn check(
     }
     // Asked at a time when the leaf itself is valid, so that an expired one hides no other fault.
     let chain = Chain { leaf, between, at: now.clamp(leaf.from, leaf.until.max(leaf.from)) };
-    let mut until = between.iter().map(|one| one.until).fold(leaf.until, Timestamp::min);
+    let mut until = leaf.until;
     for usage in demand.usages {
         match chain.authority(&anchors, *usage) {
             Ok(authority) if authority < now => faults.push(Fault::AuthorityExpired(authority)),
-            Ok(authority) => until = until.min(authority),
+            Ok(authority) => until = until.min(authority).min(chain.leads_until(&anchors, *usage)),
             Err(error) => faults.push(fault_of(&error, *usage, trust_name)),
         }
     }
@@ -111,6 +111,7 @@ pub fn check(
     if faults.is_empty() { Ok(until) } else { Err(faults) }
 }
 
+#[derive(Clone, Copy)]
 struct Chain<'a> {
     leaf: &'a Certificate,
     between: &'a [Certificate],
@@ -125,6 +126,13 @@ impl Chain<'_> {
             Some(until) => Ok(until),
             None => self.is_vouched_for(anchors, usage).and(Err(webpki::Error::UnknownIssuer)),
         }
+    }
+
+    /// Until when those between lead to an authority. Who is on no way to one does not count: nobody asks for it.
+    fn leads_until(&self, anchors: &[Certificate], usage: Usage) -> Timestamp {
+        let ends = self.between.iter().map(|one| one.until).chain([self.leaf.until]);
+        let leads = |end: &Timestamp| Self { at: *end, ..*self }.is_vouched_for(anchors, usage).is_ok();
+        ends.filter(|end| (self.at..=self.leaf.until).contains(end)).filter(leads).max().unwrap_or(self.at)
     }
 
     fn is_vouched_for(&self, anchors: &[Certificate], usage: Usage) -> Result<(), webpki::Error> {
@@ -282,6 +290,23 @@ mod tests {
         ];
         for (what, found, fault) in cases {
             assert_eq!(found, Err(vec![fault]), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_is_shown_and_not_needed_may_have_run_out() {
+        let root = Root::make();
+        let leaf = root.signer().issue(&order(), None, NOW).unwrap();
+        let (current, former) = (root.between(LATER), root.between(NOW - HOUR));
+        let stranger = Root::make().between(NOW - HOUR);
+        for (what, between) in [
+            ("the one before, first", format!("{former}{current}")),
+            ("the one before, last", format!("{current}{former}")),
+            ("one that has signed nothing", format!("{current}{stranger}")),
+        ] {
+            let pair = Pair { certificate: format!("{}{between}", leaf.certificate), ..leaf.clone() };
+            let found = at(&pair, &root.trusted, &["db-0.db.ns.svc"], NOW);
+            assert_eq!(found, Ok(NOW + order().lifetime), "{what}");
         }
     }
 

@@ -108,7 +108,7 @@ fn ready(observed: &Observed, plan: &Plan, worst: Option<&(Weight, Told)>) -> Ve
         | Phase::Deleting
         | Phase::Failed => (Truth::False, worst.map_or(of_phase, |(_, told)| told.clone())),
     };
-    match alarm(observed).filter(|_| truth == Truth::True) {
+    match alarm(observed, plan).filter(|_| truth == Truth::True) {
         Some(alarm) => Verdict { kind: ConditionType::Ready, truth: Truth::False, told: alarm },
         None => Verdict { kind: ConditionType::Ready, truth, told },
     }
@@ -125,7 +125,7 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
         return told(Truth::False, Reason::Hibernated, "spec.replicas is 0: the cluster does not serve, as asked for.");
     }
     let seeded = super::ledger_of(observed, plan).is_some_and(|ledger| matches!(ledger.seeding, Seeding::Done(_)));
-    if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, alarm(observed)) {
+    if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, alarm(observed, plan)) {
         return Verdict { kind: ConditionType::Available, truth: Truth::False, told: alarm };
     }
     match observed.world.membership {
@@ -140,12 +140,17 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
     }
 }
 
-/// The alarm that is raised, as it is told.
-fn alarm(observed: &Observed) -> Option<Told> {
-    match observed.world.overall {
-        Overall::Known { alarm, downgrade: _ } => alarm.map(sentences::of_alarm),
-        Overall::Unknown => None,
-    }
+/// The alarm that is raised, as it is told: where etcd does not speak of alarms now, the one that is remembered.
+fn alarm(observed: &Observed, plan: &Plan) -> Option<Told> {
+    let remembered = plan.findings.get(&None).into_iter().flatten().find_map(|finding| match finding {
+        Finding::Alarm(alarm) => Some(*alarm),
+        _ => None,
+    });
+    let raised = match observed.world.overall {
+        Overall::Known { alarm, downgrade: _ } => alarm,
+        Overall::Unknown => remembered,
+    };
+    raised.map(sentences::of_alarm)
 }
 
 fn certificates(certificates: &Certificates) -> Verdict {
