@@ -1,5 +1,6 @@
-//! Makes volumes for the StorageClass `quorate-local`: each a folder of its own on the node that the scheduler chose, as
-//! a `local` PersistentVolume. Must delete a folder only when its volume was released and its policy says so.
+//! Makes volumes for the lab's StorageClasses: each a folder of its own, as a `local` PersistentVolume of the node that the
+//! scheduler chose, or of every node if its class is `quorate-network`. Must delete a folder only when its volume was
+//! released and its policy says so.
 
 use std::fs;
 use std::io;
@@ -13,9 +14,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::lab::{Folders, Lab, LabError, NodeNumber, STORAGE_CLASS};
+use crate::lab::{Folders, Lab, LabError, NETWORK_STORAGE_CLASS, NodeNumber, STORAGE_CLASS};
 
 /// The name by which a StorageClass asks for us.
 pub const PROVISIONER: &str = "quorate.dev/local";
@@ -25,6 +26,8 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Where we write that a volume is ours.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// The label with a node's name.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 /// When to try again what failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -49,6 +52,41 @@ pub enum ProvisionError {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// Which nodes can use a volume.
+#[derive(Clone, Copy)]
+enum Reach {
+    /// This one.
+    Node(NodeNumber),
+    /// Every one.
+    AllNodes,
+}
+
+impl Reach {
+    /// Of the volume for a claim for whose pod the scheduler chose this node.
+    fn of(claim: &PersistentVolumeClaim, chosen: NodeNumber) -> Self {
+        match class_of(claim) {
+            Some(NETWORK_STORAGE_CLASS) => Self::AllNodes,
+            Some(_) | None => Self::Node(chosen),
+        }
+    }
+
+    /// Where its folder lies.
+    fn folder(self, folders: &Folders) -> PathBuf {
+        match self {
+            Self::Node(node) => folders.volumes(node),
+            Self::AllNodes => folders.network_volumes(),
+        }
+    }
+
+    /// What it asks of a node. A `local` volume has to ask for something: all nodes have a name.
+    fn requirement(self) -> Value {
+        match self {
+            Self::Node(node) => json!({ "key": HOSTNAME, "operator": "In", "values": [node.to_string()] }),
+            Self::AllNodes => json!({ "key": HOSTNAME, "operator": "Exists" }),
+        }
+    }
 }
 
 struct Context {
@@ -94,17 +132,21 @@ async fn serve_claim(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -
 
 /// Whether the claim's class is the default one, or another that names us: Kubernetes then writes our name on the claim.
 fn is_ours(claim: &PersistentVolumeClaim) -> bool {
-    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     let asked = claim.annotations().get(STORAGE_PROVISIONER).is_some_and(|provisioner| provisioner == PROVISIONER);
-    class == Some(STORAGE_CLASS) || asked
+    class_of(claim) == Some(STORAGE_CLASS) || asked
+}
+
+fn class_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.storage_class_name.as_deref()
 }
 
 async fn provision(claim: &PersistentVolumeClaim, node: NodeNumber, context: &Context) -> Result<(), ProvisionError> {
     let name = format!("pvc-{}", claim.uid().unwrap_or_default());
-    let path = context.folders.volumes(node).join(&name);
+    let reach = Reach::of(claim, node);
+    let path = reach.folder(&context.folders).join(&name);
     fs::create_dir_all(&path).map_err(folder_error("create", &path))?;
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
-    match volumes.create(&PostParams::default(), &volume(claim, &name, node, &path)).await {
+    match volumes.create(&PostParams::default(), &volume(claim, &name, reach, &path)).await {
         Ok(_) => tracing::info!(volume = name, %node, claim = claim.name_any(), "made"),
         // Made by an earlier try.
         Err(kube::Error::Api(status)) if status.code == 409 => {}
@@ -114,7 +156,7 @@ async fn provision(claim: &PersistentVolumeClaim, node: NodeNumber, context: &Co
 }
 
 /// The volume for a claim: bound to it from the start, so that no other claim can take it.
-fn volume(claim: &PersistentVolumeClaim, name: &str, node: NodeNumber, path: &std::path::Path) -> PersistentVolume {
+fn volume(claim: &PersistentVolumeClaim, name: &str, reach: Reach, path: &std::path::Path) -> PersistentVolume {
     let spec = claim.spec.as_ref();
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
@@ -127,11 +169,9 @@ fn volume(claim: &PersistentVolumeClaim, name: &str, node: NodeNumber, path: &st
                 "namespace": claim.namespace(), "name": claim.name_any(), "uid": claim.uid(),
             },
             "local": { "path": path },
-            "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [
-                { "key": "kubernetes.io/hostname", "operator": "In", "values": [node.to_string()] },
-            ] }] } },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [reach.requirement()] }] } },
             "persistentVolumeReclaimPolicy": "Delete",
-            "storageClassName": spec.and_then(|spec| spec.storage_class_name.clone()),
+            "storageClassName": class_of(claim),
             "volumeMode": "Filesystem",
         },
     });
@@ -210,7 +250,11 @@ mod tests {
     }
 
     fn made() -> PersistentVolume {
-        volume(&claim(), "pvc-u-1", "node2".parse().unwrap(), "/volumes/pvc-u-1".as_ref())
+        made_for(&claim())
+    }
+
+    fn made_for(claim: &PersistentVolumeClaim) -> PersistentVolume {
+        volume(claim, "pvc-u-1", Reach::of(claim, "node2".parse().unwrap()), "/volumes/pvc-u-1".as_ref())
     }
 
     #[test]
@@ -221,6 +265,17 @@ mod tests {
         assert_eq!(spec.capacity.unwrap()["storage"].0, "1Gi");
         let affinity = serde_json::to_string(&spec.node_affinity).unwrap();
         assert!(affinity.contains(r#""values":["node2"]"#), "{affinity}");
+    }
+
+    #[test]
+    fn a_volume_of_the_network_is_bound_to_its_claim_and_no_node() {
+        let mut claim = claim();
+        claim.spec.as_mut().unwrap().storage_class_name = Some(NETWORK_STORAGE_CLASS.into());
+        let spec = made_for(&claim).spec.unwrap();
+        assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u-1"));
+        assert_eq!(spec.storage_class_name.as_deref(), Some(NETWORK_STORAGE_CLASS));
+        let affinity = serde_json::to_string(&spec.node_affinity).unwrap();
+        assert!(affinity.contains(r#""operator":"Exists""#) && !affinity.contains("node2"), "{affinity}");
     }
 
     #[test]

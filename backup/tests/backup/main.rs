@@ -17,6 +17,8 @@ mod archive_roles;
 mod archive_rotation;
 mod bolt_real;
 mod care;
+#[path = "../clouds/mod.rs"]
+mod clouds;
 mod database;
 mod encrypted;
 mod encrypted_real;

@@ -116,7 +116,7 @@ pub enum Fault {
     },
     /// The user wants another version, and later the one before again: on the way there, or when all run it.
     TurnBack {
-        /// This one first: the next minor.
+        /// This one first: the next minor, or the minor below.
         to: String,
         /// Then this one: the version before.
         back: String,
@@ -228,6 +228,7 @@ impl Fault {
             Self::Roll { .. } => "roll",
             Self::Hibernate { .. } => "hibernate",
             Self::Upgrade { .. } => "upgrade",
+            Self::TurnBack { to, back, millis: _ } if minor(to) < minor(back) => "downgrade and back",
             Self::TurnBack { .. } => "upgrade and back",
         }
     }
@@ -279,6 +280,10 @@ impl Fault {
             | Self::Upgrade { .. } => Duration::ZERO,
         }
     }
+}
+
+fn minor(version: &str) -> Option<u32> {
+    version.split('.').nth(1)?.parse().ok()
 }
 
 impl fmt::Display for Fault {
@@ -340,6 +345,15 @@ mod tests {
         let one = ["db-0".to_owned()];
         assert_eq!(Victims::Two(1).of(&one, None), ["db-0"]);
         assert!(Victims::Follower(0).of(&one, None).is_empty());
+    }
+
+    #[test]
+    fn a_turn_back_tells_which_way_it_went_first() {
+        let told = |to: &str, back: &str| {
+            Fault::TurnBack { to: to.to_owned(), back: back.to_owned(), millis: 2000 }.to_string()
+        };
+        assert_eq!(told("3.7.3", "3.6.16"), "upgrade and back to 3.7.3, 3.6.16 for 2.0 s");
+        assert_eq!(told("3.6.16", "3.7.3"), "downgrade and back to 3.6.16, 3.7.3 for 2.0 s");
     }
 
     #[test]

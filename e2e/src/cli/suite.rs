@@ -48,8 +48,12 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
     let progress = Progress::new();
     let program = build(&progress).await?;
     let provider = context.provider().await?;
-    // The scenes' store, which can't be fetched any more from where the scenes run.
+    // The scenes' stores, which can't be fetched any more from where the scenes run. Azurite takes Node.js, and no scene of the
+    // usual choice takes azurite.
     tools::build(Tool::VersityGw, &progress).await?;
+    if choice.all {
+        tools::build(Tool::Azurite, &progress).await?;
+    }
     provider.up(NODES_MAX, &progress).await?;
     if !choice.no_deploy {
         deploy::deploy(&provider, &progress).await?;

@@ -1,10 +1,10 @@
-//! What every cluster has beside its control plane: names for Services and a default StorageClass. Only says what; the
-//! API server does the rest.
+//! What every cluster has beside its control plane: names for Services, a default StorageClass, and one whose
+//! volumes can move. Only says what; the API server does the rest.
 
 use serde_json::{Value, json};
 
 use super::names::{CONTROL_PLANE, DNS_SERVICE};
-use super::{Lab, LabError, STORAGE_CLASS};
+use super::{Lab, LabError, NETWORK_STORAGE_CLASS, STORAGE_CLASS};
 use crate::provisioner::PROVISIONER;
 
 /// Applies them.
@@ -44,12 +44,18 @@ fn objects() -> Vec<Value> {
             "endpoints": [{ "addresses": [CONTROL_PLANE], "conditions": { "ready": true } }],
             "ports": ports(&["UDP", "TCP"]),
         }),
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": { "name": STORAGE_CLASS,
-                          "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
-            "provisioner": PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
-            "allowVolumeExpansion": true,
-        }),
+        class(STORAGE_CLASS, true),
+        class(NETWORK_STORAGE_CLASS, false),
     ]
+}
+
+/// Which nodes can use a volume is said by the name of its class alone.
+fn class(name: &str, is_default: bool) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": { "name": name,
+                      "annotations": { "storageclass.kubernetes.io/is-default-class": is_default.to_string() } },
+        "provisioner": PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": true,
+    })
 }

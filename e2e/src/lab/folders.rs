@@ -64,6 +64,11 @@ impl Folders {
         self.node(node).join("volumes")
     }
 
+    /// The folders of volumes that every node can use.
+    pub fn network_volumes(&self) -> PathBuf {
+        self.run.join("volumes")
+    }
+
     /// The sockets and mounts of a node.
     pub fn runtime_of(&self, node: NodeNumber) -> PathBuf {
         self.runtime.join(node.to_string())

@@ -49,6 +49,8 @@ pub use status::PartStatus;
 pub const DEFAULT_LAB: &str = "quorate";
 /// The StorageClass whose volumes are folders of their own on the node.
 pub const STORAGE_CLASS: &str = "quorate-local";
+/// The StorageClass whose volumes every node can use, like disks of a network: all nodes share the files of this machine.
+pub const NETWORK_STORAGE_CLASS: &str = "quorate-network";
 
 /// Why something of the lab failed.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ mod kubectl;
 mod members;
 pub mod metrics;
 mod processes;
+mod server;
 mod twice;
 mod view;
 mod wait;
@@ -32,12 +33,13 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::lab::Lab;
 
 pub use cluster::{Cluster, Identity};
-pub use contents::{Contents, Entry};
+pub use contents::{Contents, Entry, Held};
 pub use gateway::Gateway;
 pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
 pub use kubectl::{Said, kubectl};
 pub use members::{Door, Keys, Member, Membership, dial, membership, told};
 pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
+pub use server::{Server, reached_at};
 pub use twice::{Twice, Watch};
 pub use view::View;
 pub use wait::{stays, wait_for};
@@ -78,16 +80,16 @@ pub enum Stage {
 
 /// A scene has the stage as long as it holds this.
 #[derive(Debug)]
-enum Held {
+enum OnStage {
     Shared(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'static, ()>),
     Alone(#[expect(dead_code, reason = "held for its drop")] RwLockWriteGuard<'static, ()>),
 }
 
 impl Stage {
-    async fn take(self) -> Held {
+    async fn take(self) -> OnStage {
         match self {
-            Self::Shared => Held::Shared(STAGE.read().await),
-            Self::Alone => Held::Alone(STAGE.write().await),
+            Self::Shared => OnStage::Shared(STAGE.read().await),
+            Self::Alone => OnStage::Alone(STAGE.write().await),
         }
     }
 }

@@ -103,8 +103,7 @@ pub async fn sidecar(db: &Cluster, member: &str) -> Result<i32> {
 }
 
 /// A pod that has the agent, and what it takes to reach the store.
-pub fn agent_pod(name: &str, gateway: &Gateway, more: &Value) -> Value {
-    let store = gateway.store("s3");
+pub fn agent_pod(name: &str, store: &Value, more: &Value) -> Value {
     let options: Vec<_> = store["options"]
         .as_object()
         .into_iter()
@@ -125,7 +124,8 @@ pub fn agent_pod(name: &str, gateway: &Gateway, more: &Value) -> Value {
             "restartPolicy": "Never",
             "securityContext": { "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532 },
             "volumes": [
-                { "name": "store", "secret": { "secretName": "s3" } }, { "name": "scratch", "emptyDir": {} },
+                { "name": "store", "secret": { "secretName": store["credentials"]["name"] } },
+                { "name": "scratch", "emptyDir": {} },
                 { "name": "etcd", "secret": { "secretName": names::client_secret("db") } },
             ],
         },
@@ -168,23 +168,23 @@ pub async fn run(scene: &Scene, pod: &Value) -> Result<BTreeMap<String, String>>
     Ok(logs)
 }
 
-/// Runs one command of the agent's, and returns its JSON.
-async fn agent(scene: &Scene, gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
+/// Runs one command of the agent's on a store, and returns its JSON.
+pub async fn agent(scene: &Scene, store: &Value, arguments: &[&str]) -> Result<Value> {
     let command = [&["/quorate-agent"], arguments, &["--output=json"]].concat();
     let name = format!("agent-{}", arguments.first().context("no command")?);
     let container = json!({ "name": "agent", "image": "quorate.dev/agent:dev", "command": command });
-    let logs = run(scene, &agent_pod(&name, gateway, &json!({ "containers": [container] }))).await?;
+    let logs = run(scene, &agent_pod(&name, store, &json!({ "containers": [container] }))).await?;
     let log = &logs["agent"];
     serde_json::from_str(log).with_context(|| log.clone())
 }
 
 /// Demands that the store holds one generation that restores, with everything up to this revision.
 async fn is_one_whole_generation(scene: &Scene, gateway: &Gateway, state: &BackupState, revision: i64) -> Result<()> {
-    let whose = format!("--lineage={}", state.lineage);
-    let listed = agent(scene, gateway, &["list", &whose]).await?;
+    let (store, whose) = (gateway.store("s3"), format!("--lineage={}", state.lineage));
+    let listed = agent(scene, &store, &["list", &whose]).await?;
     let states: Vec<_> = listed.as_array().into_iter().flatten().map(|one| one["state"].as_str()).collect();
     ensure!(states == [Some("whole")], "{listed}");
-    let proved = agent(scene, gateway, &["verify", &whose, "--scratch=/scratch"]).await?;
+    let proved = agent(scene, &store, &["verify", &whose, "--scratch=/scratch"]).await?;
     ensure!(proved["revision"].as_i64() >= Some(revision), "{proved}, and not {revision}");
     Ok(())
 }
@@ -276,7 +276,7 @@ async fn what_is_wrong_with_the_backup_does_not_touch_etcd() -> Result<()> {
             ],
             "volumeMounts": [{ "name": "etcd", "mountPath": "/etcd" }],
         });
-        scene.apply(&agent_pod("rival", &gateway, &json!({ "containers": [rival] }))).await?.well()?;
+        scene.apply(&agent_pod("rival", &gateway.store("s3"), &json!({ "containers": [rival] }))).await?.well()?;
         wait_for("a commit that was lost", PATIENCE, async || {
             let mut lost = 0.0;
             let pods = db.pods().list(&kube::api::ListParams::default()).await?;

@@ -413,7 +413,7 @@ fn restores(name: &str, gateway: &Gateway, lineage: &str, points: &[Point]) -> V
     };
     let restores: Vec<_> = points.iter().enumerate().map(restore).collect();
     let hashes: Vec<_> = (0..points.len()).map(hash).collect();
-    archive::agent_pod(name, gateway, &json!({ "initContainers": restores, "containers": hashes }))
+    archive::agent_pod(name, &gateway.store("s3"), &json!({ "initContainers": restores, "containers": hashes }))
 }
 
 /// Restores each of these.

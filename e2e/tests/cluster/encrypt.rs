@@ -6,7 +6,7 @@ use quorate_crds::ConditionType;
 use quorate_e2e::scene::{Gateway, PATIENCE, Scene, Stage, Wish, play};
 use serde_json::{Value, json};
 
-use crate::archive::{is_healthy, leader, records, revision};
+use crate::archive::{is_healthy, leader, records};
 use crate::restore::{SECRET_PATIENCE, holds, says};
 
 /// A pair of keys of age. It protects nothing.
@@ -60,8 +60,9 @@ async fn an_encrypted_backup_shows_nothing_and_restores_with_its_identity_alone(
         for number in 0..20 {
             db.put(&format!("secret/{number}"), VALUE).await?;
         }
-        records(&db, &leader(&db).await?, revision(&db).await?, PATIENCE).await?;
-        let held = db.contents().await?;
+        let contents = db.contents().await?;
+        records(&db, &leader(&db).await?, contents.0, PATIENCE).await?;
+        let held = db.held(contents).await?;
         db.delete().await?;
         let objects = gateway.objects("/d/")?;
         ensure!(objects.len() > 1, "{objects:?}");

@@ -34,7 +34,7 @@ async fn comes_back(
 
 /// What is left of every membership call, also of one that another one made undone: the event that tells of it, with
 /// how often it was told if that was more than once, and the serial that a newcomer would get.
-async fn membership_calls(db: &Cluster) -> Result<(Vec<String>, u32)> {
+pub async fn membership_calls(db: &Cluster) -> Result<(Vec<String>, u32)> {
     const CALLS: [Reason; 3] = [Reason::MemberAdded, Reason::MemberPromoted, Reason::MemberRemoved];
     let columns = ["get", "events", "-o", "custom-columns=R:.reason,N:.series.count,M:.message", "--no-headers"];
     let events = db.scene().kubectl(&columns).await?.well()?;

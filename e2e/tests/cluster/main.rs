@@ -9,9 +9,17 @@
 mod alarm;
 mod archive;
 mod archive_load;
+mod azurite;
 mod backup;
 mod birth;
 mod chaos;
+#[path = "../../../backup/tests/clouds/mod.rs"]
+#[expect(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "not all of it is needed here; a test fails by panicking, in its helpers too"
+)]
+mod clouds;
 mod crash;
 mod create;
 mod encrypt;
@@ -25,6 +33,7 @@ mod rest;
 mod restore;
 mod roll;
 mod spec;
+mod stores;
 mod ticket;
 mod tls;
 mod upgrade;

@@ -9,9 +9,15 @@ use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use quorate_e2e::faults::nodes;
 use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::lab::NETWORK_STORAGE_CLASS;
 use quorate_e2e::scene::{
-    Cluster, EtcdProcess, PATIENCE, Scene, Stage, View, Wish, Writer, etcd_processes, play, stays, wait_for,
+    Cluster, EtcdProcess, LAB_VARIABLE, PATIENCE, Scene, Stage, View, Wish, Writer, Written, etcd_processes, play,
+    stays, wait_for,
 };
+use serde_json::json;
+
+use crate::kill::membership_calls;
+use crate::roll::pods;
 
 /// How soon a node is Ready once its cable is in again: its kubelet tells every 2 s how it is, and first has to find out that
 /// its connection is dead.
@@ -286,4 +292,61 @@ async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<(
         written.was_never_long_without()
     })
     .await
+}
+
+/// Drains the node of the leader of so many members, on volumes that every node can use, and demands that who was there
+/// is the same member on another node while this one takes no pods. Returns what was written all the while.
+async fn moves(scene: &Scene, members: u8) -> Result<Written> {
+    ensure!(std::env::var_os(LAB_VARIABLE).is_some(), "only the local cluster has such volumes for us");
+    let wish = Wish::new("db", members).with("/storage/storageClassName", json!(NETWORK_STORAGE_CLASS));
+    let db = scene.create(&wish).await?;
+    let leader = db.settles(members.into()).await?.leader()?.to_owned();
+    let (identities, calls) = (db.identities().await?, membership_calls(&db).await?);
+    let before = db.view().await?;
+    let drained = before.node(&leader).context("the leader has no node")?;
+    let writer = Writer::start_hasty(&db, "w").await?;
+    writer.writes(50).await?;
+    nodes::cordoned_during(scene, drained, async || {
+        evicts(scene, drained, &leader).await?;
+        let is_left = |view: &View| {
+            let there: Vec<_> = view.pods.keys().filter(|pod| view.node(pod) == Some(drained)).collect();
+            ensure!(there.is_empty(), "{there:?} are on {drained}");
+            Ok(())
+        };
+        db.until("the drained node to be left", PATIENCE, is_left).await?;
+        db.settles(members.into()).await?;
+        writer.writes(50).await
+    })
+    .await?;
+    db.settles(members.into()).await?;
+    let written = writer.stop().await?;
+    eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
+    db.is_the_same_as(&identities).await?;
+    ensure!(membership_calls(&db).await? == calls, "a membership call was made, and made undone");
+    // Whoever was elsewhere was left alone, and nobody went back.
+    let after = db.view().await?;
+    let pods_after = pods(&after);
+    for (name, uid) in &pods(&before) {
+        let (on, on_now) = (before.node(name), after.node(name));
+        let (was_there, stayed) = (on == Some(drained), pods_after.get(name) == Some(uid));
+        ensure!(
+            was_there != stayed && on_now != Some(drained),
+            "the pod of {name} was on {on:?}, is on {on_now:?}, the same: {stayed}; {drained} was drained"
+        );
+    }
+    written.check(&db).await?;
+    Ok(written)
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_member_moves_off_a_drained_node_if_its_volume_can() -> Result<()> {
+    play("node_drain_moves", Stage::Alone, async |scene| moves(scene, 3).await?.was_never_long_without()).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_only_member_moves_off_a_drained_node_if_its_volume_can() -> Result<()> {
+    // Nobody serves until it is back: how soon that is, is not asked here.
+    play("node_drain_moves_one", Stage::Alone, async |scene| moves(scene, 1).await.map(drop)).await
 }

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use etcd_client::{DeleteOptions, LeaseGrantOptions, PutOptions};
 use k8s_openapi::jiff::Timestamp;
-use quorate_e2e::scene::{Cluster, Contents, Gateway, PATIENCE, Stage, Wish, play};
+use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Stage, Wish, play};
 use serde_json::{Value, json};
 
 use crate::archive::{begin_with, is_healthy, leader, records, wish};
@@ -18,10 +18,10 @@ const LEASE: i64 = 77;
 const GRANTED: i64 = 1_800;
 
 /// What the cluster holds now, once all of it is in the store.
-async fn recorded(db: &Cluster) -> Result<(i64, Contents)> {
-    let held = db.contents().await?;
-    records(db, &leader(db).await?, held.0, PATIENCE).await?;
-    Ok(held)
+async fn recorded(db: &Cluster) -> Result<Held> {
+    let contents = db.contents().await?;
+    records(db, &leader(db).await?, contents.0, PATIENCE).await?;
+    db.held(contents).await
 }
 
 /// Keys of a few versions, some of them on a lease.
@@ -70,7 +70,7 @@ async fn goes_back(name: &str, version: &'static str) -> Result<()> {
         second(&db).await?;
         let mut later = recorded(&db).await?;
         // That a lease went is recorded by nothing but the deletion of its keys: it comes back with none, and runs out.
-        later.1.leases.insert(LEASE, GRANTED);
+        later.contents.leases.insert(LEASE, GRANTED);
         last(&db).await?;
         recorded(&db).await?;
         let lineage = is_healthy(&db, true).await?.lineage;
@@ -82,7 +82,7 @@ async fn goes_back(name: &str, version: &'static str) -> Result<()> {
             Wish::new(name, 3).version(version).with("/bootstrap/restore", restore)
         };
         let by_time = scene.create(&past("by-time", "time", json!(time.to_string()))).await?;
-        let by_revision = scene.create(&past("by-revision", "revision", json!(later.0))).await?;
+        let by_revision = scene.create(&past("by-revision", "revision", json!(later.revision))).await?;
         by_time.settles(3).await?;
         holds(&by_time, &then).await?;
         by_revision.settles(3).await?;

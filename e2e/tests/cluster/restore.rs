@@ -8,11 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use etcd_client::{Client, PutOptions, UserAddOptions, WatchOptions, WatchResponse, WatchStream};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams};
-use quorate_crds::{BackupPhase, ConditionType, Phase, names};
+use quorate_crds::{BackupPhase, ConditionType, EtcdBackupStatus, Phase, names};
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{
-    Cluster, Contents, Gateway, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for,
-};
+use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for};
 use serde_json::{Value, json};
 
 use crate::backup;
@@ -53,29 +51,38 @@ async fn write(client: &mut Client, users: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Takes an EtcdBackup of `db` and waits until it is complete.
-async fn backup(scene: &Scene, name: &str, store: &Value) -> Result<()> {
-    scene.apply(&backup::backup(name, store)).await?.well()?;
-    backup::shows(scene, name, BackupPhase::Complete, "BackupComplete").await.map(drop)
+/// Takes the EtcdBackup `b` of a cluster to which nobody writes: what it says once it is complete, and what the cluster held.
+pub async fn backup(db: &Cluster, store: &Value) -> Result<(EtcdBackupStatus, Held)> {
+    let (scene, contents) = (db.scene(), db.contents().await?);
+    scene.apply(&backup::backup("b", store)).await?.well()?;
+    let status = backup::shows(scene, "b", BackupPhase::Complete, "BackupComplete").await?;
+    Ok((status, db.held(contents).await?))
 }
 
-/// A cluster with contents, a backup of it in a store, and what it held; the cluster is gone.
-async fn backed_up(scene: &Scene, store: &Value, restored: &str) -> Result<(i64, Contents)> {
-    let db = scene.create(&Wish::new("db", 1)).await?;
-    db.settles(1).await?;
+/// A cluster of this size that holds something, for a backup that another one begins with.
+pub async fn filled(scene: &Scene, replicas: u8, restored: &str) -> Result<Cluster> {
+    let db = scene.create(&Wish::new("db", replicas)).await?;
+    db.settles(replicas.into()).await?;
     fill(&db, restored).await?;
-    let held = db.contents().await?;
-    backup(scene, "b", store).await?;
+    Ok(db)
+}
+
+/// Takes a backup of a cluster into a store; what it held. The cluster is gone.
+async fn backed_up(scene: &Scene, store: &Value, restored: &str) -> Result<Held> {
+    let db = filled(scene, 1, restored).await?;
+    let (_, held) = backup(&db, store).await?;
     db.delete().await?;
     Ok(held)
 }
 
-fn from_backup(name: &str, replicas: u8) -> Wish {
+/// A cluster that begins with that backup.
+pub fn from_backup(name: &str, replicas: u8) -> Wish {
     Wish::new(name, replicas).with("/bootstrap/restore/backup", json!({ "name": "b" }))
 }
 
-/// Demands that a cluster holds what was backed up, on every member, and hands out later revisions only.
-pub async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Result<()> {
+/// Demands that a cluster that has just been restored holds what was backed up, on every member, and hands out later revisions
+/// only.
+pub async fn holds(cluster: &Cluster, Held { revision, contents: held, hash }: &Held) -> Result<()> {
     let (now, contents) = cluster.contents().await?;
     ensure!(contents.leases == held.leases, "leases {:?}, before {:?}", contents.leases, held.leases);
     ensure!(contents.users == held.users && contents.roles == held.roles, "{contents:?}, before {held:?}");
@@ -85,6 +92,7 @@ pub async fn holds(cluster: &Cluster, (revision, held): &(i64, Contents)) -> Res
     }
     ensure!(contents.entries.len() == held.entries.len(), "{} keys", contents.entries.len());
     ensure!(now >= revision + BUMP, "the revision is {now}, and was {revision}");
+    cluster.has_history_of(*hash).await?;
     cluster.put("after", "the restore").await?;
     let (_, after) = cluster.contents().await?;
     let put = after.entries.get("after".as_bytes()).context("what was put is not there")?;
@@ -188,12 +196,9 @@ async fn the_operator_works_on_where_users_are_turned_on() -> Result<()> {
     play("restore_users", Stage::Shared, async |scene| {
         let gateway = Gateway::start().await?;
         scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
-        let db = scene.create(&Wish::new("db", 1)).await?;
-        db.settles(1).await?;
-        fill(&db, "restored").await?;
+        let db = filled(scene, 1, "restored").await?;
         db.ask(async |client| Ok(client.auth_enable().await.map(drop)?)).await?;
-        let held = db.contents().await?;
-        backup(scene, "b", &gateway.store("s3")).await?;
+        let (_, held) = backup(&db, &gateway.store("s3")).await?;
         db.scale(3).await?;
         db.settles(3).await?;
         db.delete().await?;

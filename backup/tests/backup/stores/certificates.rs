@@ -6,7 +6,8 @@ use std::net::Ipv4Addr;
 use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
-use data_encoding::BASE64;
+
+use crate::clouds::pem;
 
 const BOOLEAN: u8 = 0x01;
 const INTEGER: u8 = 0x02;
@@ -111,11 +112,4 @@ fn tagged(tag: u8, parts: &[impl AsRef<[u8]>]) -> Vec<u8> {
         value.extend_from_slice(part.as_ref());
     }
     value
-}
-
-/// As files have it.
-pub fn pem(label: &str, der: &[u8]) -> String {
-    let text = BASE64.encode(der);
-    let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }

@@ -1,11 +1,9 @@
 //! Google Cloud Storage: as a double, and as Google's own where somebody names a bucket.
 
 mod bucket;
-mod double;
-mod objects;
-mod tokens;
-mod trouble;
+mod places;
 
 pub use bucket::Bucket;
-pub use double::{Double, KEY_FILE};
-pub use trouble::Trouble;
+
+pub use crate::clouds::google::double::{Double, KEY_FILE};
+pub use crate::clouds::google::trouble::Trouble;

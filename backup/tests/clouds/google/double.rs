@@ -1,11 +1,11 @@
 //! A double of Google Cloud Storage in this process: of its XML API no more than the library uses, over objects in memory. It
 //! shows that what is sent and understood there is what Google documents. It is no proof of what Google's own servers do: that
-//! takes a bucket (`bucket.rs`).
+//! takes a bucket (`backup/tests/backup/stores/google/bucket.rs`).
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,16 +22,15 @@ use url::form_urlencoded;
 use super::objects::{Condition, Fault, Listing, Object, Objects, escaped};
 use super::tokens::{Account, Accounts, Right};
 use super::trouble::{ONLY_CREATES, Sent, Trouble, Troubles, half_of, half_sent, whole};
-use crate::stores::place::Place;
-use crate::stores::{Flaw, Server};
 
-const BUCKET: &str = "backups";
+/// The only bucket.
+pub const BUCKET: &str = "backups";
 /// What the file with the key is called.
 pub const KEY_FILE: &str = "service-account.json";
 
 /// A server with one bucket.
 pub struct Double {
-    url: String,
+    address: SocketAddr,
     accounts: Arc<Accounts>,
     writer: Account,
     reader: Account,
@@ -42,32 +41,42 @@ pub struct Double {
 
 impl Double {
     pub fn start() -> Self {
-        Self::slow(Duration::ZERO)
+        Self::on(Ipv4Addr::LOCALHOST)
+    }
+
+    /// One that listens at this address of the machine's.
+    pub fn on(ip: Ipv4Addr) -> Self {
+        Self::begin(ip, Duration::ZERO, Trouble::None)
     }
 
     /// One that keeps each answer back for so long.
     pub fn slow(pause: Duration) -> Self {
-        Self::begin(pause, Trouble::None)
+        Self::begin(Ipv4Addr::LOCALHOST, pause, Trouble::None)
     }
 
     /// One whose requests meet this.
     pub fn troubled(trouble: Trouble) -> Self {
-        Self::begin(Duration::ZERO, trouble)
+        Self::begin(Ipv4Addr::LOCALHOST, Duration::ZERO, trouble)
     }
 
-    fn begin(pause: Duration, trouble: Trouble) -> Self {
+    fn begin(ip: Ipv4Addr, pause: Duration, trouble: Trouble) -> Self {
         let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
         let accounts = Arc::<Accounts>::default();
         accounts.know(&writer, Right::ReadWrite);
         accounts.know(&reader, Right::Read);
         let objects = Arc::<Mutex<Objects>>::default();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind((ip, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
         let runtime = Runtime::new().unwrap();
         let troubles = Arc::new(Troubles::new(trouble));
         runtime.spawn(serve(listener, Arc::clone(&accounts), Arc::clone(&objects), (pause, Arc::clone(&troubles))));
-        Self { url, accounts, writer, reader, objects, troubles, runtime: Some(runtime) }
+        Self { address, accounts, writer, reader, objects, troubles, runtime: Some(runtime) }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Revokes the key of those who write. It gives the file with the new one.
@@ -97,42 +106,25 @@ impl Double {
         self.writer.file()
     }
 
-    /// A place without credentials.
-    pub fn bare(&self, prefix: &str) -> Place {
-        self.at(BUCKET, prefix)
+    /// Who may write.
+    pub fn writer(&self) -> &Account {
+        &self.writer
     }
 
-    fn at(&self, bucket: &str, prefix: &str) -> Place {
-        Place::at(format!("gs://{bucket}/{prefix}")).with_option("endpoint", &self.url)
+    /// Who may read and list, and nothing else.
+    pub fn reader(&self) -> &Account {
+        &self.reader
     }
 
-    fn place(&self, bucket: &str, prefix: &str, account: &Account) -> Place {
-        self.at(bucket, prefix).with_credentials(&[(KEY_FILE, &account.file())])
+    /// How many parts it has of uploads that are not complete.
+    pub fn parts(&self) -> usize {
+        locked(&self.objects).parts()
     }
 }
 
 impl Drop for Double {
     fn drop(&mut self) {
         self.runtime.take().unwrap().shutdown_background();
-    }
-}
-
-impl Server for Double {
-    fn place(&self, prefix: &str) -> Place {
-        self.place(BUCKET, prefix, &self.writer)
-    }
-
-    fn flawed(&self, prefix: &str, flaw: Flaw) -> Option<Place> {
-        Some(match flaw {
-            Flaw::WrongKey => self.place(BUCKET, prefix, &Account::new(self.writer.email())),
-            Flaw::WrongAccount => self.place(BUCKET, prefix, &Account::new("nobody@quorate.example")),
-            Flaw::NoBucket => self.place("missing", prefix, &self.writer),
-            Flaw::ReadOnly => self.place(BUCKET, prefix, &self.reader),
-        })
-    }
-
-    fn parts_left(&self) -> Option<usize> {
-        Some(locked(&self.objects).parts())
     }
 }
 

@@ -1,13 +1,11 @@
 //! Azure as azurite serves it from a folder.
 
-mod signing;
-
 use std::net::SocketAddr;
 use std::process::Command;
 
-use signing::Account;
 use tempfile::TempDir;
 
+use crate::clouds::azure::Account;
 use crate::ports::free_address;
 use crate::stores::place::Place;
 use crate::stores::{Flaw, Process, Server, program};

@@ -13,7 +13,7 @@ use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
 use super::objects::Fault;
-use crate::stores::certificates::pem;
+use crate::clouds::pem;
 
 /// What an account may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,78 @@
+//! Each kind of store in a bucket or container: a cluster of three is backed up into it, which the store shows, and comes back
+//! as another one. Volumes are next door (`backup.rs`, `restore.rs`). Google is a double of ours: no server is to be had.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result, ensure};
+use quorate_e2e::scene::{Gateway, Scene, Stage, play, reached_at};
+use serde_json::{Value, json};
+
+use crate::archive::agent;
+use crate::azurite::Azurite;
+use crate::clouds::google::double::{BUCKET, Double, KEY_FILE};
+use crate::restore::{self, filled, from_backup, holds};
+
+/// The Secret with a store's credentials.
+const SECRET: &str = "store";
+
+async fn comes_back(scene: &Scene, store: &Value) -> Result<()> {
+    let db = filled(scene, 3, "restored").await?;
+    let (status, held) = restore::backup(&db, store).await?;
+    let whose = format!("--lineage={}", status.lineage.context("the status has no lineage")?);
+    let listed = agent(scene, store, &["list", &whose]).await?;
+    let [only] = listed.as_array().map(Vec::as_slice).unwrap_or_default() else { anyhow::bail!("{listed}") };
+    ensure!(
+        only["state"] == "whole" && only["whole"]["lastRevision"] == held.revision,
+        "{only}, and not {}",
+        held.revision
+    );
+    db.delete().await?;
+    let restored = scene.create(&from_backup("restored", 3)).await?;
+    restored.settles(3).await?;
+    holds(&restored, &held).await
+}
+
+/// The Secret with these values.
+async fn credentials(scene: &Scene, values: &Value) -> Result<()> {
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SECRET }, "stringData": values });
+    scene.apply(&secret).await?.well().map(drop)
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_cluster_of_three_comes_back_from_s3() -> Result<()> {
+    play("stores_s3", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials(SECRET, true)).await?.well()?;
+        comes_back(scene, &gateway.store(SECRET)).await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_cluster_of_three_comes_back_from_azure() -> Result<()> {
+    play("stores_azure", Stage::Shared, async |scene| {
+        let azurite = Azurite::start().await?;
+        credentials(scene, &azurite.credentials()).await?;
+        comes_back(scene, &azurite.store(SECRET)).await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_cluster_of_three_comes_back_from_the_double_of_google() -> Result<()> {
+    play("stores_google", Stage::Shared, async |scene| {
+        let ip = reached_at()?;
+        let double = Double::on(Ipv4Addr::UNSPECIFIED);
+        credentials(scene, &json!({ KEY_FILE: double.key() })).await?;
+        let store = json!({
+            "address": format!("gs://{BUCKET}/etcd"),
+            "options": { "endpoint": format!("http://{ip}:{}", double.address().port()) },
+            "credentials": { "name": SECRET },
+        });
+        comes_back(scene, &store).await
+    })
+    .await
+}
