@@ -244,8 +244,8 @@ reasons! {
     StoreRefused,
     /// The store can't do what backups need, or something else is kept at the address. The message says which.
     StoreUnfit,
-    /// The volume in which backups are kept has no room for this one. Make it larger, or remove old backups from it
-    /// (`quorate-agent prune`); then create another EtcdBackup.
+    /// The volume in which backups are kept has no room for this one, or takes no file that large. The message says which. Make
+    /// it larger, or remove old backups from it (`quorate-agent prune`), or raise the limit; then create another EtcdBackup.
     StoreFull,
     /// The store does not answer, or fails. It is tried again until the time is over.
     StoreFailed,

@@ -77,12 +77,16 @@ impl Feed {
         Ok(Self { requests, backlog, receiving, begins_ahead })
     }
 
-    /// Waits until etcd sends what is written as it is written, or has begun to send. Then it need not read its history for this
-    /// watch, which is received without a pause, and no compaction ends it. An error if it has ended.
+    /// Waits until etcd sends what is written as it is written, or has begun to send. Then it has hardly any history to read for
+    /// this watch, which is received without a pause, so that a compaction does not overtake it. An error if it has ended.
     pub async fn in_step(&self) -> Result<(), FeedError> {
         while !self.begins_ahead && self.backlog.is_empty() && !self.has_ended() {
             // Of a watch that is behind etcd leaves this unanswered, and so it does before what the watch begins with is there.
-            self.ask_progress().await?;
+            if let Err(error) = self.ask_progress().await
+                && !self.has_ended()
+            {
+                return Err(error);
+            }
             sleep(ASK_AGAIN).await;
         }
         // What came before its end is of no use without the rest.

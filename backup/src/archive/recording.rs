@@ -24,7 +24,7 @@ use super::status::{Reason, Role};
 use super::successor::Successor;
 use super::turn::{self, Post, Prospect, Turn};
 use super::{ArchiveError, Next};
-use crate::format::{COMMIT_WITHIN, Chain, ChainError, Revision, Seal};
+use crate::format::{COMMIT_WITHIN, Chain, ChainError, GenerationKey, Revision, Seal};
 use crate::source::{AuthRevision, Connection};
 
 /// Records that are stored at once, in bytes, if they come faster than by the clock.
@@ -63,6 +63,7 @@ pub(super) struct Recording<'a> {
     connection: Connection,
     /// Not there while something is being done with it.
     chain: Option<Chain>,
+    key: GenerationKey,
     recorder: Recorder,
     feed: Feed,
     seal: Seal,
@@ -98,6 +99,7 @@ impl<'a> Recording<'a> {
         Self {
             session,
             connection,
+            key: chain.key.clone(),
             chain: Some(chain),
             recorder,
             feed,
@@ -254,14 +256,16 @@ impl<'a> Recording<'a> {
             }
             Post::TakingOver => self.catch_up(true),
             Post::Committer => {
+                if self.asks_for_other_recipients() {
+                    self.successor.hasten();
+                }
                 if self.successor.is_open()
                     && let Some(reason) = self.full_is_due().await?
                 {
                     self.successor.begin(reason);
                 }
-                if let Some(chain) = &self.chain {
-                    course.retention.look(&self.session.door.store(), &settings.lineage, &chain.key);
-                }
+                // Also while something waits to be stored: it may wait for the room that this makes.
+                course.retention.look(&self.session.door.store(), &settings.lineage, &self.key);
                 if self.looked.elapsed() >= LOOK_AROUND {
                     self.catch_up(true);
                 }
@@ -310,13 +314,17 @@ impl<'a> Recording<'a> {
         Some(Next::Continue)
     }
 
+    /// Whether others shall be able to read what comes next. Keys that can't be read are told where they are needed.
+    fn asks_for_other_recipients(&self) -> bool {
+        Seal::of(self.session.door.store().keys()).is_ok_and(|asked| asked != self.seal)
+    }
+
     /// Why the generation has to end. While something is being done with it that is not known: it is asked when that ends.
     async fn full_is_due(&mut self) -> Result<Option<&'static str>, ArchiveError> {
         let settings = self.session.settings;
         self.look_owed = self.chain.is_none();
         let Some(chain) = &self.chain else { return Ok(None) };
-        // Keys that can't be read are told where they are needed.
-        if Seal::of(self.session.door.store().keys()).is_ok_and(|asked| !asked.is_of(chain.last_data())) {
+        if self.asks_for_other_recipients() {
             return Ok(Some(OTHER_RECIPIENTS));
         }
         let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };

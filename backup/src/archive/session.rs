@@ -9,7 +9,7 @@ use super::backlog::Room;
 use super::board::Board;
 use super::course::Course;
 use super::door::Door;
-use super::feed::{Feed, FeedError};
+use super::feed::Feed;
 use super::recorder::Recorder;
 use super::recording::Recording;
 use super::status::{Reason, Role};
@@ -185,8 +185,9 @@ impl Session<'_> {
         Ok(Start { connection, chain, recorder, feed, seal: taken.seal, grants: Vec::new() })
     }
 
-    async fn watch(&self, connection: &Connection, from: Revision, room: &Room) -> Result<Feed, FeedError> {
-        Feed::open(&connection.client, from, (&self.settings.spill, room)).await
+    async fn watch(&self, connection: &Connection, from: Revision, room: &Room) -> Result<Feed, ArchiveError> {
+        let opened = timeout(ANSWER, Feed::open(&connection.client, from, (&self.settings.spill, room))).await;
+        Ok(opened.map_err(|_| ArchiveError::Silent)??)
     }
 }
 

@@ -54,6 +54,14 @@ impl<'a> Successor<'a> {
         }
     }
 
+    /// Lets one be begun soon, whatever pause the last one called for: until then what is stored can be read by those who shall
+    /// not read it any more.
+    pub fn hasten(&mut self) {
+        if let Stage::Failed(until) = &mut self.stage {
+            *until = (*until).min(Instant::now() + AGAIN_AFTER);
+        }
+    }
+
     pub fn begin(&mut self, reason: &'static str) {
         let session = self.session;
         self.grants.clear();
@@ -166,6 +174,16 @@ mod tests {
             advance(Duration::from_secs(2)).await;
             assert!(successor.is_open(), "{minutes}");
         }
+        let (start, news) = scene.start(chain.clone()).await;
+        news.end(FeedError::Canceled("more came than may wait".into()));
+        successor.ready(start);
+        assert!(successor.take_behind(chain.head()).is_none());
+        successor.hasten();
+        advance(Duration::from_secs(59)).await;
+        successor.hasten();
+        assert!(!successor.is_open());
+        advance(Duration::from_secs(1)).await;
+        assert!(successor.is_open(), "where other recipients are asked for nobody waits an hour");
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use data_encoding::BASE64;
@@ -43,6 +44,7 @@ impl Account {
         let text = format!("PUT{}{headers}\n/{name}/{name}/{container}\nrestype:container", "\n".repeat(12));
         let signature = self.sign(&text);
         let mut stream = TcpStream::connect(server).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         write!(
             stream,
             "PUT /{name}/{container}?restype=container HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n\

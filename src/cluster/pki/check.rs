@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustls::crypto::aws_lc_rs;
 use rustls::sign::CertifiedKey;
 use rustls::{Error as TlsError, InconsistentKeys};
@@ -72,10 +72,25 @@ pub enum Fault {
     /// What is trusted is not what it should be.
     #[error("{0} is not what the authority's Secret says")]
     OtherTrust(&'static str),
+    /// More than anybody needs: each is tried with each, in every round.
+    #[error("{what} holds {found} certificates, and at most {most} are looked at; leave out those that are not needed")]
+    TooMany {
+        /// Where.
+        what: String,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// Anything else that makes it useless, in the verifier's words.
     #[error("it can't be verified: {0}")]
     Other(String),
 }
+
+/// The most certificates that are shown: the one itself, and those between.
+const MOST_SHOWN: usize = 16;
+/// The most certificates that are trusted: more than browsers know authorities.
+const MOST_TRUSTED: usize = 256;
 
 /// Checks a certificate against those that are trusted (`trust`, which people know as `trust_name`). Returns until when it
 /// can be used: the first time at which it, something between, or its authority runs out.
@@ -88,6 +103,8 @@ pub fn check(
 ) -> Result<Timestamp, Vec<Fault>> {
     let chain = Certificate::read(&pair.certificate).map_err(|_| vec![Fault::NoCertificate("the certificate")])?;
     let anchors = Certificate::read(trust).map_err(|_| vec![Fault::UnknownAuthority(trust_name.to_owned())])?;
+    at_most(MOST_SHOWN, &chain, "the certificate")?;
+    at_most(MOST_TRUSTED, &anchors, trust_name)?;
     let [leaf, between @ ..] = chain.as_slice() else { return Err(vec![Fault::NoCertificate("the certificate")]) };
     let mut faults = Vec::new();
     faults.extend(keys_match(&chain, &pair.key).err());
@@ -111,6 +128,13 @@ pub fn check(
     if faults.is_empty() { Ok(until) } else { Err(faults) }
 }
 
+fn at_most(most: usize, certificates: &[Certificate], what: &str) -> Result<(), Vec<Fault>> {
+    match certificates.len() {
+        found if found > most => Err(vec![Fault::TooMany { what: what.to_owned(), found, most }]),
+        _ => Ok(()),
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Chain<'a> {
     leaf: &'a Certificate,
@@ -128,11 +152,13 @@ impl Chain<'_> {
         }
     }
 
-    /// Until when those between lead to an authority. Who is on no way to one does not count: nobody asks for it.
+    /// Until when those between lead to an authority: the first end of one of them that leaves no way. Who is on no way does not
+    /// count, for nobody asks for it.
     fn leads_until(&self, anchors: &[Certificate], usage: Usage) -> Timestamp {
         let ends = self.between.iter().map(|one| one.until).chain([self.leaf.until]);
-        let leads = |end: &Timestamp| Self { at: *end, ..*self }.is_vouched_for(anchors, usage).is_ok();
-        ends.filter(|end| (self.at..=self.leaf.until).contains(end)).filter(leads).max().unwrap_or(self.at)
+        let after = |end: &Timestamp| end.checked_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
+        let ceases = |end: &Timestamp| Self { at: after(end), ..*self }.is_vouched_for(anchors, usage).is_err();
+        ends.filter(|end| (self.at..=self.leaf.until).contains(end)).filter(ceases).min().unwrap_or(self.leaf.until)
     }
 
     fn is_vouched_for(&self, anchors: &[Certificate], usage: Usage) -> Result<(), webpki::Error> {
@@ -184,7 +210,6 @@ pub(super) fn keys_match(chain: &[Certificate], key: &str) -> Result<(), Fault> 
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
     use proptest::prelude::*;
 
     use super::super::fixture::{LATER, NOW, Root, authority, order};
@@ -308,6 +333,35 @@ mod tests {
             let found = at(&pair, &root.trusted, &["db-0.db.ns.svc"], NOW);
             assert_eq!(found, Ok(NOW + order().lifetime), "{what}");
         }
+    }
+
+    #[test]
+    fn a_chain_lasts_until_the_first_time_at_which_nobody_leads_to_an_authority() {
+        let root = Root::make();
+        let leaf = root.signer().issue(&order(), None, NOW).unwrap();
+        let hours = |hours: i64| NOW + SignedDuration::from_hours(hours);
+        for (next_from, lasts) in [(2, NOW + order().lifetime), (4, hours(3))] {
+            let (first, next) = (root.between(hours(3)), root.between_during(hours(next_from), LATER));
+            let pair = Pair { certificate: format!("{}{first}{next}", leaf.certificate), ..leaf.clone() };
+            assert_eq!(at(&pair, &root.trusted, &["db-0.db.ns.svc"], NOW), Ok(lasts), "the next from hour {next_from}");
+        }
+    }
+
+    #[test]
+    fn more_certificates_than_anybody_needs_are_not_looked_at() {
+        let root = Root::make();
+        let leaf = root.signer().issue(&order(), None, NOW).unwrap();
+        let (between, name) = (root.between(LATER), ["db-0.db.ns.svc"]);
+        let with = |shown: usize| Pair {
+            certificate: format!("{}{}", leaf.certificate, between.repeat(shown - 1)),
+            ..leaf.clone()
+        };
+        assert_eq!(at(&with(MOST_SHOWN), &root.trusted, &name, NOW), Ok(NOW + order().lifetime));
+        let one_more = at(&with(MOST_SHOWN + 1), &root.trusted, &name, NOW).unwrap_err();
+        assert!(matches!(one_more[..], [Fault::TooMany { found: 17, most: MOST_SHOWN, .. }]), "{one_more:?}");
+        let trusted = root.trusted.repeat(MOST_TRUSTED + 1);
+        let too_many = at(&with(2), &trusted, &name, NOW).unwrap_err();
+        assert!(matches!(too_many[..], [Fault::TooMany { most: MOST_TRUSTED, .. }]), "{too_many:?}");
     }
 
     proptest! {

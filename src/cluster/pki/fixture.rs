@@ -54,8 +54,14 @@ impl Root {
 
     /// The certificate of the one between, if it lasts until then, as PEM.
     pub fn between(&self, until: Timestamp) -> String {
+        self.between_during(Timestamp::UNIX_EPOCH, until)
+    }
+
+    /// The same, if it is valid from one time to another.
+    pub fn between_during(&self, from: Timestamp, until: Timestamp) -> String {
+        let time = |time: Timestamp| OffsetDateTime::from_unix_timestamp(time.as_second()).unwrap();
         let mut params = signing("between", BasicConstraints::Constrained(0));
-        params.not_after = OffsetDateTime::from_unix_timestamp(until.as_second()).unwrap();
+        (params.not_before, params.not_after) = (time(from), time(until));
         params.signed_by(&self.key, &self.issuer).unwrap().pem()
     }
 
