@@ -12,7 +12,7 @@ use crate::agent::{Ended, run};
 use crate::database::tail;
 use crate::recorded::{Recorded, address, files};
 
-fn texts(json: &serde_json::Value) -> Vec<&str> {
+pub fn texts(json: &serde_json::Value) -> Vec<&str> {
     json.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
 }
 
@@ -151,7 +151,7 @@ async fn a_copy_restores_and_is_continued() {
 }
 
 /// Five generations, a day apart, the last of them an hour old.
-async fn days() -> (Recorded, Vec<GenerationKey>) {
+pub async fn days() -> (Recorded, Vec<GenerationKey>) {
     let recorded = Recorded::full().await;
     fs::remove_file(recorded.folder.path().join(recorded.chain.key.full().as_str())).unwrap();
     let mut keys = Vec::new();

@@ -35,3 +35,4 @@ mod seed;
 mod snapshot;
 mod snapshot_real;
 mod stores;
+mod terminal;

@@ -1,8 +1,9 @@
 //! What the clouds have of their own and no server here does for them, in every crate that has tests of stores: what an owner of
-//! an account of Azure's signs, and a double of Google. It knows nothing of what is tried there.
+//! an account of Azure's or of a bucket of S3 signs, and a double of Google. It knows nothing of what is tried there.
 
 pub mod azure;
 pub mod google;
+pub mod s3;
 
 use data_encoding::BASE64;
 

@@ -5,10 +5,12 @@
 mod ambient;
 mod answers;
 mod azure;
+mod care;
 mod certificates;
 mod checks;
 mod flaws;
 mod google;
+mod locks;
 mod place;
 mod refused;
 mod s3;
@@ -127,7 +129,46 @@ async fn google_does_what_a_store_has_to_and_says_what_is_wrong() {
     let bucket = Bucket::from_environment();
     checks::all(&bucket).await;
     flaws::all(&bucket).await;
+    Box::pin(care::all(&bucket)).await;
     bucket.clear().await;
+}
+
+#[tokio::test]
+async fn backups_go_to_a_volume_and_back_and_the_old_ones_go() {
+    Box::pin(care::all(&Volume::new())).await;
+}
+
+#[tokio::test]
+async fn backups_go_to_s3_and_back_and_the_old_ones_go() {
+    if let Some(server) = VersityGw::start() {
+        Box::pin(care::all(&server)).await;
+    }
+}
+
+#[tokio::test]
+async fn backups_go_to_azure_and_back_and_the_old_ones_go() {
+    if let Some(server) = Azurite::start() {
+        Box::pin(care::all(&server)).await;
+    }
+}
+
+#[tokio::test]
+async fn backups_go_to_the_double_of_google_and_back_and_the_old_ones_go() {
+    Box::pin(care::all(&Double::start())).await;
+}
+
+#[tokio::test]
+async fn objects_that_a_bucket_has_locked_are_told_and_the_rest_goes() {
+    if let Some(server) = VersityGw::start() {
+        Box::pin(locks::that_refuse_are_told_and_the_rest_goes(&server)).await;
+    }
+}
+
+#[tokio::test]
+async fn objects_that_a_bucket_with_versions_has_locked_are_shown_no_more_and_kept() {
+    if let Some(server) = VersityGw::with_versions() {
+        Box::pin(locks::that_are_kept_as_versions_are_shown_no_more(&server)).await;
+    }
 }
 
 #[tokio::test]

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use bytes::Bytes;
+use futures::TryStreamExt;
 use quorate_backup::keys::KeyFiles;
 use quorate_backup::snapshot::{Failure, Report};
-use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
+use quorate_backup::store::{Address, CredentialsFolder, Listed, Settings, Store};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::agent::{Ended, command, run};
@@ -69,6 +72,29 @@ impl Place {
             arguments.extend(["--store-credentials".to_owned(), folder.path().to_str().unwrap().to_owned()]);
         }
         arguments
+    }
+
+    /// Copies the backups of a lineage from here to another place; what the agent tells of each.
+    pub fn copy(&self, lineage: &str, to: &Self) -> Value {
+        // A target is told in the same words as a store.
+        let as_target = |argument: String| {
+            argument.strip_prefix("--store").map_or_else(|| argument.clone(), |rest| format!("--target{rest}"))
+        };
+        let target: Vec<_> = to.arguments().into_iter().map(as_target).collect();
+        let more = [&["--lineage", lineage][..], &target.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat();
+        self.run("copy", &more).json()
+    }
+
+    /// All that is there, byte for byte.
+    pub async fn content(&self) -> BTreeMap<String, Bytes> {
+        let store = self.open();
+        let listed: Vec<_> = store.list(None).try_collect().await.unwrap();
+        let mut content = BTreeMap::new();
+        for Listed { key, .. } in listed {
+            let object = store.read(&key, u64::MAX).await.unwrap();
+            content.insert(key.to_string(), object.unwrap());
+        }
+        content
     }
 
     /// Runs a command of the agent on it.

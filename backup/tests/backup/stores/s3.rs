@@ -11,6 +11,7 @@ use super::certificates::Authority;
 use super::place::Place;
 use super::volume::files;
 use super::{Flaw, Process, Server, program};
+use crate::clouds::s3::Owner;
 use crate::ports::free_address;
 
 const BUCKET: &str = "backups";
@@ -27,20 +28,27 @@ pub struct VersityGw {
     reading: SocketAddr,
     /// Whom to trust, if they speak TLS.
     authority: Option<String>,
+    /// Where it keeps what was deleted of a bucket that has versions, if it can have such.
+    versions: Option<TempDir>,
     _processes: [Process; 2],
 }
 
 impl VersityGw {
     pub fn start() -> Option<Self> {
-        Self::begin(None)
+        Self::begin(None, None)
+    }
+
+    /// A bucket in which objects can be locked keeps all versions of them, as Amazon's do.
+    pub fn with_versions() -> Option<Self> {
+        Self::begin(None, Some(tempfile::tempdir().unwrap()))
     }
 
     /// They speak TLS, with a certificate that this authority has signed.
     pub fn over_tls(authority: &Authority) -> Option<Self> {
-        Self::begin(Some(authority))
+        Self::begin(Some(authority), None)
     }
 
-    fn begin(authority: Option<&Authority>) -> Option<Self> {
+    fn begin(authority: Option<&Authority>, versions: Option<TempDir>) -> Option<Self> {
         let program = program("versitygw", "versitygw", "QUORATE_VERSITYGW")?;
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
@@ -52,11 +60,14 @@ impl VersityGw {
             if let Some(pair) = &pair {
                 command.arg("--cert").arg(pair.path().join(CERTIFICATE)).arg("--key").arg(pair.path().join(KEY));
             }
-            command.args(more).args(["--port", &address.to_string(), "posix"]).arg(folder.path());
-            Process::start(&mut command, address)
+            command.args(more).args(["--port", &address.to_string(), "posix"]);
+            if let Some(versions) = &versions {
+                command.arg("--versioning-dir").arg(versions.path());
+            }
+            Process::start(command.arg(folder.path()), address)
         });
         let authority = authority.map(Authority::certificate);
-        Some(Self { folder, address, reading, authority, _processes: processes })
+        Some(Self { folder, address, reading, authority, versions, _processes: processes })
     }
 
     /// A place of which no more is said than where it is.
@@ -67,6 +78,21 @@ impl VersityGw {
     /// With the right keys, and without whom to trust.
     pub fn untrusted(&self, prefix: &str) -> Place {
         with_keys(self.bare(prefix), ACCESS, SECRET)
+    }
+
+    /// Whoever owns its buckets.
+    pub fn owner(&self) -> Owner {
+        Owner { server: self.address, region: REGION, access: ACCESS, secret: SECRET }
+    }
+
+    /// A place in another bucket than the usual one.
+    pub fn in_bucket(&self, bucket: &str, prefix: &str) -> Place {
+        self.reached((self.address, bucket), prefix, ACCESS, SECRET)
+    }
+
+    /// The folder of what was deleted and is kept.
+    pub fn versions(&self) -> &Path {
+        self.versions.as_ref().unwrap().path()
     }
 
     fn at(&self, server: SocketAddr, bucket: &str, prefix: &str) -> Place {
