@@ -60,7 +60,7 @@ pub async fn is_healthy(db: &Cluster, healthy: bool) -> Result<BackupState> {
 }
 
 /// What each sidecar says, by member.
-async fn reports(db: &Cluster) -> Result<BTreeMap<String, Value>> {
+pub async fn reports(db: &Cluster) -> Result<BTreeMap<String, Value>> {
     let mut reports = BTreeMap::new();
     for (member, address) in db.view().await?.addresses() {
         if let Ok((200, text)) = metrics::get(&address, PORT, "/status").await {

@@ -1,42 +1,26 @@
 //! The continuous backup under load: whatever fails meanwhile, any revision and any time of it restores to what etcd
-//! held then. It tells how fast it was, and demands nothing of that.
+//! held then, and what the archive says of itself is so. It tells how fast it was, and demands nothing of that.
 
-use std::collections::BTreeMap;
+mod load;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use etcd_client::{Client, GetOptions, Txn, TxnOp};
-use futures::future::join_all;
+use etcd_client::GetOptions;
 use k8s_openapi::jiff::Timestamp;
 use quorate_crds::BackupState;
 use quorate_e2e::faults::processes;
-use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, dial, play, told, wait_for};
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, play, told, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, interval_at, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use self::load::{Connection, TOGETHER, Written, load};
 use crate::archive::{self, begin_with, is_healthy, leader, records, revision, wish};
 
-/// For how long is written: time enough for each fault to come twice, also if a kubelet takes its time to start again
-/// what was killed twice.
-const LOAD: Duration = Duration::from_mins(2);
-/// Keys that are written a second, by all clients together.
-const PACE: u32 = 5_000;
-/// Keys that one transaction writes: one for each would be more revisions a second than three members, their clients and
-/// their nodes reach on two processors (2,648 of 5,000).
-const TOGETHER: u32 = 3;
-/// Clients, each with a connection of its own.
-const CLIENTS: u32 = 25;
-/// The keys that a client writes at once. Each group waits for the one before it: of this size they keep the pace as long as a
-/// transaction takes less than 100 ms.
-const GROUP: u32 = 21;
-/// The keys of each client.
-const KEYS: u64 = 200;
-/// The size of a value.
-const VALUE: usize = 100;
 /// The volume of a member. A quarter of it is etcd's quota, and events of a quarter of that begin a new generation:
 /// what is written here, some 150 MB, stays in one.
 const VOLUME: &str = "4Gi";
@@ -61,107 +45,12 @@ const SLACK: Duration = Duration::from_secs(10);
 
 /// How many revisions are restored, and how many times.
 const POINTS: u32 = 10;
+/// How many of the revisions that were told to be in the store before something was killed are restored beside those.
+const TOLD: usize = 4;
 /// How many restores one pod makes. What they restore, some 150 MB each, stays on the node as long as the pod.
 const AT_A_TIME: usize = 5;
 /// Who tells the hash of what was restored.
 const ETCD_IMAGE: &str = "quay.io/coreos/etcd:v3.6.16";
-
-/// A connection to one member, and after an error to the next one.
-struct Connection {
-    db: Cluster,
-    turn: usize,
-    etcd: Option<Client>,
-}
-
-impl Connection {
-    fn new(db: &Cluster, turn: usize) -> Self {
-        Self { db: db.clone(), turn, etcd: None }
-    }
-
-    async fn client(&mut self) -> Result<Client> {
-        if let Some(etcd) = &self.etcd {
-            return Ok(etcd.clone());
-        }
-        let doors = self.db.voters_doors().await?;
-        let door = doors.values().nth(self.turn % doors.len().max(1)).context("no member has an address")?;
-        let etcd = dial(door).await?;
-        self.etcd = Some(etcd.clone());
-        Ok(etcd)
-    }
-
-    /// This member has failed.
-    fn turn_away(&mut self) {
-        self.turn = self.turn.wrapping_add(1);
-        self.etcd = None;
-    }
-}
-
-/// What became of the keys that were written.
-#[derive(Clone, Copy, Debug, Default)]
-struct Written {
-    acknowledged: u64,
-    /// Each was sent again.
-    failed: u64,
-}
-
-/// Writes so many keys at once; how many were acknowledged.
-async fn send(etcd: &Client, client: u32, first: u64, count: u32) -> u32 {
-    let put = |at: u32| {
-        let number = first + u64::from(at);
-        TxnOp::put(format!("load/{client}/{}", number % KEYS), format!("{number:0VALUE$}"), None)
-    };
-    let step = usize::try_from(TOGETHER).unwrap_or(1);
-    let transactions = (0..count).step_by(step).map(|at| {
-        let (mut etcd, some) = (etcd.clone(), at..count.min(at + TOGETHER));
-        let (puts, length) = (some.clone().map(put).collect::<Vec<_>>(), some.end - some.start);
-        async move { if etcd.txn(Txn::new().and_then(puts)).await.is_ok() { length } else { 0 } }
-    });
-    join_all(transactions).await.into_iter().sum()
-}
-
-/// One client: a group at each tick, and after a fault those that are overdue.
-async fn write_on_time(mut connection: Connection, client: u32, end: Instant) -> Written {
-    let tick = Duration::from_secs(1) * (CLIENTS * GROUP) / PACE;
-    // The clients one after the other, not all at once.
-    let mut ticks = interval_at(tokio::time::Instant::now() + tick * client / CLIENTS, tick);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut written = Written::default();
-    while Instant::now() < end {
-        ticks.tick().await;
-        let mut missing = GROUP;
-        while missing > 0 && Instant::now() < end {
-            let acknowledged = match connection.client().await {
-                Ok(etcd) => send(&etcd, client, written.acknowledged, missing).await,
-                Err(_) => 0,
-            };
-            missing -= acknowledged;
-            written.acknowledged += u64::from(acknowledged);
-            if missing > 0 {
-                written.failed += u64::from(missing);
-                connection.turn_away();
-            }
-        }
-    }
-    written
-}
-
-/// Writes at the pace.
-async fn load(db: &Cluster) -> Result<Written> {
-    let end = Instant::now() + LOAD;
-    let mut clients = JoinSet::new();
-    for client in 0..CLIENTS {
-        clients.spawn(write_on_time(Connection::new(db, usize::try_from(client)?), client, end));
-    }
-    let mut all = Written::default();
-    while let Some(one) = clients.join_next().await {
-        let Written { acknowledged, failed } = one?;
-        all.acknowledged += acknowledged;
-        all.failed += failed;
-    }
-    let rate = all.acknowledged / LOAD.as_secs();
-    eprintln!("{} keys were written, {rate} a second; {} failed first", all.acknowledged, all.failed);
-    Ok(all)
-}
 
 /// What happens to the cluster and its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,6 +75,55 @@ struct Disturbance {
     times: BTreeMap<Fault, u32>,
     /// The longest time for which the leader had no sidecar.
     without_sidecar: Duration,
+    /// What the archive told before each kill.
+    reports: Vec<Reported>,
+}
+
+/// What the archive tells of itself.
+#[derive(Clone, Copy, Debug)]
+struct Reported {
+    asked: Timestamp,
+    /// Up to where all is in the store.
+    head: i64,
+    /// How far the cluster is, by how far the store is said to be behind.
+    reached: i64,
+}
+
+impl Reported {
+    /// Of all that tell it, and of the cluster's status, the furthest; demands that the store has as much already.
+    async fn now(db: &Cluster, gateway: &Gateway) -> Result<Self> {
+        let reported = wait_for("the archive to tell how far it is", PATIENCE, async || {
+            let asked = Timestamp::now();
+            let status = db.view().await?.status().backup.map(|state| state.head_revision);
+            let reports = archive::reports(db).await?;
+            let head = |report: &Value| report["head"]["revision"].as_i64();
+            let reached = |report: &Value| Some(head(report)? + report["lag"]["revisions"].as_i64()?);
+            let told = || format!("{reports:?}");
+            Ok(Self {
+                asked,
+                head: reports.values().filter_map(head).chain(status).max().with_context(told)?,
+                reached: reports.values().filter_map(reached).max().with_context(told)?,
+            })
+        })
+        .await?;
+        let ends = ends(gateway).await?;
+        ensure!(ends.contains(&reported.head), "{reported:?}, and the store has {ends:?}");
+        Ok(reported)
+    }
+}
+
+/// The last revisions of all that is in the store, as the manifests say.
+async fn ends(gateway: &Gateway) -> Result<BTreeSet<i64>> {
+    let mut ends = BTreeSet::new();
+    for (part, field) in [("/full", "revision"), ("/m/", "to")] {
+        // Folders of uploads come and go while they are looked through.
+        let paths = wait_for("the names in the store", PATIENCE, async || gateway.objects(part)).await?;
+        for path in paths {
+            let manifest: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+            ends.insert(manifest[field].as_i64().with_context(|| format!("{}: {manifest}", path.display()))?);
+        }
+    }
+    Ok(ends)
 }
 
 /// Waits until all members are well; not so once the load is over.
@@ -240,6 +178,9 @@ async fn disturb(db: &Cluster, gateway: &Gateway, over: &AtomicBool) -> Result<D
         sleep(BETWEEN_FAULTS).await;
         if !are_well(db, over).await {
             break;
+        }
+        if matches!(fault, Fault::LeaderKilled | Fault::SidecarKilled) {
+            done.reports.push(Reported::now(db, gateway).await?);
         }
         match fault {
             Fault::LeaderKilled => processes::kill_member(db.scene(), &leader(db).await?).await?,
@@ -301,6 +242,8 @@ struct History {
     begun: Timestamp,
     ended: Timestamp,
     samples: Vec<Sample>,
+    written: Written,
+    reports: Vec<Reported>,
     without_sidecar: Duration,
 }
 
@@ -316,7 +259,7 @@ impl History {
         };
         let ((written, ended), disturbance, mut samples) =
             tokio::join!(loading, disturb(db, gateway, &over), sample(db, &over));
-        let (written, Disturbance { times: _, without_sidecar }) = (written?, disturbance?);
+        let (written, Disturbance { times: _, without_sidecar, reports }) = (written?, disturbance?);
         db.settles(3).await?;
         // After all times that are asked for: of what is later than its end a record does not speak.
         let asked = Timestamp::now();
@@ -326,17 +269,33 @@ impl History {
         eprintln!("revisions {first} to {last}, {} samples", samples.len());
         let revisions = u64::try_from(last - first)?;
         let transactions = written.acknowledged / u64::from(TOGETHER);
-        ensure!(revisions >= transactions, "{written:?} are only {revisions} revisions");
-        Ok(Self { first, last, begun, ended, samples, without_sidecar })
+        ensure!(revisions >= transactions, "{transactions} transactions are only {revisions} revisions");
+        Ok(Self { first, last, begun, ended, samples, written, reports, without_sidecar })
     }
 
-    /// What is wanted back, at random.
+    /// Demands that what was told of the store was so: no more than there was, no less behind than it was, and with every
+    /// write in it that had been acknowledged up to there. That it restores as etcd had it is seen by those of the points.
+    async fn was_told_right(&self, db: &Cluster) -> Result<()> {
+        for reported in &self.reports {
+            ensure!(reported.head <= self.last, "{reported:?}, and {} is the last revision", self.last);
+            let known = self.samples.iter().rfind(|sample| sample.answered + SLACK <= reported.asked);
+            let is_behind_enough = known.is_none_or(|known| known.revision <= reported.reached);
+            ensure!(is_behind_enough, "{reported:?}, and etcd had told {known:?}");
+            let writes = self.written.is_there(db, reported.head).await?;
+            eprintln!("{} was told to be in the store: {writes} acknowledged transactions", reported.head);
+        }
+        Ok(())
+    }
+
+    /// What is wanted back: what was told to be there, and at random.
     fn points(&self) -> Result<Vec<Point>> {
         let span = self.begun.as_millisecond()..=self.ended.as_millisecond();
         let revisions = (0..POINTS).map(|_| anyhow::Ok(Point::Revision(fastrand::i64(self.first..=self.last))));
         let time = |_| anyhow::Ok(Point::Time(Timestamp::from_millisecond(fastrand::i64(span.clone()))?));
         // The last one has all that was acknowledged.
-        std::iter::once(anyhow::Ok(Point::Revision(self.last))).chain(revisions).chain((0..POINTS).map(time)).collect()
+        let told = self.reports.iter().rev().take(TOLD).map(|reported| reported.head).chain([self.last]);
+        let told = told.map(|revision| anyhow::Ok(Point::Revision(revision)));
+        told.chain(revisions).chain((0..POINTS).map(time)).collect()
     }
 
     /// How far back what a time restored to lies: for how long etcd had had more by then. It must not have been later.
@@ -465,6 +424,7 @@ async fn any_revision_and_time_of_minutes_under_load_restores() -> Result<()> {
         records(&db, &leader(&db).await?, history.last, PATIENCE).await?;
         eprintln!("all was in the store {:.1?} after the cluster had settled", loaded.elapsed());
         let state = is_healthy(&db, true).await?;
+        history.was_told_right(&db).await?;
         let begun = Instant::now();
         let restored = restore(scene, &gateway, &state, &history.points()?).await?;
         eprintln!("{} restores took {:.1?}", restored.len(), begun.elapsed());

@@ -1,0 +1,187 @@
+//! The load: clients that write keys at a pace, whatever fails, and know what etcd has acknowledged as which revision. They
+//! know nothing of the backup.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use etcd_client::{Client, GetOptions, Txn, TxnOp};
+use futures::future::join_all;
+use quorate_e2e::scene::{Cluster, PATIENCE, dial, told, wait_for};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+/// For how long is written: time enough for each fault to come twice, also if a kubelet takes its time to start again
+/// what was killed twice.
+const LOAD: Duration = Duration::from_mins(2);
+/// Keys that are written a second, by all clients together.
+const PACE: u32 = 5_000;
+/// Keys that one transaction writes: one for each would be more revisions a second than three members, their clients and
+/// their nodes reach on two processors (2,648 of 5,000).
+pub const TOGETHER: u32 = 3;
+/// Clients, each with a connection of its own.
+const CLIENTS: u32 = 25;
+/// The keys that a client writes at once. Each group waits for the one before it: of this size they keep the pace as long as a
+/// transaction takes less than 100 ms.
+const GROUP: u32 = 21;
+/// The keys of each client.
+const KEYS: u64 = 200;
+/// The size of a value.
+const VALUE: usize = 100;
+
+/// A connection to one member, and after an error to the next one.
+pub struct Connection {
+    db: Cluster,
+    turn: usize,
+    etcd: Option<Client>,
+}
+
+impl Connection {
+    pub fn new(db: &Cluster, turn: usize) -> Self {
+        Self { db: db.clone(), turn, etcd: None }
+    }
+
+    pub async fn client(&mut self) -> Result<Client> {
+        if let Some(etcd) = &self.etcd {
+            return Ok(etcd.clone());
+        }
+        let doors = self.db.voters_doors().await?;
+        let door = doors.values().nth(self.turn % doors.len().max(1)).context("no member has an address")?;
+        let etcd = dial(door).await?;
+        self.etcd = Some(etcd.clone());
+        Ok(etcd)
+    }
+
+    /// This member has failed.
+    pub fn turn_away(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+        self.etcd = None;
+    }
+}
+
+/// A transaction that etcd has acknowledged: which keys of a client it wrote, and as which revision.
+#[derive(Clone, Copy, Debug)]
+struct Acknowledged {
+    revision: i64,
+    client: u32,
+    first: u64,
+    count: u32,
+}
+
+/// What became of the keys that were written.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub acknowledged: u64,
+    /// Each was sent again.
+    failed: u64,
+    transactions: Vec<Acknowledged>,
+}
+
+impl Written {
+    /// Demands that etcd's history up to this revision has every write that was acknowledged as a revision up to it; how many
+    /// transactions those were.
+    pub async fn is_there(&self, db: &Cluster, revision: i64) -> Result<usize> {
+        let found: HashMap<_, _> = wait_for("what was there", PATIENCE, async || {
+            db.ask(async |etcd| {
+                let options = GetOptions::new().with_prefix().with_revision(revision);
+                let answer = etcd.get("load/", Some(options)).await.map_err(told)?;
+                let pairs = answer.kvs().iter();
+                Ok(pairs.map(|pair| (pair.key().to_vec(), (pair.mod_revision(), pair.value().to_vec()))).collect())
+            })
+            .await
+        })
+        .await?;
+        let (mut count, mut newest) = (0, BTreeMap::new());
+        for one in self.transactions.iter().filter(|one| one.revision <= revision) {
+            count += 1;
+            for number in one.first..one.first + u64::from(one.count) {
+                let last = newest.entry((one.client, number % KEYS)).or_insert((one.revision, number));
+                *last = (*last).max((one.revision, number));
+            }
+        }
+        ensure!(count > 0, "nothing had been acknowledged up to {revision}");
+        for ((client, slot), (acknowledged, number)) in newest {
+            let key = key(client, slot);
+            let (modified, held) =
+                found.get(key.as_bytes()).with_context(|| format!("at {revision} there is no {key}"))?;
+            // A later one may have failed and be there nonetheless.
+            let is_there =
+                *modified > acknowledged || (*modified == acknowledged && *held == value(number).into_bytes());
+            ensure!(is_there, "at {revision} {key} is of {modified}, and {number} was acknowledged as {acknowledged}");
+        }
+        Ok(count)
+    }
+}
+
+fn key(client: u32, number: u64) -> String {
+    format!("load/{client}/{}", number % KEYS)
+}
+
+fn value(number: u64) -> String {
+    format!("{number:0VALUE$}")
+}
+
+/// Writes so many keys at once; what of it was acknowledged.
+async fn send(etcd: &Client, client: u32, first: u64, count: u32) -> Vec<Acknowledged> {
+    let put = |at: u32| {
+        let number = first + u64::from(at);
+        TxnOp::put(key(client, number), value(number), None)
+    };
+    let step = usize::try_from(TOGETHER).unwrap_or(1);
+    let transactions = (0..count).step_by(step).map(|at| {
+        let (mut etcd, some) = (etcd.clone(), at..count.min(at + TOGETHER));
+        let (puts, first, count) = (some.clone().map(put).collect::<Vec<_>>(), first + u64::from(at), some.end - at);
+        async move {
+            let answer = etcd.txn(Txn::new().and_then(puts)).await.ok()?;
+            Some(Acknowledged { revision: answer.header()?.revision(), client, first, count })
+        }
+    });
+    join_all(transactions).await.into_iter().flatten().collect()
+}
+
+/// One client: a group at each tick, and after a fault those that are overdue.
+async fn write_on_time(mut connection: Connection, client: u32, end: Instant) -> Written {
+    let tick = Duration::from_secs(1) * (CLIENTS * GROUP) / PACE;
+    // The clients one after the other, not all at once.
+    let mut ticks = interval_at(tokio::time::Instant::now() + tick * client / CLIENTS, tick);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut written = Written::default();
+    while Instant::now() < end {
+        ticks.tick().await;
+        let mut missing = GROUP;
+        while missing > 0 && Instant::now() < end {
+            let acknowledged = match connection.client().await {
+                Ok(etcd) => send(&etcd, client, written.acknowledged, missing).await,
+                Err(_) => Vec::new(),
+            };
+            let count: u32 = acknowledged.iter().map(|one| one.count).sum();
+            missing -= count;
+            written.acknowledged += u64::from(count);
+            written.transactions.extend(acknowledged);
+            if missing > 0 {
+                written.failed += u64::from(missing);
+                connection.turn_away();
+            }
+        }
+    }
+    written
+}
+
+/// Writes at the pace.
+pub async fn load(db: &Cluster) -> Result<Written> {
+    let end = Instant::now() + LOAD;
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        clients.spawn(write_on_time(Connection::new(db, usize::try_from(client)?), client, end));
+    }
+    let mut all = Written::default();
+    while let Some(one) = clients.join_next().await {
+        let Written { acknowledged, failed, transactions } = one?;
+        all.acknowledged += acknowledged;
+        all.failed += failed;
+        all.transactions.extend(transactions);
+    }
+    let rate = all.acknowledged / LOAD.as_secs();
+    eprintln!("{} keys were written, {rate} a second; {} failed first", all.acknowledged, all.failed);
+    Ok(all)
+}
