@@ -20,6 +20,7 @@ mod found;
 mod grow;
 mod keep;
 mod leave;
+mod ledger;
 mod member;
 mod mirror;
 mod names;
@@ -41,6 +42,7 @@ use course::Leg;
 
 pub use census::PROMOTION_LAG;
 pub use decide::plan;
+pub use ledger::{Entry, Failed, Ledger, Memory, Seeding, Standing};
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
 pub use plan::{Bind, Birth, Finding, LookAgain, Phase, Plan, Step};
 pub use version::{
@@ -48,7 +50,7 @@ pub use version::{
     max_learners,
 };
 pub use world::{
-    Alarm, Alive, Claim, Entry, Failed, Freshness, Home, Ledger, Life, Link, Listed, MemberList, Membership, Memory,
-    NodeSight, Origin, Outcome, Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role,
-    RoleLabel, Roster, Saved, Seat, Seeding, Sight, Standing, Start, Storage, Ticket, Trial, Trouble, Wish, World,
+    Alarm, Alive, Claim, Freshness, Home, Life, Link, Listed, MemberList, Membership, NodeSight, Origin, Outcome,
+    Overall, Pod, PodStage, Readiness, Refusal, Resize, Restore, Retention, Role, RoleLabel, Roster, Saved, Seat,
+    Sight, Start, Storage, Ticket, Trial, Trouble, Wish, World,
 };

@@ -36,10 +36,10 @@ impl Log {
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {
     while number >= 0x80 {
-        into.push(number as u8 | 0x80);
+        into.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    into.push(number as u8);
+    into.push(number.to_le_bytes()[0]);
 }
 
 fuzz_target!(|input: (Vec<(u8, Vec<u8>)>, u16, u8)| {

@@ -66,7 +66,7 @@ impl<'a> Appender<'a> {
         let mut last = None;
         if cursor.last()? {
             last = Some(BucketKey::decode(cursor.pair()?.0)?);
-            take_over(&bucket, cursor.path(), &mut history, &mut out)?;
+            adopt(&bucket, cursor.path(), &mut history, &mut out)?;
         }
         let history_sequence = bucket.sequence;
         Ok(Self { file, database, out, history, history_sequence, last, replaced: BTreeMap::new() })
@@ -202,7 +202,7 @@ fn insert(tree: &mut TreeBuilder, out: &mut PageWriter<'_>, key: &[u8], value: O
 
 /// Lets the new tree begin with what the old one has: its leaves stay where they are, and only the branches at its right
 /// edge are written anew.
-fn take_over(
+fn adopt(
     bucket: &Bucket,
     path: &[(super::page::Page, usize)],
     tree: &mut TreeBuilder,

@@ -1,21 +1,19 @@
 //! Fetches a full snapshot into a file: decompressed, proved, and without the hash that etcd put behind it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::{Progress, RestoreError};
+use super::{Progress, RestoreError, scratch};
 use crate::bolt::{Database, Tail};
 use crate::format::{Chain, DataObject, DataReader};
 use crate::store::Store;
 
 /// After so many bytes the disk is made to take what came, while more comes: else the end would wait for all of it.
 const WRITE_BACK: u64 = 64 << 20;
-/// Who may read a database that is restored: who restores it, as with etcd's own.
-const OWN: u32 = 0o600;
 
 /// Writes the database of a generation's full snapshot to `path`, which must not exist.
 pub(super) async fn full(
@@ -25,7 +23,7 @@ pub(super) async fn full(
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<(), RestoreError> {
     let fault = |source| RestoreError::Write { path: path.to_owned(), source };
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(OWN).open(path).map_err(fault)?;
+    let mut file = scratch::create(path).map_err(fault)?;
     let mut reader = DataReader::new(&DataObject::new(store, &chain.key, &chain.full.data)?);
     let total = chain.full.data.plain_bytes;
     let (mut offset, mut unsynced) = (0, 0);

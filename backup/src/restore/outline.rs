@@ -1,12 +1,11 @@
 //! Lets etcdutl work on an outline of the database, and takes over what it has made of that: what it changes is small (the
 //! membership, its notes, one revision behind the last), and a database of gigabytes is neither copied nor walked for it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use super::RestoreError;
+use super::{RestoreError, scratch};
 use crate::bolt::mvcc::{BucketKey, KEY, LEASE};
 use crate::bolt::{self, Appender, Database, write_outline};
 
@@ -17,8 +16,7 @@ const BULK: [&[u8]; 2] = [KEY, LEASE];
 /// Writes the outline of the database at `path` to `outline`, which must not exist.
 pub(super) fn write(path: &Path, outline: &Path) -> Result<(), RestoreError> {
     let whole = File::open(path).map_err(fault(path))?;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create_new(true).mode(0o600).open(outline).map_err(fault(outline))?;
+    let file = scratch::create(outline).map_err(fault(outline))?;
     Ok(write_outline(&Database::open(&whole)?, &BULK, &file)?)
 }
 

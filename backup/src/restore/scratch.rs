@@ -3,13 +3,15 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::RestoreError;
 
 /// Who may look into the folder: who restores, as with etcd's own.
 const OWN: u32 = 0o700;
+/// Who may read a file in it, also after it was given its name: the same.
+const OWN_FILE: u32 = 0o600;
 
 /// The folder, on the target's file system. It goes when this is dropped.
 pub(super) struct Scratch {
@@ -66,6 +68,11 @@ impl Drop for Scratch {
             tracing::warn!("{} stays behind: {error}", self.path.display());
         }
     }
+}
+
+/// Makes a file, which must not exist.
+pub fn create(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create_new(true).mode(OWN_FILE).open(path)
 }
 
 /// Where a restore to this target works.

@@ -7,6 +7,8 @@ mod membership;
 mod order;
 #[cfg(test)]
 mod planted;
+#[cfg(test)]
+mod planted_membership;
 mod watches;
 
 use std::fmt;

@@ -1,0 +1,223 @@
+//! The check of membership against looks at three members and deeds of an operator: what may be done passes, and each deed
+//! that may not is caught.
+
+use std::collections::BTreeSet;
+
+use super::{Check, check};
+use crate::chaos::clock::Moment;
+use crate::chaos::history::{Deed, History, Listed, MemberId, Sample, Step};
+
+/// Three members that are looked at four times a second for a minute, with what each look sees left to the test.
+fn looks(see: impl Fn(u64, &mut Sample)) -> Vec<Sample> {
+    let listed = |number: u64| (MemberId(number), Listed { name: format!("db-{number}"), learner: false });
+    let look = |number: u64| {
+        let begun = number * 250_000;
+        let mut sample = Sample {
+            begun: Moment(begun),
+            ended: Moment(begun + 50_000),
+            wished: 3,
+            members: Some((0..3).map(listed).collect()),
+            running: (0..3).map(|number| format!("db-{number}")).collect(),
+        };
+        see(begun / 1_000_000, &mut sample);
+        sample
+    };
+    (0..240).map(look).collect()
+}
+
+fn with_deeds(samples: Vec<Sample>, deeds: Vec<(u64, Step)>) -> History {
+    let deeds = deeds.into_iter().flat_map(|(second, step)| {
+        let at = Moment(second * 1_000_000);
+        let changes = matches!(step, Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. });
+        let call = changes.then(|| Step::Calls { call: Box::new(step.clone()) });
+        call.into_iter().chain([step]).map(move |step| Deed { at, step })
+    });
+    let deeds = deeds.collect();
+    History { cluster: "db".into(), samples, deeds, ..History::default() }
+}
+
+fn ids(numbers: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
+    numbers.into_iter().map(MemberId).collect()
+}
+
+fn learner(sample: &mut Sample, number: u64) {
+    let listed = Listed { name: format!("db-{number}"), learner: true };
+    sample.members.as_mut().unwrap().insert(MemberId(number), listed);
+}
+
+/// What a replacement of the dead db-2 looks like: from the 30th second it does not run, in the 45th db-3 comes.
+fn replacement(second: u64, sample: &mut Sample) {
+    if second >= 30 {
+        sample.running.remove("db-2");
+    }
+    if second >= 45 {
+        learner(sample, 3);
+        sample.running.insert("db-3".into());
+    }
+    if second >= 46 {
+        sample.members.as_mut().unwrap().remove(&MemberId(2));
+    }
+    if second >= 47 {
+        sample.members.as_mut().unwrap().get_mut(&MemberId(3)).unwrap().learner = false;
+    }
+}
+
+fn replacing() -> Vec<(u64, Step)> {
+    vec![
+        (45, Step::AddLearner { serial: 3, expect: ids(0..3) }),
+        (46, Step::Remove { id: MemberId(2), expect: ids(0..4) }),
+        (47, Step::Promote { serial: 3, id: MemberId(3), expect: ids([0, 1, 3]) }),
+        (48, Step::DeletePod { serial: 2 }),
+        (49, Step::DeleteClaim { serial: 2 }),
+    ]
+}
+
+#[test]
+fn a_dead_member_may_be_replaced() {
+    let history = with_deeds(looks(replacement), replacing());
+    assert_eq!(check(&history), []);
+}
+
+fn assert_membership(history: &History, says: &str) {
+    let violations = check(history);
+    let caught = violations.iter().any(|found| found.check == Check::Membership && found.what.contains(says));
+    assert!(caught, "nothing says {says:?}: {violations:?}");
+}
+
+#[test]
+fn a_call_planned_from_another_list_is_caught() {
+    let deeds = vec![(30, Step::AddLearner { serial: 3, expect: ids(0..2) })];
+    assert_membership(&with_deeds(looks(|_, _| ()), deeds), "a member list that there was not");
+    // Two operators plan from one list, one of them two seconds late.
+    let add = |serial| Step::AddLearner { serial, expect: ids(0..3) };
+    let late = |second, sample: &mut Sample| {
+        if second >= 28 {
+            learner(sample, 3);
+        }
+    };
+    assert_membership(&with_deeds(looks(late), vec![(28, add(3)), (30, add(4))]), "a member list that there was not");
+}
+
+#[test]
+fn a_call_is_judged_whatever_came_of_it() {
+    // The operator was killed before it could say that it was done.
+    let mut deeds = replacing();
+    let call = Box::new(Step::Remove { id: MemberId(1), expect: ids(0..4) });
+    deeds[1].1 = Step::Calls { call };
+    assert_membership(&with_deeds(looks(replacement), deeds), "the live voter db-1 was removed");
+}
+
+#[test]
+fn a_member_that_comes_goes_or_votes_without_a_call_is_caught() {
+    for (left_out, says) in [(0, "1 members are new"), (1, "db-2 (2) is not listed"), (2, "db-3 (3) votes")] {
+        let mut deeds = replacing();
+        deeds.remove(left_out);
+        assert_membership(&with_deeds(looks(replacement), deeds), says);
+    }
+}
+
+#[test]
+fn a_live_voter_removed_while_another_is_down_is_caught() {
+    let mut deeds = replacing();
+    deeds[1].1 = Step::Remove { id: MemberId(1), expect: ids(0..4) };
+    assert_membership(&with_deeds(looks(replacement), deeds), "the live voter db-1 was removed");
+}
+
+#[test]
+fn a_live_voter_stopped_at_the_cost_of_quorum_is_caught() {
+    let replacement = |second: u64, sample: &mut Sample| replacement(second.min(44), sample);
+    let deeds = vec![(44, Step::DeletePod { serial: 1 })];
+    assert_membership(&with_deeds(looks(replacement), deeds.clone()), "the live voter db-1 was stopped");
+    let switch = vec![(44, Step::SwitchRelease { serial: 1 })];
+    assert_membership(&with_deeds(looks(replacement), switch.clone()), "the live voter db-1 was switched");
+    assert_eq!(check(&with_deeds(looks(|_, _| ()), switch)), []);
+    // Where all are to sleep, that is what is asked for.
+    let asleep = |second: u64, sample: &mut Sample| {
+        replacement(second.min(43), sample);
+        sample.wished = 0;
+    };
+    assert_eq!(check(&with_deeds(looks(asleep), deeds.clone())), []);
+    // The look in which they were put to sleep may end after the deed.
+    let falls_asleep = |second: u64, sample: &mut Sample| {
+        replacement(second.min(43), sample);
+        if second == 43 {
+            sample.wished = 0;
+            sample.ended = Moment(45_000_000);
+        }
+    };
+    assert_eq!(check(&with_deeds(looks(falls_asleep), deeds)), []);
+}
+
+#[test]
+fn a_dead_learner_promoted_is_caught() {
+    let dead = |second, sample: &mut Sample| {
+        if second >= 20 {
+            learner(sample, 3);
+        }
+    };
+    let deeds = vec![(40, Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) })];
+    assert_membership(&with_deeds(looks(dead), deeds), "the learner db-3 was promoted");
+}
+
+#[test]
+fn a_learner_that_has_just_started_may_be_promoted() {
+    let young = |second, sample: &mut Sample| {
+        if second >= 40 {
+            learner(sample, 3);
+            sample.running.insert("db-3".into());
+        }
+    };
+    let add = (39, Step::AddLearner { serial: 3, expect: ids(0..3) });
+    let promote = (40, Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) });
+    let history = with_deeds(looks(young), vec![add, promote]);
+    assert_eq!(check(&history), []);
+}
+
+#[test]
+fn a_call_whose_answer_was_lost_may_have_changed_the_list() {
+    // Nobody could list the members while it was made.
+    let blind = |_, sample: &mut Sample| sample.members = None;
+    let deeds = |lost: bool| {
+        let mut deeds = vec![(30, Step::AddLearner { serial: 3, expect: ids(0..3) })];
+        deeds.extend(lost.then(|| (31, Step::LostAnswer { verb: "add-learner".into() })));
+        deeds.push((32, Step::AddLearner { serial: 5, expect: ids([0, 1, 2, 3, 9]) }));
+        deeds
+    };
+    assert_eq!(check(&with_deeds(looks(blind), deeds(true))), []);
+    let seeing = with_deeds(looks(|_, _| ()), deeds(false));
+    assert_membership(&seeing, "a member list that there was not");
+}
+
+#[test]
+fn a_volume_deleted_under_a_member_is_caught() {
+    let deeds = vec![(40, Step::DeleteClaim { serial: 1 })];
+    assert_membership(&with_deeds(looks(|_, _| ()), deeds), "the volume of db-1 was deleted");
+    // A spare that was dismissed, and added on another volume later.
+    let deeds = [vec![(30, Step::DeleteClaim { serial: 3 })], replacing()].concat();
+    assert_eq!(check(&with_deeds(looks(replacement), deeds)), []);
+}
+
+#[test]
+fn an_identity_used_twice_is_caught() {
+    let mut deeds = replacing();
+    deeds.push((55, Step::AddLearner { serial: 3, expect: ids([0, 1, 3]) }));
+    assert_membership(&with_deeds(looks(replacement), deeds), "serial 3 was added a second time");
+    let back = |second, sample: &mut Sample| {
+        if (20..30).contains(&second) {
+            sample.members.as_mut().unwrap().remove(&MemberId(2));
+        }
+    };
+    assert_membership(&with_deeds(looks(back), vec![]), "is back");
+    let demoted = |second, sample: &mut Sample| {
+        if second >= 20 {
+            learner(sample, 2);
+        }
+    };
+    assert_membership(&with_deeds(looks(demoted), vec![]), "the voter db-2 is a learner");
+}
+
+#[test]
+fn a_step_in_unknown_words_is_caught() {
+    let deeds = vec![(1, Step::Unreadable { line: "did something".into() })];
+    assert_membership(&with_deeds(looks(|_, _| ()), deeds), "can't be read");
+}
