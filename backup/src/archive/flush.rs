@@ -115,7 +115,7 @@ async fn write(store: &Store, chain: &Chain, seal: &Seal, records: &[u8]) -> Res
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use futures::TryStreamExt;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// A store that refuses whatever it is asked, as with a key that has been revoked.
-    async fn refusing() -> Store {
+    pub async fn refusing() -> Store {
         const ANSWER: &str = "<Error><Code>AuthenticationFailed</Code></Error>";
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());

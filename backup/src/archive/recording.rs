@@ -256,8 +256,8 @@ impl<'a> Recording<'a> {
             }
             Post::TakingOver => self.catch_up(true),
             Post::Committer => {
-                if self.asks_for_other_recipients() {
-                    self.successor.hasten();
+                if let Some(asked) = self.other_recipients() {
+                    self.successor.hasten(asked);
                 }
                 if self.successor.is_open()
                     && let Some(reason) = self.full_is_due().await?
@@ -314,9 +314,9 @@ impl<'a> Recording<'a> {
         Some(Next::Continue)
     }
 
-    /// Whether others shall be able to read what comes next. Keys that can't be read are told where they are needed.
-    fn asks_for_other_recipients(&self) -> bool {
-        Seal::of(self.session.door.store().keys()).is_ok_and(|asked| asked != self.seal)
+    /// Who shall be able to read what comes next, if they are others. Keys that can't be read are told where they are needed.
+    fn other_recipients(&self) -> Option<Seal> {
+        Seal::of(self.session.door.store().keys()).ok().filter(|asked| *asked != self.seal)
     }
 
     /// Why the generation has to end. While something is being done with it that is not known: it is asked when that ends.
@@ -324,7 +324,7 @@ impl<'a> Recording<'a> {
         let settings = self.session.settings;
         self.look_owed = self.chain.is_none();
         let Some(chain) = &self.chain else { return Ok(None) };
-        if self.asks_for_other_recipients() {
+        if self.other_recipients().is_some() {
             return Ok(Some(OTHER_RECIPIENTS));
         }
         let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };

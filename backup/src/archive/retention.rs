@@ -1,6 +1,8 @@
 //! Removes older generations beside the recording, as `quorate-agent prune` does. Never the one that is recorded into, and
 //! nothing that a rule keeps.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,19 +15,23 @@ use crate::store::{Store, StoreError};
 
 /// How often it looks, besides after each full snapshot. It reads every manifest.
 const EVERY: Duration = Duration::from_hours(12);
+/// How soon it looks again if it could not look through what there is.
+const AGAIN_AFTER: Duration = Duration::from_mins(10);
 
 /// When it was last done, and what is under way.
 #[derive(Debug)]
 pub(super) struct Retention {
     keep: Option<Keep>,
     due: Instant,
+    /// The last look has found nothing out.
+    failed: Arc<AtomicBool>,
     working: Option<JoinHandle<()>>,
 }
 
 impl Retention {
     /// The first look comes with the first full snapshot, or after half a day.
     pub fn new(keep: Option<Keep>) -> Self {
-        Self { keep, due: Instant::now() + EVERY, working: None }
+        Self { keep, due: Instant::now() + EVERY, failed: Arc::default(), working: None }
     }
 
     /// A full snapshot has been taken: something else may be old now.
@@ -35,12 +41,16 @@ impl Retention {
 
     /// Begins if it is time. It works beside the recording.
     pub fn look(&mut self, store: &Store, lineage: &Lineage, current: &GenerationKey) {
+        if self.failed.swap(false, Ordering::Relaxed) {
+            self.due = self.due.min(Instant::now() + AGAIN_AFTER);
+        }
         let Some(keep) = self.keep.filter(|_| self.due <= Instant::now()) else { return };
         if self.working.as_ref().is_some_and(|working| !working.is_finished()) {
             return;
         }
         self.due = Instant::now() + EVERY;
         let (store, lineage, current) = (store.clone(), lineage.clone(), current.clone());
+        let in_vain = Arc::clone(&self.failed);
         self.working = Some(tokio::spawn(async move {
             match clear(&store, &lineage, keep, &current).await {
                 Ok(Pruned { objects, bytes, failed }) => {
@@ -51,7 +61,10 @@ impl Retention {
                         tracing::warn!("an object that no rule keeps is still there: {error}");
                     }
                 }
-                Err(error) => tracing::warn!("older generations could not be looked through: {error}"),
+                Err(error) => {
+                    in_vain.store(true, Ordering::Relaxed);
+                    tracing::warn!("older generations could not be looked through: {error}");
+                }
             }
         }));
     }
@@ -85,16 +98,30 @@ fn spare(mut plan: Plan, current: &GenerationKey) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::archive::flush::tests::refusing;
     use crate::format::{Cluster, GenerationName};
     use crate::store::Key;
 
+    fn key(lineage: &str) -> GenerationKey {
+        let name = GenerationName::new(Timestamp::UNIX_EPOCH);
+        GenerationKey { lineage: lineage.parse().unwrap(), cluster: Cluster::of(1), name }
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_looked_through_is_looked_through_soon() {
+        let (store, current) = (refusing().await, key("blue"));
+        let mut retention = Retention::new(Some(Keep { newest: 1, last: Duration::ZERO }));
+        let day_half = retention.due;
+        retention.full_taken();
+        retention.look(&store, &current.lineage, &current);
+        retention.working.take().unwrap().await.unwrap();
+        assert!(retention.due >= day_half);
+        retention.look(&store, &current.lineage, &current);
+        assert!(retention.working.is_none() && retention.due <= Instant::now() + AGAIN_AFTER);
+    }
+
     #[test]
     fn what_is_recorded_into_stays_whatever_the_rules_say() {
-        let key = |lineage: &str| GenerationKey {
-            lineage: lineage.parse().unwrap(),
-            cluster: Cluster::of(1),
-            name: GenerationName::new(Timestamp::UNIX_EPOCH),
-        };
         let (current, old) = (key("blue"), key("green"));
         let removals = vec![
             Removal::Generation(current.clone()),

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::ArchiveError;
 use super::session::{Session, Start};
 use super::status::Reason;
-use crate::format::{GenerationKey, LeaseGrant, Revision};
+use crate::format::{GenerationKey, LeaseGrant, Revision, Seal};
 
 /// How soon it is tried again after it failed.
 const AGAIN_AFTER: Duration = Duration::from_mins(1);
@@ -27,6 +27,8 @@ pub(super) struct Successor<'a> {
     failure: Option<(Reason, String)>,
     /// How soon it is tried again after the next full snapshot in vain.
     pause: Duration,
+    /// For whom it was hastened last.
+    hastened: Option<Seal>,
 }
 
 enum Stage<'a> {
@@ -42,7 +44,7 @@ enum Stage<'a> {
 
 impl<'a> Successor<'a> {
     pub fn none(session: Session<'a>) -> Self {
-        Self { session, stage: Stage::None, grants: Vec::new(), failure: None, pause: AGAIN_AFTER }
+        Self { session, stage: Stage::None, grants: Vec::new(), failure: None, pause: AGAIN_AFTER, hastened: None }
     }
 
     /// Whether one can be begun now.
@@ -54,9 +56,13 @@ impl<'a> Successor<'a> {
         }
     }
 
-    /// Lets one be begun soon, whatever pause the last one called for: until then what is stored can be read by those who shall
-    /// not read it any more.
-    pub fn hasten(&mut self) {
+    /// Lets one be begun soon for these recipients, whatever pause the last one called for: until then what is stored can be
+    /// read by those who shall not read it any more. Once: what fails for them is paused after as ever.
+    pub fn hasten(&mut self, asked: Seal) {
+        if self.hastened.as_ref() == Some(&asked) {
+            return;
+        }
+        (self.hastened, self.pause) = (Some(asked), AGAIN_AFTER);
         if let Stage::Failed(until) = &mut self.stage {
             *until = (*until).min(Instant::now() + AGAIN_AFTER);
         }
@@ -178,9 +184,9 @@ mod tests {
         news.end(FeedError::Canceled("more came than may wait".into()));
         successor.ready(start);
         assert!(successor.take_behind(chain.head()).is_none());
-        successor.hasten();
+        successor.hasten(Seal::Open);
         advance(Duration::from_secs(59)).await;
-        successor.hasten();
+        successor.hasten(Seal::Open);
         assert!(!successor.is_open());
         advance(Duration::from_secs(1)).await;
         assert!(successor.is_open(), "where other recipients are asked for nobody waits an hour");

@@ -89,7 +89,8 @@ fn the_bar_is_there_while_the_work_is_done() {
         Mood::Sound,
         Arc::new(move |number| {
             if number == halfway {
-                let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
+                let seen = wait.lock().unwrap().recv_timeout(PATIENCE);
+                assert_eq!(seen, Err(mpsc::RecvTimeoutError::Disconnected), "nobody has seen a bar");
             }
             pieces(number)
         }),

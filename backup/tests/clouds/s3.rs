@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
@@ -56,6 +57,7 @@ impl Owner {
         let key = scope.split('/').fold(secret, |key, part| sign(&key, part));
         let signature = HEXLOWER.encode(&sign(&key, &text));
         let mut stream = TcpStream::connect(self.server).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         write!(
             stream,
             "PUT {asked} HTTP/1.1\r\n{}\r\nconnection: close\r\ncontent-length: {}\r\nauthorization: AWS4-HMAC-SHA256 \

@@ -273,9 +273,10 @@ impl History {
         Ok(Self { first, last, begun, ended, samples, written, reports, without_sidecar })
     }
 
-    /// Demands that what was told of the store was so: no more than there was, no less behind than it was, and with every
-    /// write in it that had been acknowledged up to there. That it restores as etcd had it is seen by those of the points.
+    /// Demands that what was told of the store was so: no more than there was, no less behind than it was, and etcd
+    /// itself has every write there that was acknowledged up to it. That it restores as etcd has it is seen by the points.
     async fn was_told_right(&self, db: &Cluster) -> Result<()> {
+        let mut most = 0;
         for reported in &self.reports {
             ensure!(reported.head <= self.last, "{reported:?}, and {} is the last revision", self.last);
             let known = self.samples.iter().rfind(|sample| sample.answered + SLACK <= reported.asked);
@@ -283,7 +284,9 @@ impl History {
             ensure!(is_behind_enough, "{reported:?}, and etcd had told {known:?}");
             let writes = self.written.is_there(db, reported.head).await?;
             eprintln!("{} was told to be in the store: {writes} acknowledged transactions", reported.head);
+            most = most.max(writes);
         }
+        ensure!(most > 0, "no report speaks of a write that was acknowledged");
         Ok(())
     }
 

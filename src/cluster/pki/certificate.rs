@@ -53,22 +53,33 @@ impl Certificate {
         let (from, until, authority) = {
             let (_, x509) = parse_x509_certificate(&der).map_err(|_| Unreadable)?;
             let validity = x509.validity();
-            (time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?, x509.is_ca())
+            (time(validity.not_before.timestamp()), time(validity.not_after.timestamp()), x509.is_ca())
         };
         Ok(Self { der, from, until, authority })
     }
 }
 
-fn time(seconds: i64) -> Result<Timestamp, Unreadable> {
-    Timestamp::from_second(seconds).map_err(|_| Unreadable)
+/// The nearest that can be told: that a certificate has no end is said by the last second of the year 9999 (RFC 5280, 4.1.2.5),
+/// which is a day later.
+fn time(seconds: i64) -> Timestamp {
+    let (first, last) = (Timestamp::MIN, Timestamp::MAX);
+    Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { first } else { last })
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::fixture::{NOW, authority, order};
+    use super::super::fixture::{NOW, Root, authority, order};
     use super::*;
+
+    #[test]
+    fn a_certificate_without_an_end_is_read() {
+        let root = Root::make();
+        // 9999-12-31T23:59:59Z.
+        let read = Certificate::read(&root.between_seconds(0, 253_402_300_799)).unwrap();
+        assert_eq!(read.first().unwrap().until, Timestamp::MAX);
+    }
 
     #[test]
     fn a_chain_is_read_in_its_order() {

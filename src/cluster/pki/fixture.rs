@@ -59,7 +59,12 @@ impl Root {
 
     /// The same, if it is valid from one time to another.
     pub fn between_during(&self, from: Timestamp, until: Timestamp) -> String {
-        let time = |time: Timestamp| OffsetDateTime::from_unix_timestamp(time.as_second()).unwrap();
+        self.between_seconds(from.as_second(), until.as_second())
+    }
+
+    /// The same in seconds, which may be later than any time that can be told.
+    pub fn between_seconds(&self, from: i64, until: i64) -> String {
+        let time = |seconds: i64| OffsetDateTime::from_unix_timestamp(seconds).unwrap();
         let mut params = signing("between", BasicConstraints::Constrained(0));
         (params.not_before, params.not_after) = (time(from), time(until));
         params.signed_by(&self.key, &self.issuer).unwrap().pem()

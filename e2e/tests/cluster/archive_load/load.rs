@@ -99,7 +99,6 @@ impl Written {
                 *last = (*last).max((one.revision, number));
             }
         }
-        ensure!(count > 0, "nothing had been acknowledged up to {revision}");
         for ((client, slot), (acknowledged, number)) in newest {
             let key = key(client, slot);
             let (modified, held) =
