@@ -256,12 +256,7 @@ impl<'a> Recording<'a> {
             }
             Post::TakingOver => self.catch_up(true),
             Post::Committer => {
-                if let Some(asked) = self.other_recipients() {
-                    self.successor.hasten(asked);
-                }
-                if self.successor.is_open()
-                    && let Some(reason) = self.full_is_due().await?
-                {
+                if let Some(reason) = self.full_is_due().await? {
                     self.successor.begin(reason);
                 }
                 // Also while something waits to be stored: it may wait for the room that this makes.
@@ -319,12 +314,20 @@ impl<'a> Recording<'a> {
         Seal::of(self.session.door.store().keys()).ok().filter(|asked| *asked != self.seal)
     }
 
-    /// Why the generation has to end. While something is being done with it that is not known: it is asked when that ends.
+    /// Why the next generation has to be begun, if it can be. While something is being done with this one that is not known: it
+    /// is asked when that ends.
     async fn full_is_due(&mut self) -> Result<Option<&'static str>, ArchiveError> {
         let settings = self.session.settings;
+        let others = self.other_recipients();
+        if let Some(asked) = &others {
+            self.successor.hasten(asked);
+        }
+        if !self.successor.is_open() {
+            return Ok(None);
+        }
         self.look_owed = self.chain.is_none();
         let Some(chain) = &self.chain else { return Ok(None) };
-        if self.other_recipients().is_some() {
+        if others.is_some() {
             return Ok(Some(OTHER_RECIPIENTS));
         }
         let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };

@@ -58,11 +58,11 @@ impl<'a> Successor<'a> {
 
     /// Lets one be begun soon for these recipients, whatever pause the last one called for: until then what is stored can be
     /// read by those who shall not read it any more. Once: what fails for them is paused after as ever.
-    pub fn hasten(&mut self, asked: Seal) {
-        if self.hastened.as_ref() == Some(&asked) {
+    pub fn hasten(&mut self, asked: &Seal) {
+        if self.hastened.as_ref() == Some(asked) {
             return;
         }
-        (self.hastened, self.pause) = (Some(asked), AGAIN_AFTER);
+        (self.hastened, self.pause) = (Some(asked.clone()), AGAIN_AFTER);
         if let Stage::Failed(until) = &mut self.stage {
             *until = (*until).min(Instant::now() + AGAIN_AFTER);
         }
@@ -184,9 +184,9 @@ mod tests {
         news.end(FeedError::Canceled("more came than may wait".into()));
         successor.ready(start);
         assert!(successor.take_behind(chain.head()).is_none());
-        successor.hasten(Seal::Open);
+        successor.hasten(&Seal::Open);
         advance(Duration::from_secs(59)).await;
-        successor.hasten(Seal::Open);
+        successor.hasten(&Seal::Open);
         assert!(!successor.is_open());
         advance(Duration::from_secs(1)).await;
         assert!(successor.is_open(), "where other recipients are asked for nobody waits an hour");

@@ -4,14 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::sleep;
 
-use crate::store::{Creation, Key, Store, StoreError};
-
-/// How often it is tried. The store's client has repeated each request already.
-const TRIES: u32 = 5;
-/// The pause after the first try; each next one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+use crate::store::{Creation, Key, Store, StoreError, retries};
 
 /// How old data has to be, by the store's clock, before it is garbage if no manifest refers to it.
 pub const GARBAGE_AGE: Duration = Duration::from_hours(24);
@@ -42,10 +36,8 @@ pub enum CommitError {
 pub async fn commit(store: &Store, key: &Key, manifest: Vec<u8>) -> Result<(), CommitError> {
     let manifest = Bytes::from(manifest);
     let mut last = CommitError::Inconsistent(key.clone());
-    for attempt in 0..TRIES {
-        if attempt > 0 {
-            sleep(FIRST_PAUSE * 2_u32.pow(attempt - 1)).await;
-        }
+    for attempt in 0..retries::TRIES {
+        retries::before_try(attempt).await;
         match try_once(store, key, &manifest).await {
             Ok(Some(())) => return Ok(()),
             Ok(None) => last = CommitError::Inconsistent(key.clone()),

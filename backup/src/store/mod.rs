@@ -7,7 +7,7 @@ mod credentials;
 mod error;
 mod open;
 mod options;
-mod retries;
+pub(crate) mod retries;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upload;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -14,7 +13,6 @@ use object_store::client::Certificate;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::{ClientOptions, ObjectStore};
-use tokio::time::sleep;
 
 use super::address::{Address, Provider};
 use super::credentials::{self, CredentialsFolder, KeysInFolder};
@@ -28,10 +26,6 @@ pub const FORMAT_KEY: &str = "quorate-backups.json";
 const FORMAT: &str = "{\"format\":\"quorate-backups\",\"version\":1}\n";
 /// Enough for this object and whatever a later version adds to it.
 const FORMAT_LIMIT: u64 = 64 << 10;
-/// How often this object is written, where the store says that there is one and shows none.
-const TRIES: u32 = 5;
-/// The pause after the first try; each next one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// How a store is reached.
 #[derive(Debug, Clone)]
@@ -111,10 +105,8 @@ impl Store {
     /// it was told only to create is refused here.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let (key, format) = (Key::new(FORMAT_KEY), Bytes::from_static(FORMAT.as_bytes()));
-        for attempt in 0..TRIES {
-            if attempt > 0 {
-                sleep(FIRST_PAUSE * 2_u32.pow(attempt - 1)).await;
-            }
+        for attempt in 0..retries::TRIES {
+            retries::before_try(attempt).await;
             // Twice: only a second one that is refused proves anything, whoever wrote the first.
             let first = self.create(&key, format.clone()).await?;
             if first == Creation::Created && self.create(&key, format.clone()).await? == Creation::Created {

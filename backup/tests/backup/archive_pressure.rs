@@ -42,7 +42,7 @@ async fn write(etcd: &Etcd, values: u64, bytes: usize) -> i64 {
 /// An archive that has begun, with so much room for what the store does not take.
 async fn begun(etcd: &Etcd, store: &Gated, spill_limit: &str) -> (Archive, Report) {
     let arguments = ["--flush-every", "200ms", "--spill-limit", spill_limit];
-    let mut archive = Archive::into(etcd, &[&store.arguments()[..], &arguments].concat());
+    let mut archive = Archive::into(etcd, &store.arguments(&arguments));
     let report = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
     (archive, report)
 }
@@ -69,8 +69,7 @@ async fn comes_back(client: &mut Client, store: &Path, revision: i64) {
 #[tokio::test]
 async fn more_than_may_be_spilled_ends_a_generation_with_what_was_held_and_the_next_has_all() {
     let Some(binaries) = newest() else { return };
-    let Some(program) = gated::program() else { return };
-    let store = Gated::start(&program, Duration::ZERO);
+    let Some(store) = Gated::start(Duration::ZERO) else { return };
     let etcd = Etcd::start(&binaries);
     let (mut archive, first) = begun(&etcd, &store, LITTLE).await;
     written_while_shut(&etcd, &store, &mut archive).await;
@@ -96,8 +95,7 @@ async fn more_than_may_be_spilled_ends_a_generation_with_what_was_held_and_the_n
 #[tokio::test]
 async fn what_was_spilled_is_stored_in_the_same_generation_when_the_store_is_there_again() {
     let Some(binaries) = newest() else { return };
-    let Some(program) = gated::program() else { return };
-    let store = Gated::start(&program, Duration::ZERO);
+    let Some(store) = Gated::start(Duration::ZERO) else { return };
     let etcd = Etcd::start(&binaries);
     let (mut archive, first) = begun(&etcd, &store, ENOUGH).await;
     let last = written_while_shut(&etcd, &store, &mut archive).await;
@@ -179,13 +177,12 @@ async fn write_and_compact(client: &mut Client, store: &Path) -> i64 {
 }
 
 async fn keeps_up_with_one_that_forgets(binaries: &Binaries) {
-    let Some(program) = gated::program() else { return };
-    let store = Gated::start(&program, PAUSE);
+    let Some(store) = Gated::start(PAUSE) else { return };
     let etcd = Etcd::start(binaries);
     let mut client = etcd.connect().await;
     let full_every = format!("{}s", FULL_EVERY.as_secs());
     let arguments = ["--flush-every", "200ms", "--full-every", &full_every];
-    let mut archive = Archive::into(&etcd, &[&store.arguments()[..], &arguments].concat());
+    let mut archive = Archive::into(&etcd, &store.arguments(&arguments));
     let last = write_and_compact(&mut client, &store.folder()).await;
     recorded(&store.folder(), GENERATIONS, last).await;
     archive.kill();

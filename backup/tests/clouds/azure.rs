@@ -1,14 +1,14 @@
 //! What an account's owner does with its key: creates a container, and hands out a token that may do less. As Azure
 //! documents it (`authorize-with-shared-key`, `create-service-sas`); nothing of this is in the product.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use aws_lc_rs::hmac;
 use data_encoding::BASE64;
 use jiff::{SignedDuration, Timestamp};
 use url::form_urlencoded::byte_serialize;
+
+use super::is_answered;
 
 /// The version of the protocol, on which depends what is signed.
 const VERSION: &str = "2021-12-02";
@@ -43,18 +43,12 @@ impl Account {
         // twice because azurite has it in the path.
         let text = format!("PUT{}{headers}\n/{name}/{name}/{container}\nrestype:container", "\n".repeat(12));
         let signature = self.sign(&text);
-        let mut stream = TcpStream::connect(server).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        write!(
-            stream,
+        let request = format!(
             "PUT /{name}/{container}?restype=container HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n\
              content-length: 0\r\n{}\r\nauthorization: SharedKey {name}:{signature}\r\n\r\n",
             headers.replace('\n', "\r\n")
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+        );
+        is_answered(server, &request, 201);
     }
 
     /// A token for a container with these permissions, for an hour.

@@ -1,14 +1,14 @@
 //! What a bucket's owner does with the account's keys: creates one in which objects can be locked, and locks one. Signed as
 //! Amazon documents it (`sig-v4-header-based-auth`); nothing of this is in the product.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
 use data_encoding::{BASE64, HEXLOWER};
 use jiff::{SignedDuration, Timestamp};
+
+use super::is_answered;
 
 /// Whoever has these keys.
 pub struct Owner {
@@ -56,20 +56,14 @@ impl Owner {
         let secret = format!("AWS4{}", self.secret).into_bytes();
         let key = scope.split('/').fold(secret, |key, part| sign(&key, part));
         let signature = HEXLOWER.encode(&sign(&key, &text));
-        let mut stream = TcpStream::connect(self.server).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        write!(
-            stream,
+        let request = format!(
             "PUT {asked} HTTP/1.1\r\n{}\r\nconnection: close\r\ncontent-length: {}\r\nauthorization: AWS4-HMAC-SHA256 \
              Credential={}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\r\n{body}",
             lines.join("\r\n"),
             body.len(),
             self.access,
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        );
+        is_answered(self.server, &request, 200);
     }
 }
 

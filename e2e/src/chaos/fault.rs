@@ -282,7 +282,8 @@ impl Fault {
     }
 }
 
-fn minor(version: &str) -> Option<u32> {
+/// Of a version, if it is one.
+pub(super) fn minor(version: &str) -> Option<u32> {
     version.split('.').nth(1)?.parse().ok()
 }
 

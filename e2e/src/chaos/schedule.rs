@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{Change, Fault, Loss, Millis, Scope, Victims, Way};
+use super::fault::{Change, Fault, Loss, Millis, Scope, Victims, Way, minor};
 use crate::tools::Etcd;
 
 /// The shortest and longest time between the beginnings of two faults: often enough that they overlap, seldom enough
@@ -353,7 +353,6 @@ fn previous(version: &str) -> Option<&'static str> {
 
 /// The version that comes after this minor in such an order.
 fn after(version: &str, order: impl Iterator<Item = Etcd>) -> Option<&'static str> {
-    let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
     let mut versions = order.map(Etcd::version);
     versions.by_ref().find(|known| minor(known) == minor(version))?;
     versions.next()

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -83,6 +83,21 @@ impl VersityGw {
     /// Whoever owns its buckets.
     pub fn owner(&self) -> Owner {
         Owner { server: self.address, region: REGION, access: ACCESS, secret: SECRET }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it keeps what is stored below a prefix.
+    pub fn folder(&self, prefix: &str) -> PathBuf {
+        self.folder.path().join(BUCKET).join(prefix)
+    }
+
+    /// A place that is reached by way of somebody who listens there.
+    pub fn behind(&self, gate: SocketAddr, prefix: &str) -> Place {
+        self.reached((gate, BUCKET), prefix, ACCESS, SECRET)
     }
 
     /// A place in another bucket than the usual one.
