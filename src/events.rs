@@ -8,12 +8,17 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use quorate_crds::Reason;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use crate::writes::Writes;
+use crate::writes::{self, Writes};
 
-/// How long an event may take. It is told or it is not; nothing waits for it longer.
+/// How long one try to send an event may take.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// For how long after the begin of a call of [`Teller::tell`] what may pass is tried again: an event is derived from what
+/// turns, so one that is lost is never told. With the last try, one event takes 8 s at most.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// The pause before another try.
+const PAUSE: Duration = Duration::from_millis(500);
 /// The longest note that the API server takes, in bytes.
 const MAX_NOTE: usize = 1024;
 
@@ -50,8 +55,10 @@ impl Teller {
         Self { client, reporter, recorders: Arc::default() }
     }
 
-    /// Sends what there is to tell of an object. What can't be told is logged: an event is no state.
+    /// Sends what there is to tell of an object, each event tried once at least. What can't be told is logged: an event is
+    /// no state.
     pub async fn tell(&self, writes: &Writes, regarding: &ObjectReference, news: Vec<News>) {
+        let until = Instant::now() + PATIENCE;
         for News { warning, reason, note, member } in news {
             tracing::info!(kind = regarding.kind, name = regarding.name, %reason, note, "tells");
             let secondary = member.map(|name| ObjectReference {
@@ -70,7 +77,7 @@ impl Teller {
                 action: reason.as_str().into(),
                 secondary,
             };
-            if let Err(error) = writes.mention(DEADLINE, recorder.publish(&event, regarding)).await {
+            if let Err(error) = publish(writes, &recorder, &event, regarding, until).await {
                 tracing::warn!(%error, %reason, "failed to send an event");
             }
         }
@@ -90,6 +97,35 @@ impl Teller {
     }
 }
 
+/// Sends one event, and tries again `until` then what may pass. What was sent without an answer may be there: a second try
+/// has another name, and the event shows twice, which is better than not at all.
+async fn publish(
+    writes: &Writes,
+    recorder: &Recorder,
+    event: &Event,
+    regarding: &ObjectReference,
+    until: Instant,
+) -> Result<(), writes::Error<kube::Error>> {
+    loop {
+        match writes.mention(DEADLINE, recorder.publish(event, regarding)).await {
+            Err(error) if may_pass(&error) && writes.open() && Instant::now() + PAUSE < until => sleep(PAUSE).await,
+            told => return told,
+        }
+    }
+}
+
+/// Whether another try may soon succeed: nobody answered, or the answer asks for patience. An internal error (500) is what a
+/// webhook that fails makes of each event, for as long as it fails: no round waits for that.
+fn may_pass(error: &writes::Error<kube::Error>) -> bool {
+    match error {
+        writes::Error::Deadline(_) | writes::Error::Failed(kube::Error::Service(_) | kube::Error::HyperError(_)) => {
+            true
+        }
+        writes::Error::Failed(kube::Error::Api(status)) => matches!(status.code, 429 | 503 | 504),
+        writes::Error::Failed(_) | writes::Error::NotLeading | writes::Error::Stopping => false,
+    }
+}
+
 fn cut(note: String) -> String {
     let fits = |end: &usize| *end <= MAX_NOTE;
     match note.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(fits).last() {
@@ -100,33 +136,67 @@ fn cut(note: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::future::pending;
+    use std::io;
+    use std::iter::repeat;
 
-    use http::{Request, Response};
+    use http::{Request, Response, StatusCode};
     use kube::client::Body;
     use tokio::sync::watch;
 
     use super::*;
     use crate::lease::Claim;
 
-    #[tokio::test(start_paused = true)]
-    async fn only_what_is_told_again_in_the_same_words_is_counted_in_the_same_event() {
+    /// What becomes of a call.
+    #[derive(Clone, Copy, Debug)]
+    enum Fate {
+        /// Nobody answers it.
+        Lost,
+        /// There is no connection.
+        Refused,
+        Answered(StatusCode),
+    }
+
+    const FINE: Fate = Fate::Answered(StatusCode::CREATED);
+
+    /// A teller whose calls have these fates, and the methods of the calls that it has made.
+    fn teller(mut fates: impl Iterator<Item = Fate> + Send + 'static) -> (Teller, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
         let api = tower::service_fn(move |request: Request<Body>| {
             seen.lock().unwrap().push(request.method().to_string());
-            async { Ok::<_, Infallible>(Response::new(Body::from(br#"{"metadata":{}}"#.to_vec()))) }
+            let fate = fates.next().unwrap();
+            async move {
+                let code = match fate {
+                    Fate::Lost => pending::<StatusCode>().await,
+                    Fate::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
+                    Fate::Answered(code) => code,
+                };
+                let body = if code.is_success() { r#"{"metadata":{}}"# } else { "" };
+                let mut response = Response::new(Body::from(body.as_bytes().to_vec()));
+                *response.status_mut() = code;
+                Ok(response)
+            }
         });
         let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-        let teller = Teller::new(Client::new(api, "ns"), reporter);
-        let (_going_on, stopping) = watch::channel(false);
-        let writes = Writes::new(Claim::forever(), stopping, None);
-        let news = |note: &str| {
-            let member = Some("db-2".to_owned());
-            vec![News { warning: false, reason: Reason::MemberSwitched, note: note.into(), member }]
-        };
+        (Teller::new(Client::new(api, "ns"), reporter), calls)
+    }
+
+    fn writes(stopping: bool) -> Writes {
+        let (_, stopping) = watch::channel(stopping);
+        Writes::new(Claim::forever(), stopping, None)
+    }
+
+    fn news(note: &str) -> News {
+        let member = Some("db-2".to_owned());
+        News { warning: false, reason: Reason::MemberSwitched, note: note.into(), member }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_told_again_in_the_same_words_is_counted_in_the_same_event() {
+        let (teller, calls) = teller(repeat(FINE));
         for note in ["to 3.7", "to 3.6", "to 3.7"] {
-            teller.tell(&writes, &ObjectReference::default(), news(note)).await;
+            teller.tell(&writes(false), &ObjectReference::default(), vec![news(note)]).await;
         }
         assert_eq!(*calls.lock().unwrap(), ["POST", "POST", "PATCH"]);
         for number in 0..=MOST_REMEMBERED {
@@ -136,5 +206,52 @@ mod tests {
         tokio::time::advance(REMEMBERED).await;
         teller.recorder("another");
         assert_eq!(teller.recorders.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_event_is_lost_when_nobody_answers_for_a_few_seconds() {
+        let (teller, calls) = teller([Fate::Lost; 2].into_iter().chain(repeat(FINE)));
+        let begun = Instant::now();
+        teller.tell(&writes(false), &ObjectReference::default(), vec![news("to 3.7"), news("to 3.6")]).await;
+        assert_eq!(calls.lock().unwrap().len(), 4, "after two tries both are told");
+        assert!(begun.elapsed() > 2 * DEADLINE && begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_pass_is_tried_again_for_a_while_and_what_is_refused_is_not() {
+        for (fate, tries) in [
+            (Fate::Lost, 3),
+            (Fate::Refused, 12),
+            (Fate::Answered(StatusCode::TOO_MANY_REQUESTS), 12),
+            (Fate::Answered(StatusCode::SERVICE_UNAVAILABLE), 12),
+            (Fate::Answered(StatusCode::INTERNAL_SERVER_ERROR), 1),
+            (Fate::Answered(StatusCode::FORBIDDEN), 1),
+            (Fate::Answered(StatusCode::NOT_FOUND), 1),
+        ] {
+            let (teller, calls) = teller(repeat(fate));
+            let begun = Instant::now();
+            teller.tell(&writes(false), &ObjectReference::default(), vec![news("to 3.7")]).await;
+            assert_eq!(calls.lock().unwrap().len(), tries, "{fate:?}");
+            assert!(begun.elapsed() < PATIENCE + DEADLINE, "{fate:?}: {:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_after_an_event_that_took_all_the_time_is_tried_once() {
+        let (teller, calls) = teller(repeat(Fate::Lost));
+        teller.tell(&writes(false), &ObjectReference::default(), ["1", "2", "3"].map(news).into()).await;
+        assert_eq!(calls.lock().unwrap().len(), 3 + 1 + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stops_or_leads_no_more_does_not_try_again() {
+        let (teller, calls) = teller(repeat(Fate::Lost));
+        teller.tell(&writes(true), &ObjectReference::default(), vec![news("to 3.7")]).await;
+        assert_eq!(calls.lock().unwrap().len(), 1, "it stops");
+        let writes = writes(false);
+        // A claim for tests holds for an hour.
+        tokio::time::advance(Duration::from_secs(3600 - 1)).await;
+        teller.tell(&writes, &ObjectReference::default(), vec![news("to 3.7")]).await;
+        assert_eq!(calls.lock().unwrap().len(), 2, "its claim ended meanwhile");
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::controller::{Driver, round, says_the_same};
-use super::fixture::{backup, cluster, complete, pod, spec};
+use super::fixture::{backup, cluster, complete, failed, pod, spec};
 use super::tests::told;
 use crate::api::Kube;
 use crate::events::Teller;
@@ -171,6 +171,36 @@ async fn a_job_that_turns_up_for_a_backup_that_was_given_up_counts() {
     put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
     look(&api, &driver).await;
     assert_eq!(status(&api).phase, Some(BackupPhase::Complete));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_turns_up_counts_whatever_the_backup_was_given_up_for_and_ends_it_once() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    let slow = Duration::from_secs(20);
+    api.disturb(JOB_CREATION, Fault::Lag { there: slow, back: Duration::ZERO });
+    look(&api, &driver).await;
+    assert_eq!(told(&status(&api)).1, "ObjectRefused");
+    let mut old = api.object(BACKUP);
+    old["metadata"]["creationTimestamp"] = json!((Timestamp::now() - SignedDuration::from_mins(61)).to_string());
+    api.put(BACKUP, old);
+    api.put(CLUSTER, serde_json::to_value(cluster(TlsMode::Issued, "False")).unwrap());
+    look(&api, &driver).await;
+    let given_up = status(&api);
+    assert_eq!((told(&given_up).0, told(&given_up).1), (Some(BackupPhase::Failed), "NoHealthyMember"));
+    tokio::time::sleep(slow).await;
+    let mut late = api.object(JOB);
+    late["status"] =
+        json!({ "conditions": [{ "type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "" }] });
+    api.put(JOB, late);
+    put_pod(&api, JOB, pod(1, &failed("StoreRefused", "the store refuses the credentials").to_string(), 3));
+    look(&api, &driver).await;
+    assert_eq!(told(&status(&api)).1, "StoreRefused");
+    assert!(status(&api).started_at.is_some());
+    let ended = api.object(BACKUP);
+    look(&api, &driver).await;
+    assert_eq!(api.object(BACKUP), ended, "each look would be another end");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
@@ -117,11 +117,10 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     }
 }
 
-/// Whether a Job may turn up for what has failed: it was given up because none could be created, and a creation that was not
-/// answered may be carried out at any later time.
+/// Whether a Job may turn up for what has failed: none was seen, and a creation that was not answered may be carried out at
+/// any later time.
 pub fn may_have_job(status: &EtcdBackupStatus) -> bool {
-    let refused = |one: &Condition| one.reason == Reason::ObjectRefused.as_str();
-    status.phase == Some(BackupPhase::Failed) && status.conditions.iter().any(refused)
+    status.phase == Some(BackupPhase::Failed) && status.started_at.is_none()
 }
 
 /// When the object is to be deleted, if ever.
@@ -146,8 +145,11 @@ fn is_overdue(seen: Seen<'_>, job: &Job) -> bool {
 
 /// For how long there has been a Job.
 fn age(seen: Seen<'_>, job: &Job) -> SignedDuration {
-    let created = job.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0);
-    seen.now.duration_since(created)
+    seen.now.duration_since(created(seen, job))
+}
+
+fn created(seen: Seen<'_>, job: &Job) -> Timestamp {
+    job.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0)
 }
 
 fn without_job(seen: Seen<'_>) -> Decision {
@@ -200,7 +202,15 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
     Ok(voters)
 }
 
+/// What is decided of a backup whose Job was seen. Also one that has ended by then has begun: no Job is looked for again.
 fn of_job(seen: Seen<'_>, job: &Job) -> Decision {
+    let Decision { step, mut status } = as_told(seen, job);
+    status.started_at.get_or_insert_with(|| Time(created(seen, job)));
+    Decision { step, status }
+}
+
+/// What is decided by what a Job and its pods tell.
+fn as_told(seen: Seen<'_>, job: &Job) -> Decision {
     let report = jobs::report(seen.pods, |report| matches!(report, Report::Complete(_)));
     match (jobs::end(job), report) {
         (_, Some(Report::Complete(complete))) => completed(seen, &complete),

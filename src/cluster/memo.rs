@@ -76,7 +76,7 @@ impl Memo {
             uid: cluster.uid(),
             written: None,
             leader: None,
-            alarm: cluster.status.as_ref().and_then(alarm_in),
+            alarm: None,
             seen: BTreeMap::new(),
             archives: Archives::default(),
             proofs: Proofs::default(),
@@ -143,6 +143,9 @@ impl Memo {
             (Overall::Known { alarm, downgrade: _ }, _) => self.alarm = alarm,
             (Overall::Unknown, Phase::Hibernated | Phase::Deleting) => self.alarm = None,
             (Overall::Unknown, _) => {
+                if let Some(status) = &observed.cluster.status {
+                    self.alarm = alarm_in(status, self.alarm);
+                }
                 if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, self.alarm) {
                     plan.findings.entry(None).or_default().insert(Finding::Alarm(alarm));
                 }
@@ -224,11 +227,18 @@ fn has_run(status: &EtcdClusterStatus) -> bool {
     status.phase == Some(quorate_crds::Phase::Running) || ready.status == "True" || turned
 }
 
-/// The alarm that a status tells of, to another operator than the one that heard of it.
-fn alarm_in(status: &EtcdClusterStatus) -> Option<Alarm> {
-    let available = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Available.as_str())?;
+/// The alarm that a status tells of, to another operator than the one that heard of it. Who has led before may remember one
+/// that was disarmed while another led, and the other's status says so; one that can't tell leaves what is `remembered`.
+fn alarm_in(status: &EtcdClusterStatus, remembered: Option<Alarm>) -> Option<Alarm> {
+    let kind = ConditionType::Available.as_str();
+    let Some(available) = status.conditions.iter().find(|condition| condition.type_ == kind) else {
+        return remembered;
+    };
+    if available.status == "True" {
+        return None;
+    }
     let told = |alarm: &Alarm| available.reason == report::sentences::of_alarm(*alarm).reason.as_str();
-    [Alarm::NoSpace, Alarm::Corrupt].into_iter().find(told)
+    [Alarm::NoSpace, Alarm::Corrupt].into_iter().find(told).or(remembered)
 }
 
 fn somebody_is_silent(observed: &Observed) -> bool {
@@ -319,7 +329,11 @@ mod tests {
         assert_eq!(told, raised, "the leader did not answer");
         let mut another = Memo::new(&left);
         assert_eq!(round(&mut another, Overall::Unknown).0, raised, "another operator, that has heard nothing yet");
-        assert_eq!(round(&mut memo, heard(None)).0, well, "it was disarmed");
+        assert_eq!(round(&mut another, heard(None)).0, well, "it was disarmed");
+        assert_eq!(round(&mut memo, Overall::Unknown).0, well, "the first one leads again");
+        assert_eq!(round(&mut another, heard(Some(Alarm::NoSpace))).0, raised);
+        assert_eq!(round(&mut memo, Overall::Unknown).0, raised, "raised again while the other one led");
+        assert_eq!(round(&mut memo, heard(None)).0, well);
         assert_eq!(round(&mut memo, Overall::Unknown).0, well);
     }
 
@@ -328,8 +342,10 @@ mod tests {
         let mut observed = report::fixture::healthy();
         let mut memo = Memo::new(&observed.cluster);
         memo.alarm = Some(Alarm::Corrupt);
-        let plan = quorate_statemachine::plan(&observed.world);
         observed.world.membership = Membership::Unknown;
+        let plan = quorate_statemachine::plan(&observed.world);
+        let status = report::status(&observed, &plan, Timestamp::UNIX_EPOCH);
+        observed = report::fixture::after(observed, status);
         memo.recall_alarm(&observed, &mut plan.clone());
         assert_eq!(memo.alarm, Some(Alarm::Corrupt), "it is only not heard of");
         memo.recall_alarm(&observed, &mut Plan { phase: Phase::Hibernated, ..plan });

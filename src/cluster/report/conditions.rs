@@ -142,9 +142,9 @@ fn available(observed: &Observed, plan: &Plan) -> Verdict {
 
 /// The alarm that is raised, as it is told: where etcd does not speak of alarms now, the one that is remembered.
 fn alarm(observed: &Observed, plan: &Plan) -> Option<Told> {
-    let remembered = plan.findings.get(&None).into_iter().flatten().find_map(|finding| match finding {
-        Finding::Alarm(alarm) => Some(*alarm),
-        _ => None,
+    let remembered = plan.findings.get(&None).into_iter().flatten().find_map(|finding| {
+        let Finding::Alarm(alarm) = finding else { return None };
+        Some(*alarm)
     });
     let raised = match observed.world.overall {
         Overall::Known { alarm, downgrade: _ } => alarm,
