@@ -154,7 +154,10 @@ async fn live(
 ) -> Result<Next, ArchiveError> {
     let door = match opened {
         Some(door) => door,
-        None => opened.insert(Door::open(store).await?),
+        None => match unless_stopped(stop.clone(), Box::pin(Door::open(store))).await {
+            Some(door) => opened.insert(door?),
+            None => return Ok(Next::Stop),
+        },
     };
     let session = Session { door, source, settings, room, board };
     Box::pin(session.run(full, course, leads.clone(), stop.clone())).await
@@ -177,6 +180,16 @@ async fn wait(
         () = sleep(pause) => Woken::Again,
         _ = leads.wait_for(|leads| *leads != led) => Woken::Again,
         _ = stop.wait_for(|stop| *stop) => Woken::Stop,
+    }
+}
+
+/// What comes of this, which is dropped when it is told to stop before.
+pub(super) async fn unless_stopped<T>(mut stop: watch::Receiver<bool>, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        // What takes no time is done all the same: a session that was prepared holds what is still to be stored.
+        biased;
+        done = work => Some(done),
+        _ = stop.wait_for(|stop| *stop) => None,
     }
 }
 
@@ -210,10 +223,48 @@ fn after(error: &ArchiveError) -> Next {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::archive::scene::Scene;
     use crate::format::tests::generation;
     use crate::format::{ManifestFault, Revision};
-    use crate::store::StoreError;
+    use crate::keys::KeyFiles;
+    use crate::store::{CredentialsFolder, StoreError};
+
+    #[tokio::test]
+    async fn a_stop_is_heard_while_the_store_is_opened() {
+        // It takes connections, and never answers.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("account-key"), "c2VjcmV0").unwrap();
+        let endpoint = format!("http://{}", silent.local_addr().unwrap());
+        let store = store::Settings {
+            address: "azure://account/container/prefix".parse().unwrap(),
+            options: BTreeMap::from([("endpoint".to_owned(), endpoint)]),
+            credentials: Some(CredentialsFolder(folder.path().to_owned())),
+            ca: None,
+            keys: KeyFiles::default(),
+        };
+        let scene = Scene::new();
+        let Session { source, settings, board, .. } = scene.session();
+        let (tell, stop) = watch::channel(false);
+        let stopped = async {
+            sleep(Duration::from_millis(100)).await;
+            tell.send_replace(true);
+        };
+        let run = timeout(Duration::from_secs(10), Box::pin(run(&store, source, settings, board, stop)));
+        let (ended, ()) = tokio::join!(run, stopped);
+        ended.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_takes_no_time_is_done_also_by_who_was_told_to_stop() {
+        let (_tell, stop) = watch::channel(true);
+        assert_eq!(unless_stopped(stop.clone(), std::future::ready(7)).await, Some(7));
+        assert_eq!(unless_stopped(stop, std::future::pending::<u8>()).await, None);
+    }
 
     #[test]
     fn what_can_not_be_restored_is_ended_whoever_found_it() {

@@ -260,7 +260,7 @@ impl<'a> Recording<'a> {
                     self.successor.begin(reason);
                 }
                 // Also while something waits to be stored: it may wait for the room that this makes.
-                course.retention.look(&self.session.door.store(), &settings.lineage, &self.key);
+                course.retention.look(&self.session.door.store(), &settings.lineage, &self.key).await;
                 if self.looked.elapsed() >= LOOK_AROUND {
                     self.catch_up(true);
                 }

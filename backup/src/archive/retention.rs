@@ -1,8 +1,6 @@
 //! Removes older generations beside the recording, as `quorate-agent prune` does. Never the one that is recorded into, and
 //! nothing that a rule keeps.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -23,15 +21,14 @@ const AGAIN_AFTER: Duration = Duration::from_mins(10);
 pub(super) struct Retention {
     keep: Option<Keep>,
     due: Instant,
-    /// The last look has found nothing out.
-    failed: Arc<AtomicBool>,
-    working: Option<JoinHandle<()>>,
+    /// It says whether it could look through what there is.
+    working: Option<JoinHandle<bool>>,
 }
 
 impl Retention {
     /// The first look comes with the first full snapshot, or after half a day.
     pub fn new(keep: Option<Keep>) -> Self {
-        Self { keep, due: Instant::now() + EVERY, failed: Arc::default(), working: None }
+        Self { keep, due: Instant::now() + EVERY, working: None }
     }
 
     /// A full snapshot has been taken: something else may be old now.
@@ -40,17 +37,17 @@ impl Retention {
     }
 
     /// Begins if it is time. It works beside the recording.
-    pub fn look(&mut self, store: &Store, lineage: &Lineage, current: &GenerationKey) {
-        if self.failed.swap(false, Ordering::Relaxed) {
+    pub async fn look(&mut self, store: &Store, lineage: &Lineage, current: &GenerationKey) {
+        // One that has panicked has found nothing out either.
+        if let Some(ended) = self.working.take_if(|working| working.is_finished())
+            && !ended.await.unwrap_or(false)
+        {
             self.due = self.due.min(Instant::now() + AGAIN_AFTER);
         }
-        let Some(keep) = self.keep.filter(|_| self.due <= Instant::now()) else { return };
-        if self.working.as_ref().is_some_and(|working| !working.is_finished()) {
-            return;
-        }
+        let is_due = self.working.is_none() && self.due <= Instant::now();
+        let Some(keep) = self.keep.filter(|_| is_due) else { return };
         self.due = Instant::now() + EVERY;
         let (store, lineage, current) = (store.clone(), lineage.clone(), current.clone());
-        let in_vain = Arc::clone(&self.failed);
         self.working = Some(tokio::spawn(async move {
             match clear(&store, &lineage, keep, &current).await {
                 Ok(Pruned { objects, bytes, failed }) => {
@@ -60,10 +57,11 @@ impl Retention {
                     for error in failed {
                         tracing::warn!("an object that no rule keeps is still there: {error}");
                     }
+                    true
                 }
                 Err(error) => {
-                    in_vain.store(true, Ordering::Relaxed);
                     tracing::warn!("older generations could not be looked through: {error}");
+                    false
                 }
             }
         }));
@@ -97,10 +95,13 @@ fn spare(mut plan: Plan, current: &GenerationKey) -> Plan {
 
 #[cfg(test)]
 mod tests {
+    use tokio::task::yield_now;
+
     use super::*;
     use crate::archive::flush::tests::refusing;
     use crate::format::{Cluster, GenerationName};
     use crate::store::Key;
+    use crate::store::tests::faulty::sound;
 
     fn key(lineage: &str) -> GenerationKey {
         let name = GenerationName::new(Timestamp::UNIX_EPOCH);
@@ -109,15 +110,20 @@ mod tests {
 
     #[tokio::test]
     async fn what_could_not_be_looked_through_is_looked_through_soon() {
-        let (store, current) = (refusing().await, key("blue"));
-        let mut retention = Retention::new(Some(Keep { newest: 1, last: Duration::ZERO }));
-        let day_half = retention.due;
-        retention.full_taken();
-        retention.look(&store, &current.lineage, &current);
-        retention.working.take().unwrap().await.unwrap();
-        assert!(retention.due >= day_half);
-        retention.look(&store, &current.lineage, &current);
-        assert!(retention.working.is_none() && retention.due <= Instant::now() + AGAIN_AFTER);
+        let current = key("blue");
+        for (store, in_vain) in [(refusing().await, true), (sound(), false)] {
+            let mut retention = Retention::new(Some(Keep { newest: 1, last: Duration::ZERO }));
+            let day_half = retention.due;
+            retention.full_taken();
+            retention.look(&store, &current.lineage, &current).await;
+            while !retention.working.as_ref().unwrap().is_finished() {
+                yield_now().await;
+            }
+            assert!(retention.due >= day_half);
+            retention.look(&store, &current.lineage, &current).await;
+            assert!(retention.working.is_none());
+            assert_eq!(retention.due <= Instant::now() + AGAIN_AFTER, in_vain);
+        }
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl Scene {
         Self { door: Door::to(self.door.store().with_keys(keys), nowhere()), ..self }
     }
 
+    /// Beside the member that answers there.
+    pub fn beside(self, endpoint: String) -> Self {
+        Self { source: Access { endpoint, ..self.source }, ..self }
+    }
+
     pub fn session(&self) -> Session<'_> {
         let Self { door, board, source, settings, room, folder: _ } = self;
         Session { door, source, settings, room, board }

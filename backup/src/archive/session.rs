@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::backlog::Room;
 use super::board::Board;
-use super::course::Course;
+use super::course::{Course, unless_stopped};
 use super::door::Door;
 use super::feed::Feed;
 use super::recorder::Recorder;
@@ -66,7 +66,11 @@ impl Session<'_> {
         stop: watch::Receiver<bool>,
     ) -> Result<Next, ArchiveError> {
         let records = *leads.borrow() && !course.rivals.yields();
-        let mut start = match self.start(full, course).await? {
+        // Until there is something to record nothing waits to be stored, and a full snapshot without its manifest is none.
+        let Some(started) = unless_stopped(stop.clone(), Box::pin(self.start(full, course))).await else {
+            return Ok(Next::Stop);
+        };
+        let mut start = match started? {
             Ok(start) => start,
             Err(reason) => return Ok(Next::Full(reason)),
         };
@@ -305,7 +309,12 @@ pub(super) async fn revision(connection: &mut Connection) -> Result<Revision, Ar
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use tokio::time::sleep;
+
     use super::*;
+    use crate::archive::retention::Retention;
     use crate::archive::scene::Scene;
     use crate::format::Age;
     use crate::format::tests::stored;
@@ -335,6 +344,23 @@ mod tests {
         // One that goes no further is no way out.
         let last = stored(&store, 600, &[]).await;
         assert!(chosen(&last, MOST_BEHIND + 11).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_heard_while_a_generation_is_begun() {
+        // It takes connections, and never answers.
+        let member = TcpListener::bind("127.0.0.1:0").unwrap();
+        let scene = Scene::new().beside(format!("http://{}", member.local_addr().unwrap()));
+        let (session, mut course) = (scene.session(), Course::new(Retention::new(None)));
+        let (_lead, leads) = watch::channel(true);
+        let (tell, stop) = watch::channel(false);
+        let stopped = async {
+            sleep(Duration::from_millis(100)).await;
+            tell.send_replace(true);
+        };
+        let run = Box::pin(session.run(Some("there is none yet"), &mut course, leads, stop));
+        let (ended, ()) = tokio::join!(run, stopped);
+        assert_eq!(ended.unwrap(), Next::Stop);
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use quorate_backup::archive::{self, Board, Duty, Settings};
 use quorate_backup::care::Keep;
 use quorate_backup::format::Lineage;
+use quorate_backup::store::taken_back;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -100,7 +101,10 @@ impl Archive {
         if let Some(address) = listen {
             tokio::spawn(archive::serve(address, board.clone()));
         }
-        Ok(archive::run(&store, member, &settings, &board, stop).await?)
+        let ended = archive::run(&store, member, &settings, &board, stop).await;
+        // It may have been taking a full snapshot.
+        taken_back().await;
+        Ok(ended?)
     }
 }
 

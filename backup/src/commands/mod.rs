@@ -16,6 +16,7 @@ pub mod verify;
 use std::future::Future;
 
 use anyhow::Context;
+use quorate_backup::store::taken_back;
 
 /// The exit code of a failure that a repetition would not mend. The one of all others is 1.
 const FINAL: u8 = 3;
@@ -27,10 +28,12 @@ fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T>
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-        tokio::select! {
+        let ended = tokio::select! {
             result = command => result,
             _ = terminate.recv() => Err(anyhow::anyhow!("ended by SIGTERM")),
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("ended by SIGINT")),
-        }
+        };
+        taken_back().await;
+        ended
     })
 }

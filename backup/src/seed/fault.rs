@@ -137,7 +137,11 @@ fn of_store(error: &StoreError) -> Reason {
         StoreError::OtherFormat { .. } => Reason::BackupMissing,
         // Of a manifest or a data object, whose name was read in the store.
         StoreError::Missing(_) | StoreError::Short { .. } | StoreError::TooLarge { .. } => Reason::BackupDamaged,
-        StoreError::Full { .. } | StoreError::Failed { .. } | StoreError::Overwrites { .. } => Reason::StoreFailed,
+        // Of these a restore, which only reads, meets the second alone.
+        StoreError::Full { .. }
+        | StoreError::Failed { .. }
+        | StoreError::Overwrites { .. }
+        | StoreError::Locked { .. } => Reason::StoreFailed,
     }
 }
 

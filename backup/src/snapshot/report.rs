@@ -115,7 +115,9 @@ impl Reason {
             StoreError::Refused { .. } => Self::StoreRefused,
             StoreError::Overwrites { .. } | StoreError::OtherFormat { .. } => Self::StoreUnfit,
             StoreError::Full { .. } => Self::StoreFull,
-            StoreError::Missing(_)
+            // A snapshot overwrites nothing, and takes back only what it has just written.
+            StoreError::Locked { .. }
+            | StoreError::Missing(_)
             | StoreError::Failed { .. }
             | StoreError::TooLarge { .. }
             | StoreError::Short { .. } => Self::StoreFailed,

@@ -93,6 +93,17 @@ pub enum StoreError {
         /// The store's words.
         detail: String,
     },
+    /// The store keeps the object as it is: by an object lock, a retention policy or a legal hold.
+    #[error(
+        "{failure}: the object is locked until its retention ends or its hold is removed; try again then, and let the bucket \
+         lock for no longer than backups are kept: {detail}"
+    )]
+    Locked {
+        /// What failed.
+        failure: Box<Failure>,
+        /// The store's words.
+        detail: String,
+    },
     /// The object is not there.
     #[error("{0}: it is not there")]
     Missing(Box<Failure>),
@@ -159,6 +170,8 @@ impl StoreError {
         let short = shown(&detail);
         match source {
             _ if says(&detail, NO_BUCKET) => Self::NoBucket(failure),
+            // Before the credentials: most stores answer AccessDenied or 403 to this as well.
+            _ if says(&detail, LOCKED) => Self::Locked { failure, detail: short },
             _ if says(&detail, BAD_CREDENTIALS) => Self::Refused { failure, detail: short },
             Error::NotFound { .. } if says(&detail, NO_OBJECT) || !says(&detail, ANSWERED_404) => {
                 Self::Missing(failure)
@@ -180,6 +193,19 @@ const NO_BUCKET: &[&str] = &[
     "ContainerNotFound",
     "The specified bucket does not exist",
     "The specified container does not exist",
+];
+/// What they say of an object that they keep as it is. Nothing in a key looks like it.
+const LOCKED: &[&str] = &[
+    // Amazon's and versitygw's, Ceph's, and MinIO's.
+    "protected by object lock",
+    "forbidden by object lock",
+    "WORM protected",
+    // Google's, of a retention policy and of a hold.
+    "RetentionPolicyNotMet",
+    "ObjectUnderActiveHold",
+    // Azure's, of a policy and of a legal hold. Of a deletion the library tells the message alone.
+    "BlobImmutableDueTo",
+    "blob is immutable due to",
 ];
 const BAD_CREDENTIALS: &[&str] = &[
     "InvalidAccessKeyId",

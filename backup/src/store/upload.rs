@@ -2,10 +2,12 @@
 //! behind when it fails.
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -19,8 +21,25 @@ const AT_ONCE: usize = 4;
 /// How long parts on their way are waited for when an upload is given up: a link of 50 Mbit/s takes them by then, and a
 /// process that was told to stop still has time for the rest.
 const PARTS_END: Duration = Duration::from_secs(5);
+/// How long a process that ends waits until what it has dropped is taken back: for the parts, and for a request or two.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(10);
 
-/// An object on its way. Dropped without being finished it leaves nothing behind, as far as the store can be reached.
+/// Whatever takes back an upload that was dropped holds a receiver, until it is done.
+static TAKING_BACK: LazyLock<watch::Sender<()>> = LazyLock::new(|| watch::Sender::new(()));
+
+/// Waits until the uploads that were dropped are taken back. Call this before the process ends: that is done beside, and ends
+/// with it.
+pub async fn taken_back() {
+    if timeout(TAKEN_BACK_WITHIN, TAKING_BACK.closed()).await.is_err() {
+        tracing::warn!(
+            "an upload that was given up could not be taken back within {TAKEN_BACK_WITHIN:?}; a lifecycle rule of the bucket \
+             removes the parts that stay behind"
+        );
+    }
+}
+
+/// An object on its way. Dropped without being finished it leaves nothing behind, as far as the store can be reached and
+/// [`taken_back`] is waited for.
 #[derive(Debug)]
 pub struct Upload {
     store: Store,
@@ -173,8 +192,11 @@ impl Drop for Upload {
         if let Some(begun) = self.begun.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let key = self.key.clone();
-            runtime.spawn(async move { begun.abort(&key).await });
+            let (key, taking_back) = (self.key.clone(), TAKING_BACK.subscribe());
+            runtime.spawn(async move {
+                begun.abort(&key).await;
+                drop(taking_back);
+            });
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Archives to which more comes than they can store in time: while the store is shut, or slow and etcd forgets soon, or long
-//! before their next look by the clock.
+//! before their next look by the clock, or before they are told to stop.
 
 #[path = "archive/gated.rs"]
 mod gated;
@@ -148,6 +148,8 @@ const FULL_EVERY: SignedDuration = SignedDuration::from_secs(2);
 const GENERATIONS: usize = 3;
 /// The writer's rest between two writes.
 const REST: Duration = Duration::from_millis(5);
+/// How long it may take a process to hear that it is told to stop.
+const TOLD: Duration = Duration::from_secs(1);
 /// How long it may take until they are begun.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -197,6 +199,29 @@ async fn keeps_up_with_one_that_forgets(binaries: &Binaries) {
     let (restored, _) = archive_real::comes_back(binaries, &store.folder(), &last.to_string());
     let found = restored.connect().await.get("", all()).await.unwrap().0.kvs;
     assert!(!wanted.is_empty() && found == wanted);
+}
+
+#[tokio::test]
+async fn one_that_is_stopped_in_its_first_full_snapshot_takes_back_what_it_has_sent_and_ends() {
+    let Some(binaries) = newest() else { return };
+    // Between the first part and the manifest there are several answers.
+    let Some(store) = Gated::start(PAUSE) else { return };
+    let etcd = Etcd::start(&binaries);
+    write(&etcd, VALUES, 1 << 20).await;
+    let archive = archive_real::Archive::into(&etcd, &store.arguments(&[]));
+    let begun = Instant::now();
+    while store.parts() == 0 {
+        assert!(begun.elapsed() < PATIENCE, "no part arrives");
+        tokio::time::sleep(REST).await;
+    }
+    // What it asks for is answered only when it has been told.
+    store.shut();
+    let stopped = tokio::task::spawn_blocking(move || archive.stop());
+    tokio::time::sleep(TOLD).await;
+    store.open();
+    stopped.await.unwrap();
+    assert_eq!(store.parts(), 0, "parts of its full snapshot are left");
+    assert!(chains(&store.folder()).await.is_empty(), "it has gone on");
 }
 
 #[test]

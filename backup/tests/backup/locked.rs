@@ -102,6 +102,7 @@ async fn a_generation_whose_manifest_is_kept_stays_whole_and_others_go() {
     let pruned = prune(&Locked::store(&recorded, &key.full()), &Plan { removals, kept: 0 }).await.unwrap();
     assert_eq!((pruned.objects, pruned.failed.len()), (2, 1), "{pruned:?}");
     assert!(pruned.failed[0].contains(key.full().as_str()), "{pruned:?}");
+    assert!(pruned.failed[0].contains("the object is locked"), "{pruned:?}");
     assert_eq!(of_generation(&recorded, &other), Vec::<PathBuf>::new());
     assert_eq!(of_generation(&recorded, key), before);
     let scratch = tempfile::tempdir().unwrap();

@@ -31,6 +31,8 @@ pub enum Fault {
     FalseConflict,
     /// It overwrites, whatever it was told.
     Overwrites,
+    /// It is not done, and the answer says that the object is locked.
+    Locked,
 }
 
 /// The faults of puts in their order, then of parts, and how many uploads were given up.
@@ -112,6 +114,10 @@ impl ObjectStore for Faulty {
             Fault::After => self.inner.put_opts(path, payload, options).await.and(Err(lost())),
             Fault::AfterAsConflict => self.inner.put_opts(path, payload, options).await.and(Err(conflict(path))),
             Fault::FalseConflict => Err(conflict(path)),
+            Fault::Locked => {
+                let source = "403 Forbidden: Access Denied because object protected by object lock.".into();
+                Err(Error::PermissionDenied { path: path.to_string(), source })
+            }
             Fault::Overwrites => {
                 options.mode = PutMode::Overwrite;
                 self.inner.put_opts(path, payload, options).await

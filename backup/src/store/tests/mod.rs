@@ -137,9 +137,8 @@ async fn an_upload_that_is_dropped_or_given_up_is_taken_back() {
         } else {
             drop(upload);
         }
-        while aborted.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        taken_back().await;
+        assert_eq!(aborted.load(Ordering::SeqCst), 1);
         assert_eq!(store.size(&Key::new("x")).await.unwrap(), None);
     }
 }
@@ -179,6 +178,44 @@ fn errors_say_what_to_do() {
     let source = "client error (Connect): invalid peer certificate: UnknownIssuer".into();
     let text = of(object_store::Error::Generic { store: "S3", source }).to_string();
     assert!(text.contains("ca.crt") && text.contains("--store-ca") && text.contains("UnknownIssuer"), "{text}");
+}
+
+#[test]
+fn what_is_locked_is_told_from_what_the_credentials_may_not_do() {
+    use object_store::Error;
+    let address = "s3://bucket/p".parse().unwrap();
+    let of = |source: &Error| StoreError::of(&address, Act::Delete, &Key::new("k"), source);
+    // As the library passes on the answers to many deletions at once, and to other requests.
+    let many = |words: &str| Error::Generic { store: "store", source: format!("failed for key k: {words}").into() };
+    let denied = |words: &str| Error::PermissionDenied { path: "k".into(), source: format!("403: {words}").into() };
+    let conflict = |words: &str| Error::AlreadyExists { path: "k".into(), source: format!("409: {words}").into() };
+    for source in [
+        many("Access Denied because object protected by object lock. (code: AccessDenied)"),
+        denied("<Code>AccessDenied</Code><Message>Access Denied because object protected by object lock.</Message>"),
+        many("forbidden by object lock (code: AccessDenied)"),
+        many("Object is WORM protected and cannot be overwritten (code: InvalidRequest)"),
+        denied("<Code>RetentionPolicyNotMet</Code><Message>Not allowed due to retention policy.</Message>"),
+        denied("<Code>ObjectUnderActiveHold</Code><Message>Not allowed due to active hold.</Message>"),
+        many("This operation is not permitted as the blob is immutable due to a policy. (code: 409)"),
+        conflict("<Code>BlobImmutableDueToLegalHold</Code>"),
+    ] {
+        let (error, words) = (of(&source), "\"k\" in s3://bucket/p: the object is locked until its retention ends");
+        assert!(matches!(error, StoreError::Locked { .. }) && error.to_string().contains(words), "{error}");
+        assert!(!error.to_string().contains("credentials"), "{error}");
+    }
+    let error = of(&many("Access Denied. (code: AccessDenied)"));
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_locked_is_there_for_who_would_only_create_it() {
+    let store = Faulty::puts(&[Fault::Locked]).store();
+    assert_eq!(store.create(&Key::new("x"), Bytes::from_static(b"x")).await.unwrap(), Creation::Exists);
+    // As in a bucket that locks whatever is put there.
+    let store = Faulty::puts(&[Fault::None, Fault::Locked, Fault::Locked]).store();
+    for _ in 0..2 {
+        store.prepare().await.unwrap();
+    }
 }
 
 /// A server that answers this to every request.

@@ -53,6 +53,11 @@ impl Gated {
         self.server.folder(PREFIX)
     }
 
+    /// How many parts it has of uploads that are not complete.
+    pub fn parts(&self) -> usize {
+        self.server.parts()
+    }
+
     /// From now on it takes no request and gives no answer.
     pub fn shut(&self) {
         self.is_open.send_replace(false);

@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use bytes::Bytes;
 use quorate_backup::format::{Chain, GenerationKey};
-use quorate_backup::store::Key;
+use quorate_backup::store::{Creation, Key, StoreError};
 use serde_json::Value;
 
 use super::place::Place;
@@ -63,8 +64,16 @@ pub async fn that_refuse_are_told_and_the_rest_goes(server: &VersityGw) {
     let failed = texts(&pruned["failed"]);
     assert_eq!((failed.len(), pruned["objects"].as_u64()), (2, Some(3)), "{pruned}");
     for (told, kept) in failed.iter().zip([&manifest, &data]) {
-        assert!(told.contains(kept.as_str()) && told.contains("object lock"), "{told}");
+        assert!(told.contains(kept.as_str()) && told.contains("the object is locked"), "{told}");
+        assert!(told.contains("protected by object lock") && !told.contains("credentials"), "{told}");
     }
+    // Who would only create one is told that it is there, and who would overwrite one that it is locked.
+    let store = place.open();
+    assert_eq!(store.create(&manifest, Bytes::from_static(b"x")).await.unwrap(), Creation::Exists);
+    let mut upload = store.upload(&data);
+    upload.write(Bytes::from_static(b"x")).await.unwrap();
+    let error = upload.finish().await.unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }), "{error}");
     // Of the first one nothing goes, since it would be no backup any more; of the second one what is not locked.
     let mut left = before;
     let gone = [format!("{}/", keys[1].folder()), format!("{}/", keys[2].folder())];

@@ -110,6 +110,13 @@ impl VersityGw {
         self.versions.as_ref().unwrap().path()
     }
 
+    /// How many parts it has of uploads that are not complete.
+    pub fn parts(&self) -> usize {
+        // Where versitygw keeps them until the upload is completed.
+        let folder = self.folder.path().join(BUCKET).join(".sgwtmp/multipart");
+        if folder.exists() { files(&folder, "") } else { 0 }
+    }
+
     fn at(&self, server: SocketAddr, bucket: &str, prefix: &str) -> Place {
         let scheme = if self.authority.is_some() { "https" } else { "http" };
         Place::at(format!("s3://{bucket}/{prefix}")).with_option("endpoint", &format!("{scheme}://{server}"))
@@ -154,8 +161,6 @@ impl Server for VersityGw {
     }
 
     fn parts_left(&self) -> Option<usize> {
-        // Where versitygw keeps them until the upload is completed.
-        let folder = self.folder.path().join(BUCKET).join(Path::new(".sgwtmp/multipart"));
-        Some(if folder.exists() { files(&folder, "") } else { 0 })
+        Some(self.parts())
     }
 }
