@@ -28,9 +28,9 @@ pub enum Spelling {
 pub enum Kind {
     /// A whole number from 0 to this one.
     Number(u32),
-    /// A time such as `30s`. 0 turns off what it is for, or stands for the default.
+    /// A time such as `30s`, of at most a year. 0 turns off what it is for, or stands for the default.
     Duration,
-    /// A time above 0.
+    /// The same, above 0.
     Period,
     /// `true` or `false`.
     Switch,

@@ -73,8 +73,8 @@ pub struct AutoCompaction {
     /// `Periodic`: keep the revisions of the last `retention`, a duration. `Revision`: keep the last `retention`
     /// revisions.
     pub mode: CompactionMode,
-    /// How much to keep: a duration such as `30m` or `1h` for Periodic, a number such as `10000` for Revision. `0`:
-    /// etcd drops nothing by itself, which suits a cluster whose client compacts, as Kubernetes does.
+    /// How much to keep: a duration such as `30m` or `1h`, at most `8760h`, for Periodic, a number such as `10000` for
+    /// Revision. `0`: etcd drops nothing by itself, which suits a cluster whose client compacts, as Kubernetes does.
     #[schemars(length(min = 1, max = 20))]
     pub retention: String,
 }

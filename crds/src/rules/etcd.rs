@@ -43,9 +43,15 @@ pub(super) fn settings() -> Vec<Rule> {
         Rule::new(
             "spec.etcd.autoCompaction",
             Some(".retention"),
-            "self.mode != 'Periodic' || self.retention.matches('^(0|([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?)$')",
-            "spec.etcd.autoCompaction.retention must be a duration in mode Periodic; write it as in 1h or 30m, or 0 to \
-             compact nothing",
+            format!(
+                "self.mode != 'Periodic' || (self.retention.matches('^(0|([0-9]{{1,6}}h)?([0-9]{{1,6}}m)?([0-9]{{1,6}}s)?)$') && \
+                 {})",
+                not_too_long("self.retention")
+            ),
+            format!(
+                "spec.etcd.autoCompaction.retention must be a duration of at most {LONGEST} (a year) in mode Periodic; write \
+                 it as in 1h or 30m, or 0 to compact nothing"
+            ),
         ),
         Rule::new(
             "spec.etcd.autoCompaction",
@@ -129,19 +135,33 @@ fn values(kind: Kind, names: &[&str]) -> Option<Rule> {
     Some(rule.telling(format!("'{must}' + ({first}) + '; {remedy}'")))
 }
 
-/// A time as etcd reads it, without a sign.
-const DURATION: &str = "^(0|(([0-9]{1,12}([.][0-9]{0,9})?|[.][0-9]{1,9})(ns|us|ms|s|m|h)){1,6})$";
+/// The longest time that may be set, a year: who writes more has mistaken the unit.
+const LONGEST: &str = "8760h";
+/// The units of a time, and how many digits may stand before one: enough for the longest, and few enough that six such
+/// numbers are no more than the 292 years that Go and CEL hold. To read more than that is an error, which has no message.
+const UNITS: [(u8, &str); 4] = [(4, "h"), (6, "m"), (8, "s"), (12, "(ms|us|ns)")];
 /// Go takes a number that begins with 0 for an octal one.
 const NUMBER: &str = "^(0|[1-9][0-9]{0,9})$";
 /// What Go reads as a truth value.
 const TRUTH: [&str; 12] = ["true", "false", "True", "False", "TRUE", "FALSE", "t", "f", "T", "F", "1", "0"];
 
+/// Whether a value is a time as etcd reads it, without a sign, in CEL.
+fn duration(value: &str) -> String {
+    let numbers = UNITS.map(|(digits, unit)| format!("([0-9]{{1,{digits}}}([.][0-9]{{0,9}})?|[.][0-9]{{1,9}}){unit}"));
+    format!("({value}.matches('^(0|({}){{1,6}})$') && {})", numbers.join("|"), not_too_long(value))
+}
+
+/// Whether what is known to be a time is one that may be set, in CEL.
+fn not_too_long(value: &str) -> String {
+    format!("duration({value}) <= duration('{LONGEST}')")
+}
+
 /// Whether a value is of a kind, in CEL. None: any is.
 fn of_kind(kind: Kind, value: &str) -> Option<String> {
     match kind {
         Kind::Number(most) => Some(format!("({value}.matches('{NUMBER}') && int({value}) <= {most})")),
-        Kind::Duration => Some(format!("{value}.matches('{DURATION}')")),
-        Kind::Period => Some(format!("({value}.matches('{DURATION}') && {value}.matches('[1-9]'))")),
+        Kind::Duration => Some(duration(value)),
+        Kind::Period => Some(format!("({} && {value}.matches('[1-9]'))", duration(value))),
         Kind::Switch => Some(format!("{value} in {}", list(TRUTH.into_iter()))),
         Kind::OneOf(words) => Some(format!("{value} in {}", list(words.iter().copied()))),
         Kind::AnyCase(words) => Some(format!("{value}.matches('(?i)^({})$')", words.join("|"))),
@@ -157,8 +177,12 @@ fn of_kind(kind: Kind, value: &str) -> Option<String> {
 fn wanted(kind: Kind) -> (String, &'static str) {
     match kind {
         Kind::Number(most) => (format!("a whole number from 0 to {most}"), "write it in digits, as in \"1000\""),
-        Kind::Duration => ("a duration".into(), "write it as in 30s or 1h30m, or \"0\""),
-        Kind::Period => ("a duration above 0".into(), "write it as in 30s or 1h30m"),
+        Kind::Duration => {
+            (format!("a duration of at most {LONGEST} (a year)"), "write it as in 30s or 1h30m, or \"0\"")
+        }
+        Kind::Period => {
+            (format!("a duration above 0 and of at most {LONGEST} (a year)"), "write it as in 30s or 1h30m")
+        }
         Kind::Switch => ("true or false".into(), "write it in quotes, as in \"true\""),
         Kind::OneOf(words) | Kind::AnyCase(words) => (format!("one of {}", words.join(", ")), "choose one of them"),
         Kind::Gates => ("names of features with true or false".into(), "write it as in InitialCorruptCheck=true"),

@@ -101,14 +101,16 @@ pub(super) fn resources() -> Vec<Rule> {
              domain; set the limit to the request",
         ),
         // An API server's isInteger is false of 1000m, which Kubernetes takes for 1. A list of one element gives it a name: to
-        // make the quantity twice would cost more than one rule may.
+        // make the quantity twice would cost more than one rule may. The bounds come before int, for which 10E is too large:
+        // that would be an error, which has no message. Kubernetes itself counts in thousandths, of which 63 bits hold 9P.
         Rule::new(
             AT,
             Some(".limits"),
             "!has(self.limits) || self.limits.all(k, !k.contains('/') || k.contains('kubernetes.io/') || \
              !isQuantity(string(self.limits[k])) || \
-             [quantity(string(self.limits[k])).asApproximateFloat()].all(n, n == double(int(n))))",
-            "spec.resources.limits must be a whole number for a resource of a domain; write it as in example.com/disk: 1",
+             [quantity(string(self.limits[k])).asApproximateFloat()].all(n, n >= 0.0 && n <= 1e15 && n == double(int(n))))",
+            "spec.resources.limits must be a whole number from 0 to 1P for a resource of a domain; write it as in \
+             example.com/disk: 1",
         ),
         Rule::new(
             AT,

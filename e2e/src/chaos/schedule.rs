@@ -225,7 +225,25 @@ impl Dealer {
         self.deck.retain(|card| match card {
             Card::Upgrade => goes_up,
             Card::TurnBack => turns_back,
-            _ => true,
+            Card::KillOne
+            | Card::KillMany
+            | Card::DeleteOne
+            | Card::DeleteMany
+            | Card::LoseVolumes
+            | Card::Pause
+            | Card::CutMember
+            | Card::CutNode
+            | Card::CutNodeFromApi
+            | Card::StopNode
+            | Card::KillOperator
+            | Card::KillOperators
+            | Card::PauseOperator
+            | Card::CutOperator
+            | Card::StopApi
+            | Card::PauseApi
+            | Card::Scale
+            | Card::Roll
+            | Card::Hibernate => true,
         });
         if self.deck.len() < DECK.len() {
             let mut next = DECK.to_vec();
@@ -358,25 +376,21 @@ fn after(version: &str, order: impl Iterator<Item = Etcd>) -> Option<&'static st
     versions.next()
 }
 
-/// How long after the end of a fault the next of its scope may begin.
-fn rest(scope: Scope) -> Duration {
-    match scope {
-        Scope::Members => Duration::ZERO,
-        Scope::Operator | Scope::Api => Duration::from_secs(2),
-        Scope::Nodes => Duration::from_secs(5),
-        Scope::Spec => Duration::from_secs(8),
-        Scope::Volumes => VOLUMES_FROM_SPEC,
+/// How long after the end of a fault of one scope one of the other may begin. None: they may last at the same time.
+fn rest(one: Scope, other: Scope) -> Option<Duration> {
+    match one {
+        Scope::Members => None,
+        Scope::Operator | Scope::Api => (other == one).then_some(Duration::from_secs(2)),
+        Scope::Nodes => (other == one).then_some(Duration::from_secs(5)),
+        Scope::Spec if other == Scope::Volumes => Some(VOLUMES_FROM_SPEC),
+        Scope::Spec => (other == one).then_some(Duration::from_secs(8)),
+        Scope::Volumes => [Scope::Volumes, Scope::Spec].contains(&other).then_some(VOLUMES_FROM_SPEC),
     }
 }
 
 /// Whether two events leave each other the room that they need.
 fn apart(one: &Event, other: &Event) -> bool {
-    let needed = match (one.fault.scope(), other.fault.scope()) {
-        (Scope::Members, Scope::Members) => return true,
-        (Scope::Volumes, Scope::Spec) | (Scope::Spec, Scope::Volumes) => VOLUMES_FROM_SPEC,
-        (one, other) if one == other => rest(one),
-        (_, _) => return true,
-    };
+    let Some(needed) = rest(one.fault.scope(), other.fault.scope()) else { return true };
     other.begins() >= one.ends() + needed || one.begins() >= other.ends() + needed
 }
 

@@ -147,7 +147,20 @@ proptest! {
                     let room = |secs| schedule.has_room_for_a_loss(event.begins() + Duration::from_secs(secs));
                     prop_assert!((0..=6).all(room), "no room for a loss at {} ms", event.at);
                 }
-                _ => (),
+                Fault::KillProcesses { .. }
+                | Fault::DeletePods { .. }
+                | Fault::PauseMembers { .. }
+                | Fault::CutMember { .. }
+                | Fault::CutNode { .. }
+                | Fault::CutNodeFromApi { .. }
+                | Fault::StopNode { .. }
+                | Fault::KillOperators { .. }
+                | Fault::PauseOperator { .. }
+                | Fault::CutOperator { .. }
+                | Fault::StopApi { .. }
+                | Fault::PauseApi { .. }
+                | Fault::Roll { .. }
+                | Fault::Hibernate { .. } => (),
             }
         }
     }

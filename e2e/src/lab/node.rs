@@ -15,6 +15,10 @@ use crate::images::PAUSE;
 
 /// Where Debian's package puts the CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
+/// What containerd is told of every registry: that it is a port on the node where nobody listens. So an image that was not
+/// imported is missing at once, whatever network there is. It is called the server, since after what is called a host the
+/// registry itself would be asked as well.
+const NO_REGISTRY: &str = "server = \"http://127.0.0.1:1\"\n";
 /// What statfs says of an overlay (linux/magic.h, OVERLAYFS_SUPER_MAGIC).
 const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
 
@@ -41,6 +45,7 @@ impl Node<'_> {
         super::create_folder(&self.folders.runtime_of(self.number))?;
         super::create_folder(&self.folders.volumes(self.number))?;
         super::write(&self.config("containerd.toml"), &self.containerd_config())?;
+        super::write(&self.config("registries/_default/hosts.toml"), NO_REGISTRY)?;
         super::write(&self.config("cni/10-lab.conflist"), &self.cni_config())?;
         super::write(&self.config("kubelet.json"), &self.kubelet_config())?;
         super::write(
@@ -113,6 +118,8 @@ impl Node<'_> {
         let (root, state, socket) = (root.display(), state.display(), self.socket());
         let (socket, cni) = (socket.display(), self.config("cni"));
         let (cni, runc) = (cni.display(), self.programs.runc.display());
+        let registries = self.config("registries");
+        let registries = registries.display();
         format!(
             r#"version = 3
 root = "{root}"
@@ -127,6 +134,9 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{PAUSE}"
+
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = "{registries}"
 
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
@@ -211,4 +221,45 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 fn snapshotter(folder: &Path) -> &'static str {
     let overlay = rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == OVERLAYFS_MAGIC);
     if overlay { "native" } else { "overlayfs" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    /// What a line of a configuration sets.
+    fn set<'a>(text: &'a str, name: &str) -> &'a str {
+        let value = |line: &'a str| line.trim().strip_prefix(name)?.strip_prefix(" = \"")?.strip_suffix('"');
+        text.lines().find_map(value).unwrap()
+    }
+
+    #[test]
+    fn no_image_is_asked_for_outside_of_the_node() {
+        let place = tempfile::tempdir().unwrap();
+        let folders = Folders { run: place.path().join("run"), runtime: place.path().join("runtime") };
+        let programs = Programs {
+            kubernetes: "/kubernetes".into(),
+            containerd: "/containerd".into(),
+            runc: "/runc".into(),
+            coredns: "/coredns".into(),
+            etcd: "/etcd".into(),
+            own: "/own".into(),
+        };
+        let lab: LabName = "test".parse().unwrap();
+        let pki = Pki::ensure(place.path().join("pki")).unwrap();
+        let cgroup = Cgroup::of_lab(lab.as_str()).unwrap();
+        let number = NodeNumber::try_from(1).unwrap();
+        let node = Node { lab: &lab, number, folders: &folders, programs: &programs, pki: &pki, cgroup: &cgroup };
+        node.configure().unwrap();
+        let config = fs::read_to_string(node.config("containerd.toml")).unwrap();
+        let (_, registry) = config.split_once("[plugins.'io.containerd.cri.v1.images'.registry]").unwrap();
+        // The file for all registries that have none of their own; no other is there.
+        let registries = Path::new(set(registry, "config_path"));
+        assert_eq!(fs::read_dir(registries).unwrap().count(), 1);
+        let hosts = fs::read_to_string(registries.join("_default/hosts.toml")).unwrap();
+        let server: SocketAddr = set(&hosts, "server").strip_prefix("http://").unwrap().parse().unwrap();
+        assert!(server.ip().is_loopback(), "{server}");
+    }
 }

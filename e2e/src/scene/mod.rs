@@ -39,7 +39,7 @@ pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
 pub use kubectl::{Said, kubectl};
 pub use members::{Door, Keys, Member, Membership, dial, membership, told};
 pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
-pub use server::{Server, reached_at};
+pub use server::{Process, Server, reached_at};
 pub use twice::{Twice, Watch};
 pub use view::View;
 pub use wait::{stays, wait_for};

@@ -1,13 +1,14 @@
-//! A server beside the cluster, for scenes: a process on this machine, which the cluster's pods reach, with a folder of its
-//! own. It knows nothing of what is served.
+//! Servers beside the cluster: processes on this machine, and for scenes such as the cluster's pods reach, with a folder of
+//! its own. It knows nothing of what is served.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
+use tokio::net::TcpStream;
 
 use super::{LAB_VARIABLE, PATIENCE, wait_for};
 use crate::command::Command;
@@ -20,10 +21,61 @@ pub fn reached_at() -> Result<Ipv4Addr> {
     Ok(CONTROL_PLANE)
 }
 
-/// A running server, ended when it is dropped.
+/// A server's process, ended when it is dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    command: Command,
+    /// What it prints.
+    output: NamedTempFile,
+}
+
+impl Process {
+    /// Starts it.
+    pub fn start(command: Command) -> Result<Self> {
+        let output = NamedTempFile::new().context("failed to make a file for what a server prints")?;
+        let file = output.reopen()?;
+        let mut process = command.to_std();
+        process.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = process.spawn().with_context(|| format!("failed to start `{command}`"))?;
+        Ok(Self { child, command, output })
+    }
+
+    /// Waits until it answers at this address; an error, with the end of what it printed, as soon as it has ended.
+    pub async fn answers(&mut self, address: SocketAddr) -> Result<()> {
+        let Self { child, command, output } = self;
+        wait_for(&format!("`{command}` to answer"), PATIENCE, async || {
+            // Before anything else: who answers may be another, to whom it lost the port.
+            if let Some(status) = child.try_wait()? {
+                let printed = std::fs::read(output.path())?;
+                return Ok(Err(command.failed(status, &String::from_utf8_lossy(&printed))));
+            }
+            TcpStream::connect(address).await?;
+            Ok(Ok(()))
+        })
+        .await??;
+        Ok(())
+    }
+
+    /// Stops it in the middle of whatever it does, or lets it go on.
+    pub fn pause(&self, pause: bool) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no pid")?;
+        kill_process(pid, if pause { Signal::STOP } else { Signal::CONT }).context("failed to signal a server")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended already is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A running server with a folder, ended when it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    process: Child,
+    process: Process,
     port: u16,
     folder: TempDir,
     url: String,
@@ -39,17 +91,9 @@ impl Server {
         let folder = tempfile::tempdir_in(place)?;
         // Free a moment ago: nobody else takes ports in this namespace.
         let port = TcpListener::bind("0.0.0.0:0")?.local_addr()?.port();
-        let command = command(port, folder.path())?;
-        let mut process = command.to_std();
-        process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = process.spawn().with_context(|| format!("failed to start `{command}`"))?;
-        let server = Self { process, port, folder, url: format!("http://{ip}:{port}") };
-        wait_for("a server to answer", PATIENCE, async || {
-            tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-            Ok(())
-        })
-        .await?;
-        Ok(server)
+        let mut process = Process::start(command(port, folder.path())?)?;
+        process.answers(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+        Ok(Self { process, port, folder, url: format!("http://{ip}:{port}") })
     }
 
     /// Its URL, for pods.
@@ -69,15 +113,27 @@ impl Server {
 
     /// Stops it in the middle of whatever it does, or lets it go on.
     pub fn pause(&self, pause: bool) -> Result<()> {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).context("no pid")?;
-        kill_process(pid, if pause { Signal::STOP } else { Signal::CONT }).context("failed to signal a server")
+        self.process.pause(pause)
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // One that has ended already is what is wanted.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_ends_is_not_waited_for() {
+        let command = Command::new("sh").args(["-c", "echo no room >&2; exit 3"]);
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = Process::start(command).unwrap().answers(nobody).await.unwrap_err().to_string();
+        assert!(error.contains("(exit status: 3):\nno room"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_goes_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut process = Process::start(Command::new("sleep").arg("60")).unwrap();
+        process.answers(listener.local_addr().unwrap()).await.unwrap();
+        assert!(process.child.try_wait().unwrap().is_none(), "it was ended");
     }
 }

@@ -4,22 +4,15 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use etcd_client::Client;
-use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 
-use super::process;
 use crate::command::Command;
-use crate::scene::wait_for;
+use crate::scene::Process;
 use crate::workspace;
 
-/// How long a server may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Above what is written.
 const QUOTA: u64 = 8 << 30;
 const BUCKET: &str = "backups";
@@ -37,32 +30,12 @@ pub struct Programs {
     pub agent: PathBuf,
 }
 
-/// A server, killed when it is dropped.
-#[derive(Debug)]
-struct Server(Child);
-
-impl Server {
-    fn start(command: &Command) -> Result<Self> {
-        let mut command = command.to_std();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(command.spawn().context("failed to start a server")?))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // One that has ended already is what is wanted.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The test bed.
 #[derive(Debug)]
 pub struct Bed {
     programs: Programs,
-    store: Server,
-    _etcd: Vec<Server>,
+    store: Process,
+    _etcd: Vec<Process>,
     etcd_addresses: Vec<SocketAddr>,
     store_address: SocketAddr,
     folder: TempDir,
@@ -84,13 +57,12 @@ impl Bed {
         let (etcd_addresses, rest) = addresses.split_at(members);
         let (peers, rest) = rest.split_at(members);
         let store_address = rest.first().copied().context("no address is left for the store")?;
-        let servers = etcd(&programs, etcd_addresses, peers, folder.path())?;
-        let store = Server::start(&gateway(&programs, store_address, &folder.path().join("store")))?;
-        let members = etcd_addresses.iter().map(|address| ("etcd", *address));
-        for (server, address) in members.chain([("the store", store_address)]) {
-            let look = async || Ok(TcpStream::connect(address).await?);
-            wait_for(&format!("{server} to answer"), PATIENCE, look).await?;
+        let mut servers = etcd(&programs, etcd_addresses, peers, folder.path())?;
+        let mut store = Process::start(gateway(&programs, store_address, &folder.path().join("store")))?;
+        for (server, address) in servers.iter_mut().zip(etcd_addresses) {
+            server.answers(*address).await?;
         }
+        store.answers(store_address).await?;
         let etcd_addresses = etcd_addresses.to_vec();
         Ok(Self { programs, store, _etcd: servers, etcd_addresses, store_address, folder })
     }
@@ -144,7 +116,7 @@ impl Bed {
 
     /// Stops the store in the middle of whatever it does, or lets it go on.
     pub fn pause_store(&self, pause: bool) -> Result<()> {
-        process::signal(self.store.0.id(), if pause { Signal::STOP } else { Signal::CONT })
+        self.store.pause(pause)
     }
 
     /// All client URLs, as etcd's tools and the agent take them.
@@ -160,7 +132,7 @@ fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
 }
 
 /// Starts the members, each with one of the addresses for clients and one of those for its peers.
-fn etcd(programs: &Programs, clients: &[SocketAddr], peers: &[SocketAddr], folder: &Path) -> Result<Vec<Server>> {
+fn etcd(programs: &Programs, clients: &[SocketAddr], peers: &[SocketAddr], folder: &Path) -> Result<Vec<Process>> {
     let name = |number: usize| format!("etcd-{number}");
     let named: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("{}=http://{peer}", name(at))).collect();
     let start = |(number, (client, peer)): (usize, (&SocketAddr, &SocketAddr))| {
@@ -172,7 +144,7 @@ fn etcd(programs: &Programs, clients: &[SocketAddr], peers: &[SocketAddr], folde
             .args([format!("--listen-client-urls=http://{client}"), format!("--advertise-client-urls=http://{client}")])
             .args([format!("--listen-peer-urls=http://{peer}"), format!("--initial-advertise-peer-urls=http://{peer}")])
             .args([format!("--name={name}"), format!("--initial-cluster={}", named.join(","))]);
-        Server::start(&member)
+        Process::start(member)
     };
     clients.iter().zip(peers).enumerate().map(start).collect()
 }

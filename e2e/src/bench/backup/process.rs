@@ -30,7 +30,7 @@ pub async fn settle() -> Result<()> {
 }
 
 /// Sends a signal to a process.
-pub fn signal(process: u32, signal: Signal) -> Result<()> {
+fn signal(process: u32, signal: Signal) -> Result<()> {
     let process = Pid::from_raw(process.cast_signed()).context("no process")?;
     kill_process(process, signal).with_context(|| format!("failed to signal process {process:?}"))
 }
