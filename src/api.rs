@@ -98,6 +98,19 @@ impl Error {
         self.status().is_some_and(|s| s.is_not_found() || s.is_invalid() || s.code == 400 || s.code == 405)
     }
 
+    /// What was asked for may have been done all the same: no answer came, or one that says that Kubernetes' own etcd did not
+    /// answer in time.
+    pub fn is_unanswered(&self) -> bool {
+        match &self.cause {
+            Cause::Shut(_) => false,
+            Cause::Deadline(_) => true,
+            Cause::Kube(error) => match error.as_ref() {
+                kube::Error::Api(status) => matches!(status.code, 500 | 504),
+                _ => true,
+            },
+        }
+    }
+
     /// Nothing was sent.
     pub fn is_shut(&self) -> bool {
         matches!(self.cause, Cause::Shut(_))
@@ -353,16 +366,18 @@ mod tests {
         assert!(kube.get::<ConfigMap>("ns", "m").await.unwrap().is_some());
         assert!(kube.get::<ConfigMap>("ns", "none").await.unwrap().is_none());
         assert_eq!(kube.list::<ConfigMap>("ns", "").await.unwrap().len(), 1);
-        kube.delete::<ConfigMap>("ns", "none", Preconditions::default()).await.unwrap_err();
+        assert!(!kube.delete::<ConfigMap>("ns", "none", Preconditions::default()).await.unwrap_err().is_unanswered());
         api.disturb("GET", Fault::Refuse(http::StatusCode::INTERNAL_SERVER_ERROR));
-        kube.get::<ConfigMap>("ns", "m").await.unwrap_err();
+        assert!(kube.get::<ConfigMap>("ns", "m").await.unwrap_err().is_unanswered());
         api.mend();
         api.disturb("PATCH", Fault::Lose);
         let begun = tokio::time::Instant::now();
         let lost = kube.merge::<ConfigMap>("ns", "m", &serde_json::json!({})).await.unwrap_err();
         assert!(matches!(lost.cause, Cause::Deadline(_)) && begun.elapsed().as_secs() == DEADLINE.as_secs());
+        assert!(lost.is_unanswered());
         stop.send_replace(true);
-        assert!(kube.apply("ns", &map).await.unwrap_err().is_shut());
+        let shut = kube.apply("ns", &map).await.unwrap_err();
+        assert!(shut.is_shut() && !shut.is_unanswered());
         let text = metrics.render().unwrap();
         let counted: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("quorate_api_calls_total")).collect();
         let of = |verb: &str, outcome: &str, count: u8| {

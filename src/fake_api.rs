@@ -44,6 +44,8 @@ struct State {
     /// What watches tell: the version and the path of each change, and its event.
     changes: Vec<(u64, String, Value)>,
     written: Vec<String>,
+    /// The reasons of the events that were told.
+    events: Vec<String>,
     /// Who wrote, by the name under which Kubernetes notes whose a field is.
     managers: BTreeSet<String>,
     /// After so many writes, none succeeds any more.
@@ -200,6 +202,11 @@ impl FakeApi {
         self.state.lock().unwrap().written.clone()
     }
 
+    /// The reasons of the events that were told, in their order. One that is told again in the same words is none of them.
+    pub fn events(&self) -> Vec<String> {
+        self.state.lock().unwrap().events.clone()
+    }
+
     /// Under which names fields were written. A deletion writes none.
     pub fn managers(&self) -> BTreeSet<String> {
         self.state.lock().unwrap().managers.clone()
@@ -213,10 +220,11 @@ impl FakeApi {
 
     fn answer_at_once(&self, call: &Call) -> Answer {
         let (method, path) = (&call.method, call.uri.path());
+        let mut state = self.state.lock().unwrap();
         if path.ends_with("/events") {
+            state.events.push(call.body["reason"].as_str().unwrap_or_default().to_owned());
             return (StatusCode::CREATED, json!({ "metadata": {} }));
         }
-        let mut state = self.state.lock().unwrap();
         if *method == Method::GET {
             return state.read(path, call.only());
         }

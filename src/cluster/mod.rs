@@ -162,8 +162,14 @@ impl Driver {
                     memo.wrote(&acted.cluster, &Arc::new(cluster));
                     written = true;
                 }
-                Err(error) if error.is_surprise() || error.is_shut() => return Ok(LookAgain::Soon),
-                Err(error) => return Err(Error::Report(error)),
+                Err(error) => {
+                    // What was done is told now or never. So is what has turned, if it may have been written all the same,
+                    // just now or with the ledger: then the next round finds it so.
+                    let with_ledger = acted.stop.as_ref().is_some_and(Stop::is_unanswered);
+                    self.tell(observed, plan, status, acted, with_ledger || error.is_unanswered());
+                    let is_passing = error.is_surprise() || error.is_shut();
+                    return if is_passing { Ok(LookAgain::Soon) } else { Err(Error::Report(error)) };
+                }
             }
         }
         if released {

@@ -188,6 +188,28 @@ async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
     assert!(status["ledger"].is_null(), "{status}");
 }
 
+/// The next round finds the status as it is to be, and nothing that has turned.
+#[tokio::test(start_paused = true)]
+async fn what_has_turned_is_told_though_the_answer_to_the_status_is_lost() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    let mut restored = api.object(CLUSTER);
+    restored["status"] = Value::Null;
+    api.put(CLUSTER, restored);
+    let back = Duration::from_secs(30);
+    tokio::time::sleep(back).await;
+    let before = api.events().len();
+    let (driver, mut memo) = (driver(&api, Claim::forever()), Memo::new(&watched(&api)));
+    api.disturb("db/status", Fault::Lag { there: Duration::ZERO, back });
+    assert!(Box::pin(driver.drive(&mut memo, watched(&api))).await.is_err());
+    api.mend();
+    assert!(!api.object(CLUSTER)["status"]["conditions"].is_null(), "it was written");
+    Box::pin(driver.drive(&mut memo, watched(&api))).await.unwrap();
+    tokio::time::sleep(back).await;
+    assert_eq!(api.events()[before..], ["LedgerMissing"]);
+}
+
 #[tokio::test]
 async fn what_kubernetes_refuses_of_what_no_step_needs_is_told_and_stops_nothing() {
     let headless = "PATCH /api/v1/namespaces/ns/services/db?";

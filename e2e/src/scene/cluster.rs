@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use etcd_client::Client;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -15,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use quorate_crds::{ConditionType, EtcdCluster, MemberHealth, MemberRole, OnScaleDown, Phase, TlsMode, names};
 use serde_json::{Value, json};
 
-use super::members::{Door, Keys, Membership, dial, membership, serves, told};
+use super::members::{Door, Keys, Membership, dial, dial_patiently, membership, serves, told};
 use super::{PATIENCE, Scene, View, wait_for};
 
 /// An EtcdCluster. Cheap to clone.
@@ -100,20 +101,22 @@ impl Cluster {
             (TlsMode::Secrets, Some(secrets)) => secrets.client.name.clone(),
             (TlsMode::Issued, _) | (TlsMode::Secrets, None) => names::client_secret(&self.name),
         };
-        let keys = Keys {
-            trusted: self.secret_text(&name, "ca.crt").await?,
-            certificate: self.secret_text(&name, "tls.crt").await?,
-            key: self.secret_text(&name, "tls.key").await?,
-        };
+        // At once: of a Secret that is changed meanwhile the certificate and the key have to fit.
+        let mut held = self.secret(&name).await?;
+        let mut text = |key| text_in(&mut held, &name, key);
+        let keys = Keys { trusted: text("ca.crt")?, certificate: text("tls.crt")?, key: text("tls.key")? };
         Ok(Some(Arc::new(keys)))
     }
 
     /// One text in a Secret of the scene's namespace.
     pub async fn secret_text(&self, name: &str, key: &str) -> Result<String> {
-        let secret =
-            self.scene.api::<Secret>().get(name).await.with_context(|| format!("there is no Secret {name}"))?;
-        let bytes = secret.data.unwrap_or_default().remove(key).with_context(|| format!("{name} has no {key}"))?;
-        Ok(String::from_utf8(bytes.0)?)
+        text_in(&mut self.secret(name).await?, name, key)
+    }
+
+    /// What a Secret of the scene's namespace holds.
+    async fn secret(&self, name: &str) -> Result<BTreeMap<String, ByteString>> {
+        let secret = self.scene.api::<Secret>().get(name).await;
+        Ok(secret.with_context(|| format!("there is no Secret {name}"))?.data.unwrap_or_default())
     }
 
     /// The way to a member of this name at this address.
@@ -253,6 +256,14 @@ impl Cluster {
         Err(last)
     }
 
+    /// Makes calls to one member that can't be made once more: one that is cut short may have had its effect. So each is waited
+    /// for, where a disk stands still too.
+    pub async fn ask_patiently<T>(&self, call: impl AsyncFnOnce(&mut Client) -> Result<T>) -> Result<T> {
+        let doors = self.voters_doors().await?;
+        let (name, door) = doors.iter().next().context("no member has an address")?;
+        call(&mut dial_patiently(door).await?).await.with_context(|| name.clone())
+    }
+
     /// Writes one key.
     pub async fn put(&self, key: &str, value: &str) -> Result<()> {
         wait_for(&format!("a write to {}", self.name), PATIENCE, async || {
@@ -263,7 +274,7 @@ impl Cluster {
 
     /// Deletes one key.
     pub async fn remove(&self, key: &str) -> Result<()> {
-        let removed = self.ask(async |client| client.delete(key, None).await.map_err(told)).await?;
+        let removed = self.ask_patiently(async |client| client.delete(key, None).await.map_err(told)).await?;
         ensure!(removed.deleted() == 1, "{} keys were deleted", removed.deleted());
         Ok(())
     }
@@ -360,6 +371,12 @@ impl Cluster {
         ensure!(policy == Some("IfHealthyBudget"), "the budget's policy for pods that are not ready is {policy:?}");
         Ok(())
     }
+}
+
+/// Takes one text out of what a Secret of this name holds.
+fn text_in(held: &mut BTreeMap<String, ByteString>, secret: &str, key: &str) -> Result<String> {
+    let bytes = held.remove(key).with_context(|| format!("{secret} has no {key}"))?;
+    Ok(String::from_utf8(bytes.0)?)
 }
 
 /// How many of so many voters an eviction has to leave: of two both, as one of them is no quorum.

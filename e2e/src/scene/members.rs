@@ -12,6 +12,8 @@ use super::processes::host;
 
 /// How long one call to a member may take. A loaded machine with three nodes on two cores answers in some 100 ms.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
+/// The same for calls that can't be made once more: a disk that stands still for seconds holds up each write.
+const PATIENT_DEADLINE: Duration = Duration::from_secs(30);
 /// The key that a linearizable read asks for; it need not exist.
 const PROBE_KEY: &str = "quorate-e2e/probe";
 /// etcd's client port.
@@ -78,8 +80,17 @@ impl Membership {
 
 /// A client of one member, with a deadline on each call.
 pub async fn dial(door: &Door) -> Result<Client> {
+    dial_within(door, CALL_DEADLINE).await
+}
+
+/// The same for calls that can't be made once more.
+pub(super) async fn dial_patiently(door: &Door) -> Result<Client> {
+    dial_within(door, PATIENT_DEADLINE).await
+}
+
+async fn dial_within(door: &Door, deadline: Duration) -> Result<Client> {
     let Door { address, host, keys } = door;
-    let mut options = ConnectOptions::new().with_connect_timeout(CALL_DEADLINE).with_timeout(CALL_DEADLINE);
+    let mut options = ConnectOptions::new().with_connect_timeout(CALL_DEADLINE).with_timeout(deadline);
     if let Some(keys) = keys {
         let Keys { trusted, certificate, key } = keys.as_ref();
         let tls = TlsOptions::new().domain_name(host).ca_certificate(Certificate::from_pem(trusted));
@@ -107,8 +118,9 @@ pub async fn membership(doors: &BTreeMap<String, Door>) -> Result<Membership> {
 async fn ask(door: &Door) -> Result<Membership> {
     let mut client = dial(door).await?;
     client.get(PROBE_KEY, None).await.map_err(told)?;
-    let list = client.member_list().await.map_err(told)?;
+    // Who leads first: a leader that is still listed after another one led was not just removed.
     let status = client.status().await.map_err(told)?;
+    let list = client.member_list().await.map_err(told)?;
     let cluster = list.header().map(etcd_client::ResponseHeader::cluster_id).context("an answer without a header")?;
     let members = list.members().iter().map(|member| {
         let (id, name) = (member.id(), member.name().to_owned());

@@ -8,28 +8,35 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{Client, GetOptions};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::members::{Door, dial, told};
 use super::wait::wait_for;
 use super::{Cluster, PATIENCE};
 
-/// How long one put may take before the next member is asked: a leader change takes one to two seconds, and a member
-/// that was cut off never answers.
-const PUT_DEADLINE: Duration = Duration::from_secs(1);
+/// How long one put may take before the next member is asked as well: a leader change takes one to two seconds, and a
+/// member that was cut off never answers.
+const PUT_PATIENCE: Duration = Duration::from_secs(1);
 /// The same for a client that measures how long writes fail: a put that a follower has sent on when the leadership moves is
-/// dropped by raft without a word, and the client finds that out by its own deadline only.
-const HASTY_DEADLINE: Duration = Duration::from_millis(400);
+/// dropped by raft without a word, and the client finds that out by its own patience only.
+const HASTY_PATIENCE: Duration = Duration::from_millis(400);
+/// How long the answer to one put is waited for, whoever else is asked meanwhile: one that is only slow is no failure.
+const PUT_DEADLINE: Duration = Duration::from_secs(4);
 /// The pause between puts: some hundred a second, and the machine has other things to do.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How often the list of members is read anew.
 const ADDRESSES_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the API server may take for that. No put waits for it.
+const ADDRESSES_DEADLINE: Duration = Duration::from_secs(5);
 /// How many keys are read back at a time.
 const PAGE: i64 = 2000;
 
 /// The longest that writes may fail in a scene. A leader change takes one to two seconds; a put that was under way then
-/// and one to the member that doesn't answer end by their deadlines, of a second at most. The rest is for two cores on
-/// which three nodes and several scenes run at a time. The benchmark measures how long it really takes.
+/// and one to the member that doesn't answer are given up after a second at most. The rest is for two cores on which three
+/// nodes run. The benchmark measures how long it really takes.
 pub const LONGEST_GAP: Duration = Duration::from_secs(5);
 
 /// A client that writes until it is stopped.
@@ -48,7 +55,7 @@ pub struct Written {
     pub prefix: String,
     /// How many: the keys 0 to this were acknowledged.
     pub acknowledged: u64,
-    /// How many puts failed; each was tried again until it was acknowledged.
+    /// How many puts failed or were not acknowledged in time; each was tried again until it was.
     pub failed: u64,
     /// The longest time between two acknowledged writes.
     pub longest_gap: Duration,
@@ -65,18 +72,18 @@ fn value(number: u64) -> String {
 impl Writer {
     /// Begins to write below `prefix`, once the cluster serves.
     pub async fn start(cluster: &Cluster, prefix: &str) -> Result<Self> {
-        Self::start_with(cluster, prefix, PUT_DEADLINE).await
+        Self::start_with(cluster, prefix, PUT_PATIENCE).await
     }
 
     /// The same with a client that soon asks the next member.
     pub async fn start_hasty(cluster: &Cluster, prefix: &str) -> Result<Self> {
-        Self::start_with(cluster, prefix, HASTY_DEADLINE).await
+        Self::start_with(cluster, prefix, HASTY_PATIENCE).await
     }
 
-    async fn start_with(cluster: &Cluster, prefix: &str, deadline: Duration) -> Result<Self> {
+    async fn start_with(cluster: &Cluster, prefix: &str, patience: Duration) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicU64::new(0));
-        let writing = write(Members::new(cluster.clone(), deadline), prefix.to_owned(), stop.clone(), done.clone());
+        let writing = write(Members::new(cluster.clone(), patience), prefix.to_owned(), stop.clone(), done.clone());
         let writer = Self { stop, done, task: tokio::spawn(writing), prefix: prefix.to_owned() };
         writer.writes(1).await?;
         Ok(writer)
@@ -106,16 +113,13 @@ async fn write(mut members: Members, prefix: String, stop: Arc<AtomicBool>, done
     let mut last = None;
     while !stop.load(Ordering::Relaxed) {
         let number = written.acknowledged;
-        if members.put(&key(&written.prefix, number), &value(number)).await {
-            let now = Instant::now();
-            // The time before the first write is no gap: the cluster may only just be coming up.
-            written.longest_gap = written.longest_gap.max(last.map_or(Duration::ZERO, |last| now - last));
-            last = Some(now);
-            written.acknowledged += 1;
-            done.store(written.acknowledged, Ordering::Relaxed);
-        } else {
-            written.failed += 1;
-        }
+        written.failed += members.put(&key(&written.prefix, number), &value(number)).await;
+        let now = Instant::now();
+        // The time before the first write is no gap: the cluster may only just be coming up.
+        written.longest_gap = written.longest_gap.max(last.map_or(Duration::ZERO, |last| now - last));
+        last = Some(now);
+        written.acknowledged += 1;
+        done.store(written.acknowledged, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
     }
     Ok(written)
@@ -123,49 +127,73 @@ async fn write(mut members: Members, prefix: String, stop: Arc<AtomicBool>, done
 
 /// The members to write to, in turn.
 struct Members {
-    cluster: Cluster,
-    /// How long one put may take.
-    deadline: Duration,
-    doors: BTreeMap<String, Door>,
-    read: Option<Instant>,
+    /// How long one is waited for before the next one is asked as well.
+    patience: Duration,
+    doors: watch::Receiver<BTreeMap<String, Door>>,
     clients: HashMap<String, Client>,
     turn: usize,
 }
 
 impl Members {
-    fn new(cluster: Cluster, deadline: Duration) -> Self {
-        Self { cluster, deadline, doors: BTreeMap::new(), read: None, clients: HashMap::new(), turn: 0 }
+    fn new(cluster: Cluster, patience: Duration) -> Self {
+        let (shown, doors) = watch::channel(BTreeMap::new());
+        tokio::spawn(show_members(cluster, shown));
+        Self { patience, doors, clients: HashMap::new(), turn: 0 }
     }
 
-    /// Puts one key through the member whose turn it is; whether that was acknowledged. A member that failed is dialled
-    /// anew next time.
-    async fn put(&mut self, key: &str, value: &str) -> bool {
-        if self.read.is_none_or(|read| read.elapsed() >= ADDRESSES_INTERVAL) {
-            self.read = Some(Instant::now());
-            // Without an answer of the API server the members known so far will do.
-            if let Ok(Ok(doors)) = tokio::time::timeout(PUT_DEADLINE, self.cluster.voters_doors()).await {
-                self.doors = doors;
+    /// Puts one key through one member after the other, until one of them has acknowledged it; how many tries had not. A
+    /// member that failed is dialled anew next time.
+    async fn put(&mut self, key: &str, value: &str) -> u64 {
+        let mut tries = 0;
+        let mut asked = FuturesUnordered::new();
+        loop {
+            if let Some(door) = self.whose_turn() {
+                let client = self.clients.remove(&door.address);
+                asked.push(put(door, client, key, value));
+                tries += 1;
+            }
+            match tokio::time::timeout(self.patience, asked.next()).await {
+                Ok(Some(Ok((address, client)))) => {
+                    self.clients.insert(address, client);
+                    return tries - 1;
+                }
+                Ok(Some(Err(_)) | None) => tokio::time::sleep(PAUSE).await,
+                // Whoever was asked may answer yet.
+                Err(_) => (),
             }
         }
+    }
+
+    /// The way to the member whose turn it is.
+    fn whose_turn(&mut self) -> Option<Door> {
         self.turn = self.turn.wrapping_add(1);
-        let Some(door) = self.doors.values().nth(self.turn % self.doors.len().max(1)).cloned() else {
-            return false;
+        let doors = self.doors.borrow();
+        doors.values().nth(self.turn % doors.len().max(1)).cloned()
+    }
+}
+
+/// Puts one key through one member. Returns its address and the client, once that was acknowledged.
+async fn put(door: Door, client: Option<Client>, key: &str, value: &str) -> Result<(String, Client)> {
+    let put = async {
+        let mut client = match client {
+            Some(client) => client,
+            None => dial(&door).await?,
         };
-        let put = async {
-            let mut client = match self.clients.remove(&door.address) {
-                Some(client) => client,
-                None => dial(&door).await?,
-            };
-            client.put(key, value, None).await.map_err(told)?;
-            anyhow::Ok(client)
-        };
-        match tokio::time::timeout(self.deadline, put).await {
-            Ok(Ok(client)) => {
-                self.clients.insert(door.address, client);
-                true
-            }
-            Ok(Err(_)) | Err(_) => false,
+        client.put(key, value, None).await.map_err(told)?;
+        anyhow::Ok(client)
+    };
+    let client = tokio::time::timeout(PUT_DEADLINE, put).await??;
+    Ok((door.address, client))
+}
+
+/// Shows the ways to the members for as long as anybody looks. Without an answer of the API server they stay those known
+/// so far.
+async fn show_members(cluster: Cluster, shown: watch::Sender<BTreeMap<String, Door>>) {
+    while !shown.is_closed() {
+        if let Ok(Ok(doors)) = tokio::time::timeout(ADDRESSES_DEADLINE, cluster.voters_doors()).await {
+            shown.send_replace(doors);
         }
+        tokio::time::sleep(ADDRESSES_INTERVAL).await;
     }
 }
 

@@ -5,14 +5,17 @@ use anyhow::{Context as _, Result, ensure};
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
 use kube::api::DeleteParams;
 use quorate_crds::{ConditionType, Phase};
-use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, play, told};
+use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, play, told, wait_for};
 
-/// Raises an alarm of a member, or disarms it.
+/// Raises an alarm of a member, or disarms it: once more is the same.
 async fn alarm(db: &Cluster, action: AlarmAction, kind: AlarmType, member: u64) -> Result<()> {
-    db.ask(async |client| {
-        let mut of_member = AlarmOptions::new();
-        of_member.with_member(member);
-        client.alarm(action, kind, Some(of_member)).await.map_err(told).map(drop)
+    wait_for("etcd to raise or to disarm the alarm", PATIENCE, async || {
+        db.ask(async |client| {
+            let mut of_member = AlarmOptions::new();
+            of_member.with_member(member);
+            client.alarm(action, kind, Some(of_member)).await.map_err(told).map(drop)
+        })
+        .await
     })
     .await
 }

@@ -73,14 +73,30 @@ pub async fn reports(db: &Cluster) -> Result<BTreeMap<String, Value>> {
 /// Waits until exactly this member's sidecar records, and all up to this revision is in the store.
 pub async fn records(db: &Cluster, member: &str, revision: i64, patience: Duration) -> Result<Value> {
     wait_for(&format!("the sidecar of {member} to have recorded revision {revision}"), patience, async || {
-        let reports = reports(db).await?;
-        let committers: Vec<_> = reports.iter().filter(|(_, report)| report["role"] == "committer").collect();
-        let [(name, report)] = committers.as_slice() else { bail!("{} record: {reports:?}", committers.len()) };
-        ensure!(*name == member, "{name} records: {reports:?}");
-        ensure!(report["head"]["revision"].as_i64() >= Some(revision), "{report}");
-        Ok((*report).clone())
+        has_recorded(db, member, revision).await
     })
     .await
+}
+
+/// The same of whoever leads and is not this one: etcd may elect another at any time. Says who that is, as well.
+async fn leader_records(db: &Cluster, not: Option<&str>, revision: i64, patience: Duration) -> Result<(String, Value)> {
+    wait_for(&format!("the sidecar of the leader to have recorded revision {revision}"), patience, async || {
+        let leader = db.membership().await?.leader()?.to_owned();
+        ensure!(Some(leader.as_str()) != not, "{leader} leads");
+        let report = has_recorded(db, &leader, revision).await?;
+        Ok((leader, report))
+    })
+    .await
+}
+
+/// Demands that exactly this member's sidecar records, and all up to this revision is in the store.
+async fn has_recorded(db: &Cluster, member: &str, revision: i64) -> Result<Value> {
+    let reports = reports(db).await?;
+    let committers: Vec<_> = reports.iter().filter(|(_, report)| report["role"] == "committer").collect();
+    let [(name, report)] = committers.as_slice() else { bail!("{} record: {reports:?}", committers.len()) };
+    ensure!(*name == member, "{name} records: {reports:?}");
+    ensure!(report["head"]["revision"].as_i64() >= Some(revision), "{report}");
+    Ok((*report).clone())
 }
 
 /// The last revision.
@@ -199,32 +215,31 @@ async fn what_is_written_is_recorded_also_when_the_leader_dies() -> Result<()> {
         takes_no_calls(&db, &address, PORT).await?;
         let writer = Writer::start(&db, "archived").await?;
         writer.writes(50).await?;
-        let first = leader(&db).await?;
-        let before = records(&db, &first, revision(&db).await?, SOON).await?;
+        let (first, before) = leader_records(&db, None, revision(&db).await?, SOON).await?;
 
         // Frozen till another leads, and then killed: an etcd that is killed at once is back within half a second, and may
         // well win the election.
         let others: Vec<_> = db.voters_doors().await?.into_iter().filter(|(name, _)| *name != first).collect();
         let frozen = processes::freeze_member(scene, &first).await?;
         let killed = Instant::now();
-        let second = wait_for("another leader", PATIENCE, async || {
+        wait_for("another leader", PATIENCE, async || {
             let (_, door) = others.first().context("there is no other member")?;
             let leader = db.membership_at(door).await?.leader()?.to_owned();
             ensure!(leader != first, "{leader} leads");
-            Ok(leader)
+            Ok(())
         })
         .await?;
         processes::signal(frozen.pid, Signal::KILL)?;
         let elected = killed.elapsed();
-        let after =
-            records(&db, &second, before["head"]["revision"].as_i64().unwrap_or(i64::MAX) + 1, HAND_OVER).await?;
+        let more = before["head"]["revision"].as_i64().unwrap_or(i64::MAX) + 1;
+        let (_, after) = leader_records(&db, Some(&first), more, HAND_OVER).await?;
         eprintln!("elected after {elected:.1?}, recorded by the next sidecar after {:.1?}", killed.elapsed());
         ensure!(after["generation"] == before["generation"], "{after}, before {before}");
 
         writer.stop().await?.check(&db).await?;
         let last = revision(&db).await?;
         let written = Instant::now();
-        records(&db, &second, last, SOON).await?;
+        leader_records(&db, None, last, SOON).await?;
         eprintln!("the last write was in the store after {:.1?}", written.elapsed());
         let state = is_healthy(&db, true).await?;
         is_one_whole_generation(scene, &gateway, &state, last).await

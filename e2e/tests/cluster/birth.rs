@@ -169,18 +169,15 @@ async fn pods_that_no_node_takes_do_not_hold_up_the_others() -> Result<()> {
         let nodes = scene.kubectl(&["get", "nodes", "-o", "name"]).await?.well()?.lines().count();
         ensure!(nodes < 5, "the cluster has {nodes} nodes");
         let db = scene.create(&wish).await?;
-        let view = db
-            .until("the members that have a node to be voters", PATIENCE, |view| {
-                let voters =
-                    view.status().members.iter().filter(|member| member.role == Some(MemberRole::Voter)).count();
-                ensure!(voters == nodes, "{voters} voters on {nodes} nodes");
-                Ok(())
-            })
-            .await?;
-        ensure!(
-            view.status().members.iter().any(|member| member.reason.as_deref() == Some("Unschedulable")),
-            "no member says that no node takes it"
-        );
+        db.until("the members that have a node to be voters, and the others to say why not", PATIENCE, |view| {
+            let members = view.status().members;
+            let voters = members.iter().filter(|member| member.role == Some(MemberRole::Voter)).count();
+            ensure!(voters == nodes, "{voters} voters on {nodes} nodes");
+            let told = members.iter().any(|member| member.reason.as_deref() == Some("Unschedulable"));
+            ensure!(told, "no member says that no node takes it");
+            Ok(())
+        })
+        .await?;
         db.put("hello", "world").await?;
         let odd = if nodes % 2 == 1 { nodes } else { nodes - 1 };
         db.scale(u8::try_from(odd)?).await?;
@@ -285,7 +282,7 @@ async fn was_served(db: &Cluster, writer: Writer) -> Result<()> {
 
 #[tokio::test]
 async fn a_learner_paused_while_it_joins_does_not_stop_the_cluster() -> Result<()> {
-    play("birth_paused_learner", Stage::Shared, async |scene| {
+    play("birth_paused_learner", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
         let known = etcd_processes(scene.namespace()).iter().map(|process| process.member().to_owned()).collect();

@@ -244,7 +244,10 @@ async fn a_client_that_drops_an_acknowledged_write_is_reported() -> Result<()> {
         let betrayed = Betrayed::start(scene).await?;
         let recorder = betrayed.load.recorder();
         let key = recorder.keys().into_iter().next_back().context("no key was called")?;
-        let asked = betrayed.db.ask(async |client| Ok(perform(client, &key, Op::Get).await?)).await?;
+        let asked = wait_for("a read", PATIENCE, async || {
+            betrayed.db.ask(async |client| Ok(perform(client, &key, Op::Get).await?)).await
+        })
+        .await?;
         // It tells its user that it wrote, at the revision of the moment, and sends nothing.
         let invoked = recorder.clock().now();
         recorder.record(Call {

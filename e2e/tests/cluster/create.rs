@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, dial, play, usual_etcd, wait_for};
+use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, dial, play, told, usual_etcd, wait_for};
 use serde_json::json;
 
 /// Creates a cluster and demands that object, pods and etcd agree. `settles` compares members, ids, leader and versions.
@@ -55,13 +55,18 @@ async fn kubectl_get_reads_well_and_kubectl_scale_works() -> Result<()> {
     play("create_kubectl", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
         db.settles(3).await?;
-        let table = scene.kubectl(&["get", "etcd"]).await?.well()?;
-        let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        let [head, row] = lines.as_slice() else { anyhow::bail!("not one cluster in\n{table}") };
-        let wanted = ["NAME", "VERSION", "DESIRED", "READY", "PHASE", "AVAILABLE"];
-        ensure!(head.len() == 7 && head[..6] == wanted && head[6] == "AGE", "the columns are {head:?}");
-        let version = usual_etcd();
-        ensure!(row[..6] == ["db", version.as_str(), "3", "3", "Running", "True"], "the row is {row:?}");
+        // A member that is slow for a moment is shown as well.
+        wait_for("the table of a cluster that is as asked for", PATIENCE, async || {
+            let table = scene.kubectl(&["get", "etcd"]).await?.well()?;
+            let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+            let [head, row] = lines.as_slice() else { anyhow::bail!("not one cluster in\n{table}") };
+            let wanted = ["NAME", "VERSION", "DESIRED", "READY", "PHASE", "AVAILABLE"];
+            ensure!(head.len() == 7 && head[..6] == wanted && head[6] == "AGE", "the columns are {head:?}");
+            let version = usual_etcd();
+            ensure!(row[..6] == ["db", version.as_str(), "3", "3", "Running", "True"], "the row is {row:?}");
+            Ok(())
+        })
+        .await?;
         scene.kubectl(&["scale", "etcd/db", "--replicas=5"]).await?.well()?;
         db.settles(5).await?;
         let all = scene.kubectl(&["get", "quorate"]).await?.well()?;
@@ -93,7 +98,11 @@ async fn learners_that_join_by_a_snapshot_become_voters() -> Result<()> {
                 let mut client = client.clone();
                 async move {
                     for _ in 0..ENTRIES_KEPT * 6 / 5 / WRITERS {
-                        client.put(format!("key-{writer}"), "value", None).await?;
+                        // One more entry where an answer is late does no harm.
+                        wait_for("a write", PATIENCE, async || {
+                            client.put(format!("key-{writer}"), "value", None).await.map_err(told)
+                        })
+                        .await?;
                     }
                     anyhow::Ok(())
                 }

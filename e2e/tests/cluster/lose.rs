@@ -29,7 +29,7 @@ async fn replaced(db: &Cluster, before: &Membership, lost: &str) -> Result<()> {
 
 /// Creates three members, loses the volume of the one that `pick` names, and demands that it is replaced.
 async fn one_volume(name: &str, pick: impl FnOnce(&Membership) -> Result<String>) -> Result<()> {
-    play(name, Stage::Shared, async |scene| {
+    play(name, Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
         let before = db.settles(3).await?;
         let writer = Writer::start(&db, "w").await?;

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use etcd_client::{Client, PutOptions, UserAddOptions, WatchOptions, WatchResponse, WatchStream};
-use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackupStatus, Phase, names};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for};
 use serde_json::{Value, json};
 
-use crate::backup;
+use crate::{backup, roll};
 
 /// A revision that no cluster here reaches by itself: restored ones begin above it.
 const BUMP: i64 = 1_000_000_000;
@@ -23,7 +23,7 @@ pub const SECRET_PATIENCE: std::time::Duration = std::time::Duration::from_mins(
 /// Keys of several versions, some deleted and created again, some on leases; users and roles.
 async fn fill(db: &Cluster, restored: &str) -> Result<()> {
     let clients = [names::client_secret(db.name()), names::client_secret(restored), "root".to_owned()];
-    db.ask(async |client| write(client, &clients).await).await
+    db.ask_patiently(async |client| write(client, &clients).await).await
 }
 
 async fn write(client: &mut Client, users: &[String]) -> Result<()> {
@@ -168,9 +168,7 @@ async fn a_cluster_of_three_begins_with_a_backup_of_another() -> Result<()> {
         let restored = scene.create(&from_backup("restored", 3)).await?;
         restored.settles(3).await?;
         holds(&restored, &held).await?;
-        let events = scene.api::<Event>().list(&ListParams::default()).await?;
-        let told = events.iter().any(|event| event.reason.as_deref() == Some("Restored"));
-        ensure!(told, "no event tells of the restore");
+        roll::is_told(&restored, "Restored", &[]).await?;
         // What it began with is not asked for again, whatever becomes of the seed's pod.
         scene.kubectl(&["delete", "etcdbackup", "b"]).await?.well()?;
         pods::delete_by_force(&restored, &["restored-0"]).await?;

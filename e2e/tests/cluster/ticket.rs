@@ -107,9 +107,15 @@ async fn a_launcher_takes_no_ticket_of_a_stranger_and_none_of_another_member() -
             ("one signed for another pod", envelope(&ours, &of_ours.uid, &of_operator.uid, &good), 403, &of_ours),
         ];
         for (what, body, expected, launcher) in refused {
-            let (status, answer) = metrics::bring(&launcher.address, TICKETS, body).await?;
+            let (status, answer) = wait_for("an answer of the launcher", PATIENCE, async || {
+                metrics::bring(&launcher.address, TICKETS, body.clone()).await
+            })
+            .await?;
             ensure!(status == expected, "{what} is answered with {status}: {answer}");
-            says(&launcher.address, "NoTicket").await.with_context(|| what.to_owned())?;
+            wait_for(&format!("no ticket to be there after {what}"), PATIENCE, async || {
+                says(&launcher.address, "NoTicket").await
+            })
+            .await?;
         }
         // Rightly signed, and of another member or volume: taken, and not followed.
         let wrong = [

@@ -77,11 +77,12 @@ async fn puts_in_plain_text(address: &str, port: u16) -> Result<()> {
 pub async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()> {
     let before = revision(db).await?;
     for (path, body) in CALLS {
-        let answered = match body {
-            Some(body) => metrics::post(address, port, path, body.to_owned()).await,
-            None => metrics::get(address, port, path).await,
-        };
-        let (status, answer) = answered.with_context(|| format!("{path} at port {port}"))?;
+        let (status, answer) =
+            wait_for(&format!("an answer to {path} at port {port}"), PATIENCE, async || match body {
+                Some(body) => metrics::post(address, port, path, body.to_owned()).await,
+                None => metrics::get(address, port, path).await,
+            })
+            .await?;
         ensure!((400..500).contains(&status), "{path} at port {port} is answered with {status}: {answer}");
     }
     let put = puts_in_plain_text(address, port).await;
@@ -151,14 +152,20 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
     .await
 }
 
+/// What etcdctl in the pod of the first member says, once it succeeds: it gives up by itself after some seconds.
+async fn etcdctl(scene: &Scene, command: &[&str]) -> Result<String> {
+    let call = [&["exec", "db-0", "-c", "etcd", "--", "etcdctl"], command].concat();
+    let what = format!("etcdctl {}", command.join(" "));
+    wait_for(&what, PATIENCE, async || scene.kubectl(&call).await?.well()).await
+}
+
 #[tokio::test]
 async fn etcdctl_in_a_members_pod_needs_no_flags_and_an_application_only_its_secret() -> Result<()> {
     play("tls_etcdctl", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
         for command in [&["member", "list"][..], &["put", "hello", "world"], &["endpoint", "health", "--cluster"]] {
-            let call = [&["exec", "db-0", "-c", "etcd", "--", "etcdctl"], command].concat();
-            scene.kubectl(&call).await?.well()?;
+            etcdctl(scene, command).await?;
         }
         db.reads("hello", "world").await?;
         let sample = workspace::root().join("deploy/samples/client.yaml").display().to_string();
@@ -203,7 +210,7 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
         let written = writer.stop().await?;
         written.check(&db).await?;
         // The control: the put that other ports refuse is one that is taken where no TLS is wanted.
-        puts_in_plain_text(&address, CLIENT_PORT).await?;
+        wait_for("a put in plain text", PATIENCE, async || puts_in_plain_text(&address, CLIENT_PORT).await).await?;
         takes_no_calls(&db, &address, metrics::PORT).await
     })
     .await
@@ -429,8 +436,7 @@ async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
         let sound = clients.signs(&client)?.keys(&clients.trusted());
         put(scene, "c", &sound).await?;
         db.settles(3).await?;
-        let call = ["exec", "db-0", "-c", "etcd", "--", "etcdctl", "member", "list"];
-        let listed = scene.kubectl(&call).await?.well()?;
+        let listed = etcdctl(scene, &["member", "list"]).await?;
         ensure!(["db-0", "db-1", "db-2"].iter().all(|name| listed.contains(name)), "etcdctl lists\n{listed}");
         ensure!(db.view().await?.is(ConditionType::CertificatesValid), "the condition is not True");
         // The key of another in a cluster that runs: it is told, nothing else comes of it, and it can be mended.

@@ -56,6 +56,19 @@ pub enum Stop {
 }
 
 impl Stop {
+    /// Whether what Kubernetes was asked for may have been done all the same.
+    pub fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Kube(error) => error.is_unanswered(),
+            Self::Surprise(_)
+            | Self::Etcd(_)
+            | Self::Render(_)
+            | Self::Refused(..)
+            | Self::Issue(_)
+            | Self::Shut(_) => false,
+        }
+    }
+
     /// Whether another look is all that it takes: no fault of anybody's.
     pub fn is_surprise(&self) -> bool {
         match self {

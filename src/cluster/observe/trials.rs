@@ -12,6 +12,13 @@ use super::trouble;
 use crate::cluster::render;
 use crate::ownership::owner_uid;
 
+/// What the end of a container is called that never began, by containerd and by Docker. The program to begin with is the
+/// agent: that tells nothing of the image.
+const NEVER_BEGAN: [&str; 2] = ["StartError", "ContainerCannotRun"];
+/// What a kubelet says while its runtime is slow to make a container: it gave up, or the try before is still under way. It
+/// tries again by itself.
+const SLOW: [&str; 2] = ["context deadline exceeded", "failed to reserve container name"];
+
 /// The pod of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialFacts {
@@ -88,12 +95,16 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         _ if phase == Some("Failed") && !reason.is_empty() => (Outcome::Undecided, reason.to_owned()),
         (Some(ended), _) if trouble::was_killed(ended) => (Outcome::Undecided, "it was killed".to_owned()),
         (Some(ended), _) => {
+            let began = !ended.reason.as_deref().is_some_and(|reason| NEVER_BEGAN.contains(&reason));
             let said = ended.message.as_deref().filter(|said| !said.trim().is_empty());
             let words = said.or(ended.reason.as_deref()).unwrap_or("it ended without a word");
-            (Outcome::Failed, trouble::one_line(words))
+            (if began { Outcome::Failed } else { Outcome::Undecided }, trouble::one_line(words))
         }
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
+            Trouble::ContainerFailing if SLOW.iter().any(|said| told.words.contains(said)) => {
+                (Outcome::Open, told.words)
+            }
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
             Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
         },
@@ -148,6 +159,19 @@ mod tests {
         assert_eq!(tried(&waiting("ImagePullBackOff")).0, Outcome::ImageMissing);
         assert_eq!(tried(&waiting("CreateContainerError")).0, Outcome::Failed);
         assert_eq!(tried(&waiting("ContainerCreating")).0, Outcome::Open);
+    }
+
+    #[test]
+    fn a_node_that_is_too_slow_to_start_it_says_nothing_of_the_image() {
+        let never_began = json!({ "exitCode": 128, "reason": "StartError", "message": "failed to create a task" });
+        let never_began = tried(&etcd(&json!({ "terminated": never_began })));
+        assert_eq!(never_began, (Outcome::Undecided, "failed to create a task".into()));
+        for said in
+            ["context deadline exceeded", "failed to reserve container name \"etcd_db-1-trial\": it is reserved"]
+        {
+            let slow = json!({ "waiting": { "reason": "CreateContainerError", "message": said } });
+            assert_eq!(tried(&etcd(&slow)).0, Outcome::Open, "{said}");
+        }
     }
 
     #[test]
