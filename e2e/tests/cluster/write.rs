@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use quorate_crds::names;
-use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, Writer, dial, play, thorough, told, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, Writer, dial, play, told, wait_for};
 
 use crate::roll;
 
@@ -27,8 +27,7 @@ async fn the_first_to_go_leads(db: &Cluster) -> Result<String> {
 
 #[tokio::test]
 async fn no_acknowledged_write_is_lost_from_one_to_five_and_back() -> Result<()> {
-    let stage = if thorough() { Stage::Alone } else { Stage::Shared };
-    play("write_one_to_five_and_back", stage, async |scene| {
+    play("write_one_to_five_and_back", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
         let writer = Writer::start_hasty(&db, "w").await?;
