@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Debug;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,15 @@ pub enum Cause {
     Kube(Box<kube::Error>),
 }
 
+/// Whether it failed before there was a connection to ask on.
+fn is_without_connection(error: &(dyn std::error::Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    kinds.into_iter().any(|kind| {
+        matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
+    })
+}
+
 impl Error {
     /// The API server's answer, if there is one.
     fn status(&self) -> Option<&kube::core::Status> {
@@ -99,14 +109,18 @@ impl Error {
     }
 
     /// What was asked for may have been done all the same: no answer came, or one that says that Kubernetes' own etcd did not
-    /// answer in time.
+    /// answer in time. Where no connection came about nothing was asked for, and a webhook is called before anything is stored.
     pub fn is_unanswered(&self) -> bool {
         match &self.cause {
             Cause::Shut(_) => false,
             Cause::Deadline(_) => true,
             Cause::Kube(error) => match error.as_ref() {
-                kube::Error::Api(status) => matches!(status.code, 500 | 504),
-                _ => true,
+                kube::Error::Api(status) => match status.code {
+                    502 | 504 => true,
+                    500 => !status.message.contains("webhook"),
+                    _ => false,
+                },
+                error => !is_without_connection(error),
             },
         }
     }
@@ -353,6 +367,16 @@ mod tests {
     fn a_watch_at_which_nothing_happens_ends_before_it_counts_as_silent() {
         assert!(Duration::from_secs(WATCH_SECONDS.into()) < SILENCE);
         assert!(DEADLINE < SILENCE);
+    }
+
+    #[tokio::test]
+    async fn nothing_was_asked_for_where_no_connection_came_about() {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let client = Client::try_from(Config::new(format!("http://{nobody}").parse().unwrap())).unwrap();
+        let (_going_on, stopping) = watch::channel(false);
+        let kube = Kube::new(client, Arc::new(Metrics::new()), Writes::new(Claim::forever(), stopping, None));
+        let error = kube.get::<ConfigMap>("ns", "m").await.unwrap_err();
+        assert!(matches!(&error.cause, Cause::Kube(_)) && !error.is_unanswered(), "{error:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// For how long after the begin of a call of [`Teller::tell`] what may pass is tried again: an event is derived from what
 /// turns, so one that is lost is never told. With the last try, one event takes 8 s at most.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// The pause before another try.
+/// The pause before the second try; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest note that the API server takes, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -106,11 +106,13 @@ async fn publish(
     regarding: &ObjectReference,
     until: Instant,
 ) -> Result<(), writes::Error<kube::Error>> {
+    let mut pause = PAUSE;
     loop {
         match writes.mention(DEADLINE, recorder.publish(event, regarding)).await {
-            Err(error) if may_pass(&error) && writes.open() && Instant::now() + PAUSE < until => sleep(PAUSE).await,
+            Err(error) if may_pass(&error) && writes.open() && Instant::now() + pause < until => sleep(pause).await,
             told => return told,
         }
+        pause *= 2;
     }
 }
 
@@ -121,7 +123,7 @@ fn may_pass(error: &writes::Error<kube::Error>) -> bool {
         writes::Error::Deadline(_) | writes::Error::Failed(kube::Error::Service(_) | kube::Error::HyperError(_)) => {
             true
         }
-        writes::Error::Failed(kube::Error::Api(status)) => matches!(status.code, 429 | 503 | 504),
+        writes::Error::Failed(kube::Error::Api(status)) => matches!(status.code, 429 | 502..=504),
         writes::Error::Failed(_) | writes::Error::NotLeading | writes::Error::Stopping => false,
     }
 }
@@ -221,9 +223,9 @@ mod tests {
     async fn what_may_pass_is_tried_again_for_a_while_and_what_is_refused_is_not() {
         for (fate, tries) in [
             (Fate::Lost, 3),
-            (Fate::Refused, 12),
-            (Fate::Answered(StatusCode::TOO_MANY_REQUESTS), 12),
-            (Fate::Answered(StatusCode::SERVICE_UNAVAILABLE), 12),
+            (Fate::Refused, 4),
+            (Fate::Answered(StatusCode::TOO_MANY_REQUESTS), 4),
+            (Fate::Answered(StatusCode::SERVICE_UNAVAILABLE), 4),
             (Fate::Answered(StatusCode::INTERNAL_SERVER_ERROR), 1),
             (Fate::Answered(StatusCode::FORBIDDEN), 1),
             (Fate::Answered(StatusCode::NOT_FOUND), 1),

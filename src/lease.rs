@@ -56,6 +56,11 @@ impl Claim {
         self.0.borrow().is_some_and(Term::lasts)
     }
 
+    /// Which of this operator's terms it is, while one lasts.
+    pub fn term(&self) -> Option<u64> {
+        self.0.borrow().filter(|term| term.lasts()).map(|term| term.number)
+    }
+
     /// Resolves when leading ends, and when it begins: also again after a gap in which the term ran out and nobody else
     /// took the Lease, as after a pause of this process. `None` when the election has ended.
     pub async fn changed(&mut self) -> Option<bool> {

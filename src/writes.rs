@@ -51,6 +51,11 @@ impl Writes {
         self.claim.holds() && !*self.stopping.borrow()
     }
 
+    /// Which of this operator's terms as a leader it is, while one lasts.
+    pub fn term(&self) -> Option<u64> {
+        self.claim.term()
+    }
+
     /// Does one write, if the gate is open.
     pub async fn perform<T, E>(
         &self,

@@ -43,6 +43,8 @@ pub struct Memo {
     pub leader: Option<Serial>,
     /// The alarm that was raised when etcd last spoke of alarms.
     alarm: Option<Alarm>,
+    /// The term as a leader in which that was heard.
+    heard_in: Option<u64>,
     /// What was seen at its pods when last looked at.
     pub seen: BTreeMap<Serial, Seen>,
     /// What the sidecars of its continuous backup said when last asked.
@@ -77,6 +79,7 @@ impl Memo {
             written: None,
             leader: None,
             alarm: None,
+            heard_in: None,
             seen: BTreeMap::new(),
             archives: Archives::default(),
             proofs: Proofs::default(),
@@ -137,15 +140,17 @@ impl Memo {
     }
 
     /// Tells of the alarm that was raised when etcd last spoke of alarms, where it does not: a call without an answer is no
-    /// word that it was disarmed. Of a cluster that sleeps or goes nothing is kept: one that wakes is asked anew.
-    pub fn recall_alarm(&mut self, observed: &Observed, plan: &mut Plan) {
+    /// word that it was disarmed. Of a cluster that sleeps or goes nothing is kept: one that wakes is asked anew. Nor is
+    /// anything kept from one `term` as a leader to the next: another operator led meanwhile, and the status is its word.
+    pub fn recall_alarm(&mut self, term: Option<u64>, observed: &Observed, plan: &mut Plan) {
+        if term != self.heard_in {
+            self.heard_in = term;
+            self.alarm = observed.cluster.status.as_ref().and_then(alarm_in);
+        }
         match (observed.world.overall, plan.phase) {
             (Overall::Known { alarm, downgrade: _ }, _) => self.alarm = alarm,
             (Overall::Unknown, Phase::Hibernated | Phase::Deleting) => self.alarm = None,
             (Overall::Unknown, _) => {
-                if let Some(status) = &observed.cluster.status {
-                    self.alarm = alarm_in(status, self.alarm);
-                }
                 if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, self.alarm) {
                     plan.findings.entry(None).or_default().insert(Finding::Alarm(alarm));
                 }
@@ -227,18 +232,11 @@ fn has_run(status: &EtcdClusterStatus) -> bool {
     status.phase == Some(quorate_crds::Phase::Running) || ready.status == "True" || turned
 }
 
-/// The alarm that a status tells of, to another operator than the one that heard of it. Who has led before may remember one
-/// that was disarmed while another led, and the other's status says so; one that can't tell leaves what is `remembered`.
-fn alarm_in(status: &EtcdClusterStatus, remembered: Option<Alarm>) -> Option<Alarm> {
-    let kind = ConditionType::Available.as_str();
-    let Some(available) = status.conditions.iter().find(|condition| condition.type_ == kind) else {
-        return remembered;
-    };
-    if available.status == "True" {
-        return None;
-    }
+/// The alarm that a status tells of, to another operator than the one that heard of it.
+fn alarm_in(status: &EtcdClusterStatus) -> Option<Alarm> {
+    let available = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Available.as_str())?;
     let told = |alarm: &Alarm| available.reason == report::sentences::of_alarm(*alarm).reason.as_str();
-    [Alarm::NoSpace, Alarm::Corrupt].into_iter().find(told).or(remembered)
+    [Alarm::NoSpace, Alarm::Corrupt].into_iter().find(told)
 }
 
 fn somebody_is_silent(observed: &Observed) -> bool {
@@ -308,10 +306,10 @@ mod tests {
         let mut memo = Memo::new(&observed.cluster);
         let heard = |alarm: Option<Alarm>| Overall::Known { downgrade: None, alarm };
         // What one round says of Available, Ready and Stalled, with the status that it leaves.
-        let mut round = |memo: &mut Memo, overall: Overall| {
+        let mut round = |memo: &mut Memo, term: u64, overall: Overall| {
             observed.world.overall = overall;
             let mut plan = quorate_statemachine::plan(&observed.world);
-            memo.recall_alarm(&observed, &mut plan);
+            memo.recall_alarm(Some(term), &observed, &mut plan);
             let status = report::status(&observed, &plan, Timestamp::UNIX_EPOCH);
             observed = report::fixture::after(observed.clone(), status.clone());
             let told = |kind: ConditionType| {
@@ -322,19 +320,19 @@ mod tests {
             (told, observed.cluster.clone())
         };
         let raised = ["False NoSpace", "False NoSpace", "True NoSpace"].map(str::to_owned);
-        let (well, _) = round(&mut memo, Overall::Unknown);
+        let (well, _) = round(&mut memo, 1, Overall::Unknown);
         assert!(well[0].starts_with("True"), "nothing was ever heard of an alarm: {well:?}");
-        assert_eq!(round(&mut memo, heard(Some(Alarm::NoSpace))).0, raised);
-        let (told, left) = round(&mut memo, Overall::Unknown);
+        assert_eq!(round(&mut memo, 1, heard(Some(Alarm::NoSpace))).0, raised);
+        let (told, left) = round(&mut memo, 1, Overall::Unknown);
         assert_eq!(told, raised, "the leader did not answer");
         let mut another = Memo::new(&left);
-        assert_eq!(round(&mut another, Overall::Unknown).0, raised, "another operator, that has heard nothing yet");
-        assert_eq!(round(&mut another, heard(None)).0, well, "it was disarmed");
-        assert_eq!(round(&mut memo, Overall::Unknown).0, well, "the first one leads again");
-        assert_eq!(round(&mut another, heard(Some(Alarm::NoSpace))).0, raised);
-        assert_eq!(round(&mut memo, Overall::Unknown).0, raised, "raised again while the other one led");
-        assert_eq!(round(&mut memo, heard(None)).0, well);
-        assert_eq!(round(&mut memo, Overall::Unknown).0, well);
+        assert_eq!(round(&mut another, 1, Overall::Unknown).0, raised, "another operator, that has heard nothing yet");
+        assert_eq!(round(&mut another, 1, heard(None)).0, well, "it was disarmed");
+        assert_eq!(round(&mut memo, 2, Overall::Unknown).0, well, "the first one leads again");
+        assert_eq!(round(&mut another, 2, heard(Some(Alarm::NoSpace))).0, raised);
+        assert_eq!(round(&mut memo, 3, Overall::Unknown).0, raised, "raised again while the other one led");
+        assert_eq!(round(&mut memo, 3, heard(None)).0, well);
+        assert_eq!(round(&mut memo, 3, Overall::Unknown).0, well);
     }
 
     #[test]
@@ -344,11 +342,9 @@ mod tests {
         memo.alarm = Some(Alarm::Corrupt);
         observed.world.membership = Membership::Unknown;
         let plan = quorate_statemachine::plan(&observed.world);
-        let status = report::status(&observed, &plan, Timestamp::UNIX_EPOCH);
-        observed = report::fixture::after(observed, status);
-        memo.recall_alarm(&observed, &mut plan.clone());
+        memo.recall_alarm(None, &observed, &mut plan.clone());
         assert_eq!(memo.alarm, Some(Alarm::Corrupt), "it is only not heard of");
-        memo.recall_alarm(&observed, &mut Plan { phase: Phase::Hibernated, ..plan });
+        memo.recall_alarm(None, &observed, &mut Plan { phase: Phase::Hibernated, ..plan });
         assert_eq!(memo.alarm, None);
     }
 

@@ -95,7 +95,7 @@ impl Driver {
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
         memo.leave_out_labels(&observed, &mut plan);
-        memo.recall_alarm(&observed, &mut plan);
+        memo.recall_alarm(self.actor.kube.writes().term(), &observed, &mut plan);
         memo.seen.clone_from(&observed.said.seen);
         memo.archives.clone_from(&observed.archives);
         memo.proofs.clone_from(&observed.proofs);
@@ -165,7 +165,7 @@ impl Driver {
                 Err(error) => {
                     // What was done is told now or never. So is what has turned, if it may have been written all the same,
                     // just now or with the ledger: then the next round finds it so.
-                    let with_ledger = acted.stop.as_ref().is_some_and(Stop::is_unanswered);
+                    let with_ledger = plan.ledger.is_some() && acted.stop.as_ref().is_some_and(Stop::is_unanswered);
                     self.tell(observed, plan, status, acted, with_ledger || error.is_unanswered());
                     let is_passing = error.is_surprise() || error.is_shut();
                     return if is_passing { Ok(LookAgain::Soon) } else { Err(Error::Report(error)) };

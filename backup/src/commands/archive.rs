@@ -15,6 +15,10 @@ use tokio::sync::watch;
 
 use super::arguments::{RecipientsArgument, SourceArguments, StoreArguments};
 
+/// How long it waits in its end until a full snapshot that it gave up is taken back. Its member's pod ends with it, and must not
+/// wait for long.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(3);
+
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct Archive {
@@ -103,7 +107,7 @@ impl Archive {
         }
         let ended = archive::run(&store, member, &settings, &board, stop).await;
         // It may have been taking a full snapshot.
-        taken_back().await;
+        taken_back(TAKEN_BACK_WITHIN).await;
         Ok(ended?)
     }
 }

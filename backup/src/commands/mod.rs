@@ -14,12 +14,16 @@ pub mod snapshot;
 pub mod verify;
 
 use std::future::Future;
+use std::time::Duration;
 
 use anyhow::Context;
 use quorate_backup::store::taken_back;
 
 /// The exit code of a failure that a repetition would not mend. The one of all others is 1.
 const FINAL: u8 = 3;
+/// How long a command that ends waits until uploads that were given up are taken back: for their parts on the way, and for a
+/// request or two.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs a command to its end, or until SIGINT or SIGTERM: then what it was doing is dropped, and cleans up after itself.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -33,7 +37,7 @@ fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T>
             _ = terminate.recv() => Err(anyhow::anyhow!("ended by SIGTERM")),
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("ended by SIGINT")),
         };
-        taken_back().await;
+        taken_back(TAKEN_BACK_WITHIN).await;
         ended
     })
 }

@@ -102,7 +102,8 @@ impl Store {
     }
 
     /// Makes the prefix ours, or finds that it is already. Call this before the first write: a store that overwrites what
-    /// it was told only to create is refused here.
+    /// it was told only to create is refused here. In a bucket that locks each object the lock refuses the second put, and
+    /// guards every manifest as well, for as long as it lasts.
     pub async fn prepare(&self) -> Result<(), StoreError> {
         let (key, format) = (Key::new(FORMAT_KEY), Bytes::from_static(FORMAT.as_bytes()));
         for attempt in 0..retries::TRIES {

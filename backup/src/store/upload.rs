@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::error::{Act, StoreError};
@@ -21,19 +21,16 @@ const AT_ONCE: usize = 4;
 /// How long parts on their way are waited for when an upload is given up: a link of 50 Mbit/s takes them by then, and a
 /// process that was told to stop still has time for the rest.
 const PARTS_END: Duration = Duration::from_secs(5);
-/// How long a process that ends waits until what it has dropped is taken back: for the parts, and for a request or two.
-const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(10);
-
-/// Whatever takes back an upload that was dropped holds a receiver, until it is done.
+/// Whatever takes back an upload that was given up holds a receiver, until it is done.
 static TAKING_BACK: LazyLock<watch::Sender<()>> = LazyLock::new(|| watch::Sender::new(()));
 
-/// Waits until the uploads that were dropped are taken back. Call this before the process ends: that is done beside, and ends
-/// with it.
-pub async fn taken_back() {
-    if timeout(TAKEN_BACK_WITHIN, TAKING_BACK.closed()).await.is_err() {
+/// Waits until the uploads that were given up are taken back, for so long at most. Call this before the process ends: that is
+/// done beside, and ends with it.
+pub async fn taken_back(within: Duration) {
+    if timeout(within, TAKING_BACK.closed()).await.is_err() {
         tracing::warn!(
-            "an upload that was given up could not be taken back within {TAKEN_BACK_WITHIN:?}; a lifecycle rule of the bucket \
-             removes the parts that stay behind"
+            "an upload that was given up could not be taken back within {within:?}; a lifecycle rule of the bucket removes the \
+             parts that stay behind"
         );
     }
 }
@@ -114,9 +111,21 @@ impl Upload {
 
     /// Gives up, and takes back what was sent.
     pub async fn abort(mut self) {
-        if let Some(begun) = self.begun.take() {
-            begun.abort(&self.key).await;
+        if let Some(done) = self.take_back() {
+            // What went wrong was told.
+            let _ = done.await;
         }
+    }
+
+    /// Takes back what was sent, whoever waits for that: also a caller that is dropped meanwhile leaves nothing behind.
+    fn take_back(&mut self) -> Option<JoinHandle<()>> {
+        let begun = self.begun.take()?;
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let (key, taking_back) = (self.key.clone(), TAKING_BACK.subscribe());
+        Some(runtime.spawn(async move {
+            begun.abort(&key).await;
+            drop(taking_back);
+        }))
     }
 
     async fn send(&mut self, part: PutPayload) -> Result<(), StoreError> {
@@ -143,8 +152,8 @@ impl Upload {
     }
 
     async fn failed(&mut self, source: object_store::Error) -> StoreError {
-        if let Some(begun) = self.begun.take() {
-            begun.abort(&self.key).await;
+        if let Some(done) = self.take_back() {
+            let _ = done.await;
         }
         self.fault(&source)
     }
@@ -189,14 +198,6 @@ impl Begun {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(begun) = self.begun.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let (key, taking_back) = (self.key.clone(), TAKING_BACK.subscribe());
-            runtime.spawn(async move {
-                begun.abort(&key).await;
-                drop(taking_back);
-            });
-        }
+        drop(self.take_back());
     }
 }

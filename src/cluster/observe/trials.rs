@@ -13,8 +13,10 @@ use crate::cluster::render;
 use crate::ownership::owner_uid;
 
 /// What the end of a container is called that never began, by containerd and by Docker. The program to begin with is the
-/// agent: that tells nothing of the image.
+/// agent, so that mostly tells nothing of the image.
 const NEVER_BEGAN: [&str; 2] = ["StartError", "ContainerCannotRun"];
+/// What runc says where it does: the image names the folder to begin in, and holds what is mounted over.
+const OF_IMAGE: [&str; 2] = ["chdir to cwd", "not a directory"];
 /// What a kubelet says while its runtime is slow to make a container: it gave up, or the try before is still under way. It
 /// tries again by itself.
 const SLOW: [&str; 2] = ["context deadline exceeded", "failed to reserve container name"];
@@ -95,10 +97,11 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         _ if phase == Some("Failed") && !reason.is_empty() => (Outcome::Undecided, reason.to_owned()),
         (Some(ended), _) if trouble::was_killed(ended) => (Outcome::Undecided, "it was killed".to_owned()),
         (Some(ended), _) => {
-            let began = !ended.reason.as_deref().is_some_and(|reason| NEVER_BEGAN.contains(&reason));
             let said = ended.message.as_deref().filter(|said| !said.trim().is_empty());
             let words = said.or(ended.reason.as_deref()).unwrap_or("it ended without a word");
-            (if began { Outcome::Failed } else { Outcome::Undecided }, trouble::one_line(words))
+            let never_began = ended.reason.as_deref().is_some_and(|reason| NEVER_BEGAN.contains(&reason));
+            let of_node = never_began && !OF_IMAGE.iter().any(|of_image| words.contains(of_image));
+            (if of_node { Outcome::Undecided } else { Outcome::Failed }, trouble::one_line(words))
         }
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
@@ -163,9 +166,13 @@ mod tests {
 
     #[test]
     fn a_node_that_is_too_slow_to_start_it_says_nothing_of_the_image() {
-        let never_began = json!({ "exitCode": 128, "reason": "StartError", "message": "failed to create a task" });
-        let never_began = tried(&etcd(&json!({ "terminated": never_began })));
-        assert_eq!(never_began, (Outcome::Undecided, "failed to create a task".into()));
+        let never_began = |said: &str| {
+            let ended = json!({ "exitCode": 128, "reason": "StartError", "message": said });
+            tried(&etcd(&json!({ "terminated": ended })))
+        };
+        assert_eq!(never_began("failed to create a task"), (Outcome::Undecided, "failed to create a task".into()));
+        let said = "OCI runtime create failed: chdir to cwd (\"/x\") set in config.json failed: permission denied";
+        assert_eq!(never_began(said), (Outcome::Failed, said.into()), "it is the image that names the folder");
         for said in
             ["context deadline exceeded", "failed to reserve container name \"etcd_db-1-trial\": it is reserved"]
         {

@@ -37,8 +37,9 @@ pub fn release_outdated(member: &str) -> String {
     format!("{member}: it is told to run another version or image when its turn comes.")
 }
 
-pub fn trial_open(member: &str) -> String {
-    format!("{member}: the new image is being tried on its node.")
+pub fn trial_open(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    let words = said_of_trial(observed, about, Outcome::Open).map(|words| format!(" {words}")).unwrap_or_default();
+    format!("{member}: the new image is being tried on its node.{words}")
 }
 
 pub fn trial_missing(observed: &Observed, about: Option<Serial>, member: &str) -> String {
@@ -65,9 +66,13 @@ pub fn trial_undecided(observed: &Observed, about: Option<Serial>, member: &str)
 }
 
 fn trial_words(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> &str {
+    said_of_trial(observed, about, outcome).unwrap_or("see the events of the trial's pod")
+}
+
+fn said_of_trial(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> Option<&str> {
     let mut trials = observed.trials.iter().filter(|(serial, _)| Some(*serial) == about);
     let words = trials.find(|(_, trial)| trial.outcome == outcome).map(|(_, trial)| trial.words.as_str());
-    words.filter(|words| !words.is_empty()).unwrap_or("see the events of the trial's pod")
+    words.filter(|words| !words.is_empty())
 }
 
 pub fn snapshot_open(observed: &Observed) -> String {

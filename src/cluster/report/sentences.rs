@@ -185,7 +185,7 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::Alarm(alarm) => of_alarm(alarm),
         Finding::NoWayThrough => told(Reason::NoWayThrough, changes::NO_WAY_THROUGH.into()),
         Finding::BelowFloor => told(Reason::NoWayThrough, changes::below_floor(observed)),
-        Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(&member)),
+        Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(observed, about, &member)),
         Finding::TrialUndecided => told(Reason::Upgrading, changes::trial_undecided(observed, about, &member)),
         Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
         Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),

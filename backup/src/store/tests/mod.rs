@@ -126,19 +126,19 @@ async fn a_part_that_fails_fails_the_upload_and_nothing_appears() {
 
 #[tokio::test]
 async fn an_upload_that_is_dropped_or_given_up_is_taken_back() {
-    for give_up in [true, false] {
+    for end in ["dropped", "given up", "dropped while it is given up"] {
         let objects = Faulty::failing_part(None);
         let aborted = Arc::clone(&objects.aborted);
         let store = objects.store();
         let mut upload = store.upload(&Key::new("x"));
         upload.write(vec![7; PART + 1].into()).await.unwrap();
-        if give_up {
-            upload.abort().await;
-        } else {
-            drop(upload);
+        match end {
+            "dropped" => drop(upload),
+            "given up" => upload.abort().await,
+            _ => drop(tokio::time::timeout(Duration::ZERO, upload.abort()).await),
         }
-        taken_back().await;
-        assert_eq!(aborted.load(Ordering::SeqCst), 1);
+        taken_back(Duration::from_secs(10)).await;
+        assert_eq!(aborted.load(Ordering::SeqCst), 1, "{end}");
         assert_eq!(store.size(&Key::new("x")).await.unwrap(), None);
     }
 }
