@@ -46,12 +46,13 @@ pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// Makes the first learner a voter, and from an odd number the second right after it: the first makes it even, where one
 /// failure more costs the quorum, and the second, which needs no larger quorum, ends that.
 ///
-/// Before it votes it can only be resumed, and so can those that vote already, the seed among them: a voter that comes back
-/// to an emptied volume and starts there with nothing has forgotten what it voted for and what it acknowledged.
+/// Before it votes it can only be resumed, and so can those that vote already, the seed among them and whoever is to leave: a
+/// voter that comes back to an emptied volume and starts there with nothing has forgotten what it voted for and what it
+/// acknowledged.
 pub fn let_vote(draft: &mut Draft<'_>, census: &Census<'_>) {
     let together = if census.voters.len() % 2 == 1 { 2 } else { 1 };
     let voters_to_be = || census.learners.iter().take(together);
-    for voter in census.staying_voters() {
+    for voter in &census.voters {
         keep::take_back_create(draft, &voter.member);
     }
     for learner in voters_to_be() {

@@ -28,8 +28,8 @@ pub fn keep_as(draft: &mut Draft<'_>, member: &Member<'_>, role: Role) {
         return;
     }
     match member.volume() {
-        // The volume goes with its pod, or has gone: not to be mended here.
-        Volume::Going(_) | Volume::Lost(_) => {}
+        // It has gone: not to be mended here. One that goes with its pod is only kept from being created on.
+        Volume::Lost(_) => {}
         Volume::Absent | Volume::Blank(_) | Volume::Unfit | Volume::Intact(_) if pod.terminating => {
             draft.look(LookAgain::Soon);
         }
@@ -40,7 +40,7 @@ pub fn keep_as(draft: &mut Draft<'_>, member: &Member<'_>, role: Role) {
         }
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if cure::cure(draft, member) => {}
         Volume::Absent | Volume::Blank(_) | Volume::Intact(_) if prepare_newcomer(draft, member) => {}
-        Volume::Absent | Volume::Blank(_) | Volume::Intact(_) => let_resume(draft, member),
+        Volume::Absent | Volume::Blank(_) | Volume::Intact(_) | Volume::Going(_) => let_resume(draft, member),
     }
 }
 
@@ -99,12 +99,12 @@ pub fn take_back_create(draft: &mut Draft<'_>, member: &Member<'_>) {
 }
 
 /// Puts a ticket to resume on it, whatever it carries. Should its container come back to an emptied volume, it would start
-/// there with nothing otherwise.
+/// there with nothing otherwise: also on a volume that goes, for as long as the pod that holds it stays.
 pub fn let_only_resume(draft: &mut Draft<'_>, member: &Member<'_>) {
-    if let (Volume::Intact(volume), Some(pod)) = (member.volume(), member.pod) {
-        let ticket = member.ticket(Start::Resume, volume);
-        if pod.ticket.as_ref() != Some(&ticket) {
-            draft.issue_ticket(member, Start::Resume, volume);
-        }
+    let Some(pod) = member.pod.filter(|pod| !pod.terminating) else { return };
+    let (Volume::Intact(volume) | Volume::Going(volume)) = member.volume() else { return };
+    let ticket = member.ticket(Start::Resume, volume);
+    if pod.ticket.as_ref() != Some(&ticket) {
+        draft.issue_ticket(member, Start::Resume, volume);
     }
 }

@@ -56,3 +56,11 @@ fn two_operators_do_not_remove_a_learner_that_has_become_a_voter() {
     let grow = Config::new("3 -> 5 -> 3, by two operators", Origin::Standing(3), [voters(5), voters(3)]);
     exhaust(grow.operators(2).prompt().faults(1, &[Kind::Kill, Kind::Crash]));
 }
+
+/// A seed's claim is deleted before its ticket to create is taken back, and goes with its pod only. Emptied meanwhile, it is
+/// no volume to create on.
+#[test]
+fn a_seed_whose_claim_goes_is_not_created_again() {
+    let one = Config::new("0 -> 1, its claim goes and is emptied", Origin::Nothing, [voters(1)]);
+    exhaust(one.faults(3, &[Kind::DeleteClaim, Kind::Kill, Kind::Swap]));
+}
