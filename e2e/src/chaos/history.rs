@@ -1,12 +1,11 @@
 //! What was recorded of a run: calls with their intervals, what watches saw, who was a member when, and what the operator
-//! did. Plain data and its file; the checks next door judge it.
+//! did. Plain data; the checks next door judge it.
+
+mod file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{BufWriter, Write};
-use std::path::Path;
 
-use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Moment;
@@ -389,76 +388,4 @@ pub enum Trouble {
     NotConverged(String),
     /// Something that the checks need could not be had.
     Unfinished(String),
-}
-
-/// One line of a history's file.
-#[derive(Serialize)]
-#[serde(tag = "record", rename_all = "camelCase")]
-enum Line<'a> {
-    Run { cluster: &'a str, base: Revision, last: Option<Revision>, hashes: &'a BTreeMap<String, u32> },
-    Call(&'a Call),
-    Watch(&'a Watched),
-    Replay(&'a Watched),
-    Sample(&'a Sample),
-    Deed(&'a Deed),
-    Trouble { trouble: &'a Trouble },
-}
-
-impl History {
-    /// Writes it as lines of JSON.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let file = std::fs::File::create(path).with_context(|| format!("failed to create {}", path.display()))?;
-        let mut out = BufWriter::new(file);
-        for line in self.lines() {
-            serde_json::to_writer(&mut out, &line).context("failed to write the history")?;
-            out.write_all(b"\n").context("failed to write the history")?;
-        }
-        out.flush().context("failed to write the history")
-    }
-
-    fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        let Self { cluster, base, last, calls, watches, replays, hashes, samples, deeds, troubles } = self;
-        let head = Line::Run { cluster, base: *base, last: *last, hashes };
-        std::iter::once(head)
-            .chain(calls.iter().map(Line::Call))
-            .chain(watches.iter().map(Line::Watch))
-            .chain(replays.values().map(Line::Replay))
-            .chain(samples.iter().map(Line::Sample))
-            .chain(deeds.iter().map(Line::Deed))
-            .chain(troubles.iter().map(|trouble| Line::Trouble { trouble }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_record_has_its_line() {
-        let call = Call {
-            client: ClientId(1),
-            member: "db-0".into(),
-            key: Key("k".into()),
-            op: Op::Swap { from: None, to: Value(2) },
-            invoked: Moment(1),
-            returned: Moment(2),
-            outcome: Outcome::Done { revision: Revision(5), answer: Answer::Swap(true) },
-        };
-        assert_eq!(call.acknowledged(), Some((Revision(5), Change::Put(Value(2)))));
-        let history = History {
-            calls: vec![call],
-            troubles: vec![Trouble::RanTwice("db-0".into())],
-            deeds: vec![Deed { at: Moment(3), step: Step::Promote { serial: 1, id: MemberId(2), expect: [].into() } }],
-            ..History::default()
-        };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("history.jsonl");
-        history.write(&path).unwrap();
-        let text = std::fs::read_to_string(path).unwrap();
-        let records: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let kinds: Vec<_> = records.iter().map(|record| record["record"].as_str().unwrap()).collect();
-        assert_eq!(kinds, ["run", "call", "deed", "trouble"]);
-        assert_eq!(records[1]["op"]["swap"]["to"], 2);
-        assert_eq!(records[1]["outcome"]["done"]["revision"], 5);
-    }
 }

@@ -17,6 +17,10 @@ use super::run::Run;
 
 /// The file that a report is kept in.
 pub const REPORT: &str = "report.json";
+/// The schedule of a run that was kept.
+pub const SCHEDULE: &str = "schedule.json";
+/// The record of a run that was kept.
+pub const HISTORY: &str = "history.jsonl";
 
 /// How often one kind of fault was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,11 +141,11 @@ pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
     let write = |name: &str, text: String| {
         std::fs::write(folder.join(name), text).with_context(|| format!("failed to write {name}"))
     };
-    write("schedule.json", serde_json::to_string_pretty(&run.schedule)?)?;
+    write(SCHEDULE, serde_json::to_string_pretty(&run.schedule)?)?;
     write("faults.json", serde_json::to_string_pretty(&run.deeds)?)?;
     write("operator.log", run.operator_log.join("\n"))?;
     write(REPORT, Report::of(run).json()?)?;
-    run.history.write(&folder.join("history.jsonl"))?;
+    run.history.write(&folder.join(HISTORY))?;
     Ok(folder)
 }
 

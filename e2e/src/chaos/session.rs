@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use quorate_crds::EtcdClusterSpec;
 
-use super::check::{Check, Violation};
-use super::report::{Report, keep};
+use super::check::{self, Check, Violation};
+use super::history::History;
+use super::report::{HISTORY, Report, SCHEDULE, keep};
 use super::run::{Run, run};
 use super::schedule::{Event, Schedule};
 use super::shrink::shrink;
@@ -82,6 +83,15 @@ impl Session {
         let make = if self.stay { Schedule::staying } else { Schedule::generate };
         Ok(make(self.seed.unwrap_or_else(fresh_seed), self.length, &version))
     }
+}
+
+/// Judges a run that was kept in this folder once more, by the checks of now. What is wrong with it.
+pub fn judge(folder: &Path) -> Result<Vec<Violation>> {
+    let schedule = read(&folder.join(SCHEDULE))?;
+    let history = History::read(&folder.join(HISTORY))?;
+    let mut violations = check::check(&history);
+    violations.extend(check::idle(&history, schedule.lasts()));
+    Ok(violations)
 }
 
 fn read(path: &Path) -> Result<Schedule> {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 
 use super::cluster::{Context, code};
-use crate::chaos::session::Session;
+use crate::chaos::session::{self, Session};
 use crate::chaos::summary;
 use crate::deploy;
 use crate::lab::NODES_MAX;
@@ -44,6 +44,9 @@ pub struct Options {
     /// Runs nothing: shows all runs that were kept as one table.
     #[arg(long, exclusive = true)]
     summary: bool,
+    /// Runs nothing: judges a run that was kept in this folder once more, by the checks of now.
+    #[arg(long, exclusive = true, value_name = "FOLDER")]
+    judge: Option<PathBuf>,
     /// Don't install the operator: it is there.
     #[arg(long)]
     no_deploy: bool,
@@ -58,9 +61,28 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
         println!("{}", summary::of_all(&workspace::cache().join("chaos"))?);
         return Ok(0);
     }
+    if let Some(folder) = &options.judge {
+        let violations = session::judge(folder)?;
+        for violation in &violations {
+            println!("{violation}");
+        }
+        println!("{}", if violations.is_empty() { "nothing is wrong" } else { "promises were broken" });
+        return Ok(u8::from(!violations.is_empty()));
+    }
     if options.inside {
-        let Options { seed, minutes, version, stay, replay, shrink, json, summary: _, no_deploy: _, inside: _ } =
-            options;
+        let Options {
+            seed,
+            minutes,
+            version,
+            stay,
+            replay,
+            shrink,
+            json,
+            summary: _,
+            judge: _,
+            no_deploy: _,
+            inside: _,
+        } = options;
         let length = Duration::from_mins(minutes.into());
         let session = Session { seed, length, version, stay, replay, shrink, json };
         return Ok(u8::from(!session.play().await?));
@@ -84,7 +106,8 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
 
 /// The same options for the program that is started inside.
 fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
-    let Options { seed, minutes, version, stay, replay, shrink, json, summary: _, no_deploy: _, inside: _ } = options;
+    let Options { seed, minutes, version, stay, replay, shrink, json, summary: _, judge: _, no_deploy: _, inside: _ } =
+        options;
     let mut arguments = Vec::new();
     match replay {
         Some(path) => {
@@ -120,6 +143,7 @@ mod tests {
             shrink: true,
             json: true,
             summary: false,
+            judge: None,
             no_deploy: true,
             inside: false,
         };

@@ -291,10 +291,14 @@ impl Judge<'_> {
         }
     }
 
-    /// The voters by the last list before that moment.
+    /// The voters by the last list before that moment, but for those that were removed since.
     fn voters(&self, at: Moment) -> BTreeMap<MemberId, String> {
-        let last = self.before(at).filter_map(|sample| sample.members.as_ref()).last();
-        let voters = last.into_iter().flatten().filter(|(_, listed)| !listed.learner);
+        let last = self.before(at).filter_map(|sample| Some((sample.begun, sample.members.as_ref()?))).last();
+        let Some((listed, members)) = last else { return BTreeMap::new() };
+        let since = self.deeds.iter().filter(|deed| deed.at >= listed && deed.at < at);
+        let removed: BTreeSet<MemberId> =
+            since.filter_map(|deed| if let Step::Remove { id, .. } = &deed.step { Some(*id) } else { None }).collect();
+        let voters = members.iter().filter(|(id, listed)| !listed.learner && !removed.contains(id));
         voters.map(|(id, listed)| (*id, listed.name.clone())).collect()
     }
 

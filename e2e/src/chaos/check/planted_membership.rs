@@ -78,6 +78,32 @@ fn a_dead_member_may_be_replaced() {
     assert_eq!(check(&history), []);
 }
 
+/// As soon as the dead one is removed the others may be, before any look has seen that it is gone.
+#[test]
+fn a_live_voter_may_go_at_once_after_the_dead_one() {
+    let shrinking = |second: u64, sample: &mut Sample| {
+        if second >= 20 {
+            sample.running.remove("db-2");
+        }
+        if second >= 41 {
+            sample.members.as_mut().unwrap().retain(|id, _| *id == MemberId(0));
+        }
+        if (39..41).contains(&second) {
+            sample.members = None;
+        }
+    };
+    let dead_first = vec![
+        (39, Step::Remove { id: MemberId(2), expect: ids(0..3) }),
+        (40, Step::Remove { id: MemberId(1), expect: ids(0..2) }),
+    ];
+    assert_eq!(check(&with_deeds(looks(shrinking), dead_first)), []);
+    let live_first = vec![
+        (39, Step::Remove { id: MemberId(1), expect: ids(0..3) }),
+        (40, Step::Remove { id: MemberId(2), expect: ids([0, 2]) }),
+    ];
+    assert_membership(&with_deeds(looks(shrinking), live_first), "the live voter db-1 was removed");
+}
+
 fn assert_membership(history: &History, says: &str) {
     let violations = check(history);
     let caught = violations.iter().any(|found| found.check == Check::Membership && found.what.contains(says));
