@@ -267,6 +267,10 @@ impl State {
             self.leader = None;
             self.versions = Versions::default();
         }
+        if idle {
+            // Nobody can mean to switch by a trial that is gone.
+            self.versions.proved = self.versions.tried;
+        }
         for seat in &mut self.seats {
             let voter = seat.is(Role::Voter);
             if let Some(pod) = &mut seat.pod

@@ -301,6 +301,9 @@ pub struct Versions {
     pub downgrade: Option<u8>,
     /// For whom a trial of a minor is there, which has ended: for 3.5, 3.6 and 3.7.
     pub tried: [Serials; 3],
+    /// The same with those whose trial is gone, for as long as an operator may mean to switch by it: one that looked while the
+    /// member was away ends it meanwhile.
+    pub proved: [Serials; 3],
 }
 
 /// Which property was broken by the last transition. A state in which one is broken has no successors.

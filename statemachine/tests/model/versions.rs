@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     etcd::Denied,
     observe::{node_name, small},
-    state::{Broken, Process, Seat, Serials, Stage, State},
+    state::{Broken, Process, Seat, Serials, Stage, State, Versions},
 };
 
 /// The oldest minor there is here.
@@ -168,8 +168,11 @@ impl State {
     pub fn version_step(&mut self, step: &Step) -> Result<(), Denied> {
         match step {
             Step::TryRelease { serial, release, .. } => {
-                let tried = &mut self.versions.tried[usize::from(minor_of(release) - OLDEST)];
-                *tried = tried.with(small(*serial));
+                let Versions { tried, proved, cluster: _, downgrade: _ } = &mut self.versions;
+                for of in [tried, proved] {
+                    let of = &mut of[usize::from(minor_of(release) - OLDEST)];
+                    *of = of.with(small(*serial));
+                }
                 Ok(())
             }
             Step::EndTrial { serial, trial } => {
@@ -231,7 +234,7 @@ impl State {
 
     /// Whether the release was tried for this voter.
     pub fn was_tried(&self, serial: u8, of: &Release) -> bool {
-        self.versions.tried[usize::from(minor_of(of) - OLDEST)].contains(serial)
+        self.versions.proved[usize::from(minor_of(of) - OLDEST)].contains(serial)
     }
 
     /// Nobody runs or is told anything but this minor, and nothing of the way there is left.
