@@ -1,4 +1,4 @@
-//! What random walks have found, each in the smallest world that shows it.
+//! What random walks and thorough checks have found, each in the smallest world that shows it.
 
 use quorate_statemachine::TemplateHash;
 
