@@ -14,7 +14,7 @@ use crate::writes::{self, Writes};
 
 /// How long one try to send an event may take.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// For how long after the begin of a call of [`Teller::tell`] what may pass is tried again: an event is derived from what
+/// For how long after the begin of a call of [`Teller::send`] what may pass is tried again: an event is derived from what
 /// turns, so one that is lost is never told. With the last try, one event takes 8 s at most.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// The pause before the second try; each further one is twice as long.
@@ -55,9 +55,17 @@ impl Teller {
         Self { client, reporter, recorders: Arc::default() }
     }
 
-    /// Sends what there is to tell of an object, each event tried once at least. What can't be told is logged: an event is
-    /// no state.
-    pub async fn tell(&self, writes: &Writes, regarding: &ObjectReference, news: Vec<News>) {
+    /// Sends what there is to tell of an object in the background: nothing waits for it.
+    pub fn tell(&self, writes: &Writes, regarding: ObjectReference, news: Vec<News>) {
+        if news.is_empty() {
+            return;
+        }
+        let (teller, writes) = (self.clone(), writes.clone());
+        tokio::spawn(async move { teller.send(&writes, &regarding, news).await });
+    }
+
+    /// Each event is tried once at least. What can't be told is logged: an event is no state.
+    async fn send(&self, writes: &Writes, regarding: &ObjectReference, news: Vec<News>) {
         let until = Instant::now() + PATIENCE;
         for News { warning, reason, note, member } in news {
             tracing::info!(kind = regarding.kind, name = regarding.name, %reason, note, "tells");
@@ -198,7 +206,7 @@ mod tests {
     async fn only_what_is_told_again_in_the_same_words_is_counted_in_the_same_event() {
         let (teller, calls) = teller(repeat(FINE));
         for note in ["to 3.7", "to 3.6", "to 3.7"] {
-            teller.tell(&writes(false), &ObjectReference::default(), vec![news(note)]).await;
+            teller.send(&writes(false), &ObjectReference::default(), vec![news(note)]).await;
         }
         assert_eq!(*calls.lock().unwrap(), ["POST", "POST", "PATCH"]);
         for number in 0..=MOST_REMEMBERED {
@@ -214,7 +222,7 @@ mod tests {
     async fn no_event_is_lost_when_nobody_answers_for_a_few_seconds() {
         let (teller, calls) = teller([Fate::Lost; 2].into_iter().chain(repeat(FINE)));
         let begun = Instant::now();
-        teller.tell(&writes(false), &ObjectReference::default(), vec![news("to 3.7"), news("to 3.6")]).await;
+        teller.send(&writes(false), &ObjectReference::default(), vec![news("to 3.7"), news("to 3.6")]).await;
         assert_eq!(calls.lock().unwrap().len(), 4, "after two tries both are told");
         assert!(begun.elapsed() > 2 * DEADLINE && begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     }
@@ -232,7 +240,7 @@ mod tests {
         ] {
             let (teller, calls) = teller(repeat(fate));
             let begun = Instant::now();
-            teller.tell(&writes(false), &ObjectReference::default(), vec![news("to 3.7")]).await;
+            teller.send(&writes(false), &ObjectReference::default(), vec![news("to 3.7")]).await;
             assert_eq!(calls.lock().unwrap().len(), tries, "{fate:?}");
             assert!(begun.elapsed() < PATIENCE + DEADLINE, "{fate:?}: {:?}", begun.elapsed());
         }
@@ -241,19 +249,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_comes_after_an_event_that_took_all_the_time_is_tried_once() {
         let (teller, calls) = teller(repeat(Fate::Lost));
-        teller.tell(&writes(false), &ObjectReference::default(), ["1", "2", "3"].map(news).into()).await;
+        teller.send(&writes(false), &ObjectReference::default(), ["1", "2", "3"].map(news).into()).await;
         assert_eq!(calls.lock().unwrap().len(), 3 + 1 + 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_stops_or_leads_no_more_does_not_try_again() {
         let (teller, calls) = teller(repeat(Fate::Lost));
-        teller.tell(&writes(true), &ObjectReference::default(), vec![news("to 3.7")]).await;
+        teller.send(&writes(true), &ObjectReference::default(), vec![news("to 3.7")]).await;
         assert_eq!(calls.lock().unwrap().len(), 1, "it stops");
         let writes = writes(false);
         // A claim for tests holds for an hour.
         tokio::time::advance(Duration::from_secs(3600 - 1)).await;
-        teller.tell(&writes, &ObjectReference::default(), vec![news("to 3.7")]).await;
+        teller.send(&writes, &ObjectReference::default(), vec![news("to 3.7")]).await;
         assert_eq!(calls.lock().unwrap().len(), 2, "its claim ended meanwhile");
     }
 }

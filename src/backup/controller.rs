@@ -216,10 +216,7 @@ impl Driver {
         if let Some(told) = told {
             let now = Now { backup, time: Timestamp::now() };
             last = self.show(backup, going_away(now, BackupPhase::Deleting, &told)).await?;
-            let (teller, writes) = (self.teller.clone(), self.kube.writes().clone());
-            let (regarding, news) = (backup.object_ref(&()), vec![told.news()]);
-            // Nothing waits for it.
-            tokio::spawn(async move { teller.tell(&writes, &regarding, news).await });
+            self.teller.tell(self.kube.writes(), backup.object_ref(&()), vec![told.news()]);
         }
         self.mark(&last, false).await?;
         Ok(Action::await_change())

@@ -187,19 +187,14 @@ impl Driver {
         Ok(report::archive::look_again(observed, status, plan.look_again))
     }
 
-    /// Sends the events in the background: nothing waits for them.
+    /// Tells what was done, and what has turned if that is `written`.
     fn tell(&self, observed: &Observed, plan: &Plan, status: &EtcdClusterStatus, acted: &Acted, written: bool) {
         let mut news = report::events::of_steps(&observed.cluster, &acted.done);
         news.extend(report::events::of_renewals(&acted.renewed, Timestamp::now()));
         if written {
             news.extend(report::events::of_turns(observed, plan, status));
         }
-        if news.is_empty() {
-            return;
-        }
-        let (teller, writes) = (self.teller.clone(), self.actor.kube.writes().clone());
-        let regarding = observed.cluster.object_ref(&());
-        tokio::spawn(async move { teller.tell(&writes, &regarding, news).await });
+        self.teller.tell(self.actor.kube.writes(), observed.cluster.object_ref(&()), news);
     }
 
     fn take_memo(&self, key: &Key, cluster: &EtcdCluster) -> Memo {

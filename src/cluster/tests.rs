@@ -170,14 +170,20 @@ async fn of_a_paused_cluster_only_the_status_is_written_and_once() {
     assert_eq!(api.written(), ["PUT etcdclusters db status"]);
 }
 
-#[tokio::test]
-async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
+/// A cluster that was driven for a while, and whose object was then put back without its status.
+async fn restored_without_status() -> FakeApi {
     let api = FakeApi::default();
     api.put(CLUSTER, object());
     rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
     let mut restored = api.object(CLUSTER);
     restored["status"] = Value::Null;
     api.put(CLUSTER, restored);
+    api
+}
+
+#[tokio::test]
+async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
+    let api = restored_without_status().await;
     let before = api.written().len();
     rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
     assert_eq!(api.written()[before..], ["PUT etcdclusters db status"]);
@@ -191,12 +197,7 @@ async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
 /// The next round finds the status as it is to be, and nothing that has turned.
 #[tokio::test(start_paused = true)]
 async fn what_has_turned_is_told_though_the_answer_to_the_status_is_lost() {
-    let api = FakeApi::default();
-    api.put(CLUSTER, object());
-    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
-    let mut restored = api.object(CLUSTER);
-    restored["status"] = Value::Null;
-    api.put(CLUSTER, restored);
+    let api = restored_without_status().await;
     let back = Duration::from_secs(30);
     tokio::time::sleep(back).await;
     let before = api.events().len();

@@ -13,7 +13,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::members::{Door, dial, told};
+use super::members::{Door, dial_patiently, told};
 use super::wait::wait_for;
 use super::{Cluster, PATIENCE};
 
@@ -177,7 +177,7 @@ async fn put(door: Door, client: Option<Client>, key: &str, value: &str) -> Resu
     let put = async {
         let mut client = match client {
             Some(client) => client,
-            None => dial(&door).await?,
+            None => dial_patiently(&door).await?,
         };
         client.put(key, value, None).await.map_err(told)?;
         anyhow::Ok(client)
