@@ -17,8 +17,13 @@ THREADS    ?= $(shell echo $$((2 * $$(nproc))))
 NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config \
               /usr/include/google/protobuf/descriptor.proto:libprotobuf-dev
 
+# What needs the processor runs beside what waits, as two jobs of one make.
+BESIDE      = $(MAKE) --no-print-directory --jobs=2
+# At the lowest priority in a session of its own: Linux shares the processor out among sessions first (sched(7), autogroup).
+LOW         = setsid sh -c '{ echo 19 > /proc/self/autogroup; } 2> /dev/null; exec nice -n 19 "$$0" "$$@"'
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e bench fuzz lint images crds deploy up down status clean
+.PHONY: help setup demo test unit built crates model scenes e2e thorough every bench fuzz lint images crds deploy up down status clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,20 +41,41 @@ setup: ## Install what the build needs, or say what to install
 demo: setup ## Show the main job on a real three-node Kubernetes, step by step
 	$(E2E) demo
 
-unit: setup ## Unit, property and model tests, against etcd's own programs and servers of stores where they speak of those
+unit: built ## Unit, property and model tests, against etcd's own programs and servers of stores where they speak of those
+	@$(BESIDE) crates model
+
+test: built ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
+	@$(BESIDE) model scenes
+
+# What the next three find built: two that build at a time would only wait for each other.
+built: setup
 	$(E2E) tools
+	$(CARGO) test --quiet --workspace --no-run
+
+crates:
 	QUORATE_REAL_ETCD=required QUORATE_ETCD_BIN="$$(ls -d $(CURDIR)/.cache/tools/etcd-3.*/bin | paste -sd:)" \
 	  QUORATE_REAL_STORES=required QUORATE_VERSITYGW="$$(ls $(CURDIR)/.cache/tools/versitygw-*/bin/versitygw)" \
 	  QUORATE_AZURITE="$$(ls $(CURDIR)/.cache/tools/azurite-*/bin/azurite-blob)" \
 	  QUORATE_BBOLT="$$(ls $(CURDIR)/.cache/tools/bbolt-*/bin/bbolt)" \
 	  RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --exclude quorate-statemachine
-	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --package quorate-statemachine -- --show-output
 
-test: unit ## Unit, property and model tests, then a choice of scenes on a real Kubernetes
+# It only computes, while the others wait for etcd and Kubernetes most of their time: it takes what they leave. What it
+# prints comes in one piece.
+model: MODEL = --package quorate-statemachine -- --show-output
+thorough: export QUORATE_MODEL = thorough
+thorough: MODEL = --package quorate-statemachine --test model -- --include-ignored --show-output
+model thorough:
+	@echo "the model runs beside what follows, into .cache/$@.log"
+	@trap 'kill -- -$$!' INT TERM; $(LOW) $(CARGO) test $(MODEL) > .cache/$@.log 2>&1 & wait $$!; \
+	  result=$$?; cat .cache/$@.log; exit $$result
+
+scenes: crates
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
 
-e2e: setup ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes, ETCD=3.5.35 on that etcd
-	$(if $(FILTER),,QUORATE_MODEL=thorough $(CARGO) test --package quorate-statemachine --test model -- --include-ignored --show-output)
+e2e: built ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes, ETCD=3.5.35 on that etcd
+	@$(if $(FILTER),$(MAKE) --no-print-directory every,$(BESIDE) thorough every)
+
+every:
 	$(if $(FILTER),,$(CARGO) test --package quorate-e2e --test up -- --nocapture)
 	$(E2E) test --all --jobs $(JOBS) $(if $(ETCD),--etcd $(ETCD)) $(FILTER); result=$$?; $(E2E) down; exit $$result
 

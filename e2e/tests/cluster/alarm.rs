@@ -44,6 +44,7 @@ async fn refuses_writes(db: &Cluster) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn an_alarm_is_told_and_its_remedy_helps() -> Result<()> {
     play("alarm", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;

@@ -281,6 +281,7 @@ async fn was_served(db: &Cluster, writer: Writer) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_learner_paused_while_it_joins_does_not_stop_the_cluster() -> Result<()> {
     play("birth_paused_learner", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 1)).await?;
@@ -294,11 +295,9 @@ async fn a_learner_paused_while_it_joins_does_not_stop_the_cluster() -> Result<(
         let outcome = async {
             // It serves all the while: a paused learner has no vote.
             serves(&writer, Duration::from_secs(3)).await?;
-            if thorough() {
-                // Never thawed before the cluster is whole without it: given up and replaced under a new name.
-                let membership = db.settles(3).await?;
-                ensure!(!membership.members.contains_key(frozen.member()), "{} is still a member", frozen.member());
-            }
+            // Never thawed before the cluster is whole without it: given up and replaced under a new name.
+            let membership = db.settles(3).await?;
+            ensure!(!membership.members.contains_key(frozen.member()), "{} is still a member", frozen.member());
             Ok(())
         }
         .await;

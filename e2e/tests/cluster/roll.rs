@@ -120,6 +120,7 @@ pub fn etcd_of(pod: &Pod) -> Option<&ContainerStatus> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn members_are_restarted_one_by_one_when_settings_change_under_a_writer() -> Result<()> {
     play("roll_settings", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;

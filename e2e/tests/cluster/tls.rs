@@ -396,6 +396,7 @@ async fn put(scene: &Scene, name: &str, keys: &Keys) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
     play("tls_own", Stage::Shared, async |scene| {
         let (peers, clients) = (Authority::new("peers")?, Authority::new("clients")?);
