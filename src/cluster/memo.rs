@@ -130,12 +130,10 @@ impl Memo {
     /// Leaves out the labels of pods that were labelled already and that the watch still shows as they were before: while
     /// a watch is away, each round would write them again.
     pub fn leave_out_labels(&self, observed: &Observed, plan: &mut Plan) {
-        plan.steps.retain(|step| match step {
-            Step::LabelPod { serial, pod, label: _ } => {
-                let shown = observed.pods.get(serial).map(|shown| &shown.resource_version);
-                shown.is_none() || shown != self.labelled.get(pod)
-            }
-            _ => true,
+        plan.steps.retain(|step| {
+            let Some((serial, pod)) = labelled_by(step) else { return true };
+            let shown = observed.pods.get(&serial).map(|shown| &shown.resource_version);
+            shown.is_none() || shown != self.labelled.get(pod)
         });
     }
 
@@ -147,10 +145,10 @@ impl Memo {
             self.heard_in = term;
             self.alarm = observed.cluster.status.as_ref().and_then(alarm_in);
         }
-        match (observed.world.overall, plan.phase) {
-            (Overall::Known { alarm, downgrade: _ }, _) => self.alarm = alarm,
-            (Overall::Unknown, Phase::Hibernated | Phase::Deleting) => self.alarm = None,
-            (Overall::Unknown, _) => {
+        match observed.world.overall {
+            Overall::Known { alarm, downgrade: _ } => self.alarm = alarm,
+            Overall::Unknown if sleeps_or_goes(plan.phase) => self.alarm = None,
+            Overall::Unknown => {
                 if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, self.alarm) {
                     plan.findings.entry(None).or_default().insert(Finding::Alarm(alarm));
                 }
@@ -162,8 +160,8 @@ impl Memo {
     pub fn labelled(&mut self, observed: &Observed, done: &[Step]) {
         self.labelled.retain(|uid, _| observed.pods.values().any(|pod| pod.uid == *uid));
         for step in done {
-            if let Step::LabelPod { serial, pod, label: _ } = step
-                && let Some(shown) = observed.pods.get(serial)
+            if let Some((serial, pod)) = labelled_by(step)
+                && let Some(shown) = observed.pods.get(&serial)
             {
                 self.labelled.insert(pod.clone(), shown.resource_version.clone());
             }
@@ -200,8 +198,8 @@ impl Memo {
 
     /// Takes the time of a bootstrap, and of a fault until it is mended.
     pub fn take_time(&mut self, observed: &Observed, plan: &Plan, metrics: &Metrics) {
-        match report::phase(plan.phase) {
-            quorate_crds::Phase::Running => {
+        match plan.phase {
+            Phase::Running => {
                 let created = observed.cluster.creation_timestamp().map(|time| time.0);
                 if let (false, Some(created)) = (self.has_run, created) {
                     metrics.bootstrapped(Timestamp::now().duration_since(created).unsigned_abs());
@@ -211,11 +209,67 @@ impl Memo {
                     metrics.healed(since.elapsed());
                 }
             }
-            quorate_crds::Phase::Healing | quorate_crds::Phase::QuorumLost if self.has_run => {
+            Phase::Healing | Phase::QuorumLost if self.has_run => {
                 self.troubled_since.get_or_insert_with(Instant::now);
             }
-            _ => (),
+            // No fault begins here, and none ends: one that there was lasts.
+            Phase::Healing
+            | Phase::QuorumLost
+            | Phase::Pending
+            | Phase::Restoring
+            | Phase::Seeding
+            | Phase::Growing
+            | Phase::Scaling
+            | Phase::Restarting
+            | Phase::Upgrading
+            | Phase::Hibernated
+            | Phase::Paused
+            | Phase::Deleting
+            | Phase::Failed => (),
         }
+    }
+}
+
+/// Which pod of which member a step labels.
+fn labelled_by(step: &Step) -> Option<(Serial, &Uid)> {
+    match step {
+        Step::LabelPod { serial, pod, label: _ } => Some((*serial, pod)),
+        Step::CreateClaim(_)
+        | Step::CreatePod { .. }
+        | Step::IssueTicket { .. }
+        | Step::DeletePod { .. }
+        | Step::DeleteClaim { .. }
+        | Step::AddLearner { .. }
+        | Step::Promote { .. }
+        | Step::Remove { .. }
+        | Step::MoveLeader { .. }
+        | Step::SwitchRelease { .. }
+        | Step::ResizePod { .. }
+        | Step::TryRelease { .. }
+        | Step::EndTrial { .. }
+        | Step::TakeSnapshot(_)
+        | Step::EnableDowngrade(_)
+        | Step::CancelDowngrade
+        | Step::ReleaseFinalizer => None,
+    }
+}
+
+/// Whether a cluster in this phase has no etcd that could be asked, nor is to have one.
+fn sleeps_or_goes(phase: Phase) -> bool {
+    match phase {
+        Phase::Hibernated | Phase::Deleting => true,
+        Phase::Pending
+        | Phase::Restoring
+        | Phase::Seeding
+        | Phase::Growing
+        | Phase::Running
+        | Phase::Scaling
+        | Phase::Healing
+        | Phase::Restarting
+        | Phase::Upgrading
+        | Phase::QuorumLost
+        | Phase::Paused
+        | Phase::Failed => false,
     }
 }
 

@@ -16,7 +16,7 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
 use quorate_etcd::{CallError, Pool, Refusal};
-use quorate_statemachine::{Bind, Life, Phase, Plan, Serial, Step, Uid};
+use quorate_statemachine::{Bind, Birth, Life, Phase, Plan, Release, Serial, Step, Uid};
 use serde_json::json;
 
 pub use self::certify::Renewed;
@@ -225,7 +225,7 @@ impl Acting<'_> {
     async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
         let mut rest = steps;
         while let Some(first) = rest.first() {
-            let makes = rest.iter().take_while(|step| makes_for(step).is_some()).count();
+            let makes = rest.iter().take_while(|step| to_make(step).is_some()).count();
             if makes > 0 {
                 let (make, after) = rest.split_at(makes);
                 self.make_all(make, done).await?;
@@ -247,13 +247,13 @@ impl Acting<'_> {
 
     /// Makes the claims and pods of several members at once; for each member in order.
     async fn make_all(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let mut by_member: BTreeMap<Serial, Vec<&Step>> = BTreeMap::new();
+        let mut by_member: BTreeMap<Serial, Vec<(&Step, Make<'_>)>> = BTreeMap::new();
         for step in steps {
-            if let Some(serial) = makes_for(step) {
-                by_member.entry(serial).or_default().push(step);
+            if let Some((serial, make)) = to_make(step) {
+                by_member.entry(serial).or_default().push((step, make));
             }
         }
-        let made = join_all(by_member.into_values().map(|steps| self.make(steps))).await;
+        let made = join_all(by_member.into_iter().map(|(serial, steps)| self.make(serial, steps))).await;
         let mut stop = None;
         for (made, result) in made {
             for step in made {
@@ -266,13 +266,14 @@ impl Acting<'_> {
         stop.map_or(Ok(()), Err)
     }
 
-    async fn make<'s>(&self, steps: Vec<&'s Step>) -> (Vec<&'s Step>, Result<(), Stop>) {
+    /// Makes what these steps ask for of one member, and says which of them are done.
+    async fn make<'s>(&self, serial: Serial, steps: Vec<(&'s Step, Make<'s>)>) -> (Vec<&'s Step>, Result<(), Stop>) {
         let mut made = Vec::new();
         let mut new_claim: Option<Uid> = None;
-        for step in steps {
-            let result = match step {
-                Step::CreateClaim(serial) => {
-                    let (claim, secret) = tokio::join!(self.create_claim(*serial), self.certify_member(*serial));
+        for (step, make) in steps {
+            let result = match make {
+                Make::Claim => {
+                    let (claim, secret) = tokio::join!(self.create_claim(serial), self.certify_member(serial));
                     match (claim, secret) {
                         (Ok(uid), Ok(_)) => {
                             new_claim = Some(uid);
@@ -281,19 +282,18 @@ impl Acting<'_> {
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
-                Step::CreatePod { serial, bind, birth, release } => {
+                Make::Pod { bind, birth, release } => {
                     let volume = match (bind, &new_claim) {
-                        (Bind::Claim(uid), _) => self.still_claimed(*serial, uid).await.map(Some),
+                        (Bind::Claim(uid), _) => self.still_claimed(serial, uid).await.map(Some),
                         (Bind::NewClaim, Some(uid)) => Ok(Some(uid.clone())),
                         (Bind::NewClaim, None) => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
                         (Bind::Ephemeral, _) => Ok(None),
                     };
-                    match (volume, self.certify_member(*serial).await) {
-                        (Ok(volume), Ok(_)) => self.create_pod(*serial, volume.as_ref(), *birth, release).await,
+                    match (volume, self.certify_member(serial).await) {
+                        (Ok(volume), Ok(_)) => self.create_pod(serial, volume.as_ref(), birth, release).await,
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
-                _ => Ok(()),
             };
             if let Err(stop) = result {
                 return (made, Err(stop));
@@ -329,10 +329,19 @@ impl Acting<'_> {
     }
 }
 
-/// For which member a step makes a claim or a pod.
-fn makes_for(step: &Step) -> Option<Serial> {
+/// What a step makes of a member.
+enum Make<'s> {
+    /// Its claim.
+    Claim,
+    /// Its pod, on this volume.
+    Pod { bind: &'s Bind, birth: Birth, release: &'s Release },
+}
+
+/// What a step makes, and for which member, if it makes a claim or a pod.
+fn to_make(step: &Step) -> Option<(Serial, Make<'_>)> {
     match step {
-        Step::CreateClaim(serial) | Step::CreatePod { serial, .. } => Some(*serial),
+        Step::CreateClaim(serial) => Some((*serial, Make::Claim)),
+        Step::CreatePod { serial, bind, birth, release } => Some((*serial, Make::Pod { bind, birth: *birth, release })),
         Step::IssueTicket { .. }
         | Step::DeletePod { .. }
         | Step::DeleteClaim { .. }

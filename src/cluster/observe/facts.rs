@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use quorate_crds::names::ANNOTATION_CLUSTER_UID;
 use quorate_statemachine::{Home, Millis, NodeName, NodeSight, Uid};
@@ -171,18 +171,11 @@ impl Place {
         };
         // Terms are alternatives: more than one means more than one place.
         let [term] = required.node_selector_terms.as_slice() else { return Self::Anywhere };
-        let only = |requirement: &k8s_openapi::api::core::v1::NodeSelectorRequirement| match (
-            requirement.operator.as_str(),
-            requirement.values.as_deref(),
-        ) {
-            ("In", Some([only])) => Some(only.clone()),
-            _ => None,
-        };
         let by_label = PLACE_LABELS.into_iter().find_map(|label| {
             let required = term.match_expressions.iter().flatten().find(|r| r.key == label)?;
-            Some(Self::Label(label, only(required)?))
+            Some(Self::Label(label, only_value(required)?))
         });
-        let by_name = term.match_fields.iter().flatten().find(|r| r.key == "metadata.name").and_then(only);
+        let by_name = term.match_fields.iter().flatten().find(|r| r.key == "metadata.name").and_then(only_value);
         by_name.map(Self::Node).or(by_label).unwrap_or(Self::Anywhere)
     }
 
@@ -199,6 +192,12 @@ impl Place {
             }
         }
     }
+}
+
+/// The value that a requirement asks for, if it takes that one alone.
+fn only_value(requirement: &NodeSelectorRequirement) -> Option<String> {
+    let [only] = requirement.values.as_deref()? else { return None };
+    (requirement.operator == "In").then(|| only.clone())
 }
 
 /// A Service or a budget without what the API server and others keep in it.

@@ -207,7 +207,7 @@ impl Begin {
                 };
                 listed.map(serial).collect::<Option<_>>().map(Self::Join)
             }
-            _ => None,
+            (Start::Create | Start::Restored, Some(_) | None) | (Start::Resume, Some(_)) => None,
         }
     }
 }

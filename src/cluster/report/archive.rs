@@ -32,9 +32,10 @@ fn best(observed: &Observed) -> Option<&Report> {
 
 /// Whether every write reaches the store in time, and can be restored from there as far as that was tried.
 pub fn verdict(observed: &Observed, now: Timestamp) -> (Truth, Told) {
-    match (recorded(observed, now), verify::fault(observed)) {
-        ((Truth::True, _), Some(fault)) => (Truth::False, fault),
-        (verdict, _) => verdict,
+    let (truth, told) = recorded(observed, now);
+    match (truth, verify::fault(observed)) {
+        (Truth::True, Some(fault)) => (Truth::False, fault),
+        (Truth::True, None) | (Truth::False | Truth::Unknown, Some(_) | None) => (truth, told),
     }
 }
 

@@ -164,30 +164,45 @@ const BACKUP_OFF: &str = Reason::BackupOff.as_str();
 const EXPIRING: &str = Reason::CertificatesExpiring.as_str();
 
 fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec<News> {
-    let find = |all: &[Condition], kind: ConditionType| all.iter().find(|c| c.type_ == kind.as_str()).cloned();
-    let mut news = Vec::new();
-    for kind in ConditionType::ALL {
-        let (before, Some(now)) = (find(old, *kind), find(new, *kind)) else { continue };
-        let was = before.as_ref().map(|c| c.status.as_str());
-        let turned = was != Some(now.status.as_str());
-        let other_reason = before.as_ref().is_some_and(|c| c.reason != now.reason);
-        let warning = match (kind, now.status.as_str()) {
-            (ConditionType::Ready | ConditionType::BackupHealthy, "True") if turned => false,
-            (ConditionType::Stalled, "True") if turned || other_reason => true,
-            (ConditionType::Available, "False") if was == Some("True") && !wanted_away => true,
-            (ConditionType::CertificatesValid, "False") if PRESSING.contains(&now.reason.as_str()) && other_reason => {
-                true
-            }
+    let told = ConditionType::ALL.iter().filter_map(|kind| {
+        let (before, now) = (find(old, *kind), find(new, *kind)?);
+        let warning = is_warning(*kind, before, now, wanted_away)?;
+        let reason = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason)?;
+        Some(News { warning, reason: *reason, note: now.message.clone(), member: None })
+    });
+    told.collect()
+}
+
+fn find(all: &[Condition], kind: ConditionType) -> Option<&Condition> {
+    all.iter().find(|condition| condition.type_ == kind.as_str())
+}
+
+/// Whether what a condition says now is a warning; `None` if it is nothing to tell of.
+fn is_warning(kind: ConditionType, before: Option<&Condition>, now: &Condition, wanted_away: bool) -> Option<bool> {
+    let (is_true, is_false) = (now.status == "True", now.status == "False");
+    let was_true = before.is_some_and(|before| before.status == "True");
+    let turned = before.is_none_or(|before| before.status != now.status);
+    let other_reason = before.is_some_and(|before| before.reason != now.reason);
+    let reason = now.reason.as_str();
+    match kind {
+        ConditionType::Ready => (is_true && turned).then_some(false),
+        ConditionType::Available => (is_false && was_true && !wanted_away).then_some(true),
+        ConditionType::Stalled => (is_true && (turned || other_reason)).then_some(true),
+        ConditionType::CertificatesValid => {
+            let faulty = is_false && PRESSING.contains(&reason) && other_reason;
+            let expiring = is_true && reason == EXPIRING && (turned || other_reason);
+            (faulty || expiring).then_some(true)
+        }
+        ConditionType::BackupHealthy if is_true => turned.then_some(false),
+        ConditionType::BackupHealthy => {
             // Not while it merely begins, or is given up by wish.
-            (ConditionType::BackupHealthy, "False") if was == Some("True") && now.reason != BACKUP_OFF => true,
-            (ConditionType::BackupHealthy, "False") if FAULTS.contains(&now.reason.as_str()) && other_reason => true,
-            (ConditionType::CertificatesValid, "True") if now.reason == EXPIRING && (turned || other_reason) => true,
-            _ => continue,
-        };
-        let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason) else { continue };
-        news.push(News { warning, reason: *reason, note: now.message, member: None });
+            let lost = was_true && reason != BACKUP_OFF;
+            let faulty = FAULTS.contains(&reason) && other_reason;
+            (is_false && (lost || faulty)).then_some(true)
+        }
+        // What it is about is told step by step.
+        ConditionType::Reconciling => None,
     }
-    news
 }
 
 /// Findings about members that their old status did not show. What only the user can mend is told as Stalled.
