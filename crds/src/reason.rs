@@ -89,6 +89,10 @@ reasons! {
     /// On a member's node the new image turned out to hold another version, not to take the member's flags, or not to
     /// run. Nothing was stopped. Correct `spec.version`, `spec.image` or `spec.etcd.extraFlags`.
     TrialFailed,
+    /// A member's node could not try the new image: it turned the trial's pod away, stopped it, or can't begin its container.
+    /// That says nothing of the image. Nothing was stopped, and the node is asked again. If this lasts, mend what the message
+    /// says of the node; or, to stay on the version that runs, set `spec.version` and `spec.image` back.
+    TrialUndecided,
     /// A snapshot was ordered before the members go to another minor version. Nothing to do.
     SnapshotOrdered,
     /// The snapshot before another minor version can't be taken, so the version is not changed; the message says why. Mend

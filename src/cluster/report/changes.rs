@@ -5,6 +5,7 @@ use quorate_statemachine::{Failed, Floor, Outcome, Plan, Release, Saved, Serial,
 
 use crate::cluster::observe::Observed;
 use crate::cluster::observe::snapshots::SnapshotFacts;
+use crate::cluster::observe::trials::TrialFacts;
 
 pub const ROLL_WAITS: &str = "The next member is changed when all are ready, caught up and connected to each other.";
 pub const VERSIONS_UNKNOWN: &str =
@@ -59,8 +60,13 @@ pub fn trial_failed(observed: &Observed, about: Option<Serial>, member: &str) ->
 }
 
 pub fn trial_undecided(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    let trial = trial(observed, about, Outcome::Undecided);
+    let who = trial.map_or_else(
+        || "its node could not try the new image".to_owned(),
+        |trial| format!("its node {} could not try the image {}", trial.node.as_str(), trial.release.image.as_str()),
+    );
     format!(
-        "{member}: its node could not try the new image; nothing was stopped. It is asked again: {}",
+        "{member}: {who}; nothing was stopped. It is asked again. If this lasts, mend what keeps it from that: {}",
         trial_words(observed, about, Outcome::Undecided)
     )
 }
@@ -70,9 +76,12 @@ fn trial_words(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> 
 }
 
 fn said_of_trial(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> Option<&str> {
-    let mut trials = observed.trials.iter().filter(|(serial, _)| Some(*serial) == about);
-    let words = trials.find(|(_, trial)| trial.outcome == outcome).map(|(_, trial)| trial.words.as_str());
-    words.filter(|words| !words.is_empty())
+    trial(observed, about, outcome).map(|trial| trial.words.as_str()).filter(|words| !words.is_empty())
+}
+
+fn trial(observed: &Observed, about: Option<Serial>, outcome: Outcome) -> Option<&TrialFacts> {
+    let mut trials = observed.trials.iter().filter(|(serial, _)| Some(*serial) == about).map(|(_, trial)| trial);
+    trials.find(|trial| trial.outcome == outcome)
 }
 
 pub fn snapshot_open(observed: &Observed) -> String {

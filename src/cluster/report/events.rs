@@ -205,7 +205,7 @@ fn is_warning(kind: ConditionType, before: Option<&Condition>, now: &Condition, 
     }
 }
 
-/// Findings about members that their old status did not show. What only the user can mend is told as Stalled.
+/// Findings about members that their old status did not show.
 fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec<News> {
     let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
     let of_members = plan.findings.iter().filter_map(|(about, findings)| about.map(|serial| (serial, findings)));
@@ -214,11 +214,19 @@ fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec
         let name = quorate_crds::names::member(cluster, serial.0);
         let before = old.members.iter().find(|member| member.name == name).and_then(|member| member.reason.as_deref());
         let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding));
-        let Some(worst) = worst.filter(|finding| sentences::weight(*finding) == Weight::Mending) else { continue };
+        let Some(worst) = worst.filter(|finding| is_warned_of(sentences::weight(*finding))) else { continue };
         let told = sentences::tell(observed, plan, Some(serial), worst);
         if before != Some(told.reason.as_str()) {
             news.push(News { warning: true, reason: told.reason, note: told.sentence, member: Some(name) });
         }
     }
     news
+}
+
+/// Whether a finding about a member that weighs so much is told by itself. What only the user can mend is told as Stalled.
+fn is_warned_of(weight: Weight) -> bool {
+    match weight {
+        Weight::Hindering | Weight::Mending => true,
+        Weight::Passing | Weight::Stuck => false,
+    }
 }

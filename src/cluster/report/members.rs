@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use quorate_crds::{HexId, MemberHealth, MemberRole, MemberStatus};
+use quorate_crds::{EtcdClusterStatus, HexId, MemberHealth, MemberRole, MemberStatus, Reason};
 use quorate_statemachine::{
-    Entry, Finding, Ledger, Membership, NodeSight, Plan, Pod, PodStage, Role, Serial, Sight, Standing,
+    Entry, Finding, Ledger, Membership, NodeSight, Plan, Pod, PodStage, Role, Serial, Sight, Standing, Step,
 };
 
-use super::sentences;
+use super::sentences::{self, Weight};
 use crate::cluster::observe::Observed;
 
 /// One line for each member and each pod that waits to become one.
-pub fn of(observed: &Observed, plan: &Plan, ledger: Option<&Ledger>, old: &[MemberStatus]) -> Vec<MemberStatus> {
+pub fn of(observed: &Observed, plan: &Plan, ledger: Option<&Ledger>, old: &EtcdClusterStatus) -> Vec<MemberStatus> {
     let of_ledger = ledger.into_iter().flat_map(|ledger| ledger.members.keys());
     let of_pods = observed.pods.keys();
     let serials: BTreeSet<Serial> = of_ledger.chain(of_pods).copied().collect();
@@ -22,12 +22,14 @@ fn member(
     observed: &Observed,
     plan: &Plan,
     ledger: Option<&Ledger>,
-    old: &[MemberStatus],
+    old: &EtcdClusterStatus,
     serial: Serial,
 ) -> MemberStatus {
     let cluster = observed.cluster.metadata.name.as_deref().unwrap_or_default();
     let name = quorate_crds::names::member(cluster, serial.0);
-    let before = old.iter().find(|member| member.name == name);
+    let before = old.members.iter().find(|member| member.name == name);
+    let same_wish = old.observed_generation == observed.cluster.metadata.generation;
+    let reason_before = before.filter(|_| same_wish).and_then(|old| old.reason.as_deref());
     let entry = ledger.and_then(|ledger| ledger.members.get(&serial));
     let pod = observed.world.seats.get(&serial).and_then(|seat| seat.pod.as_ref());
     let id = match entry.map(|entry| entry.standing) {
@@ -40,7 +42,7 @@ fn member(
         role: Some(role(observed, serial, entry)),
         version: version.filter(|_| id.is_some()),
         health: id.as_ref().map(|_| health(observed, pod)),
-        reason: reason(observed, plan, serial),
+        reason: reason(observed, plan, serial, reason_before),
         name,
         id,
     }
@@ -79,11 +81,22 @@ fn health(observed: &Observed, pod: Option<&Pod>) -> MemberHealth {
     }
 }
 
-/// Why a member is not a healthy voter: the finding about it that weighs most.
-fn reason(observed: &Observed, plan: &Plan, serial: Serial) -> Option<String> {
+/// Why a member is not a healthy voter: the finding about it that weighs most. That its node could not try an image stands
+/// while it tries again, every quarter of a minute: else each try would be news.
+fn reason(observed: &Observed, plan: &Plan, serial: Serial, before: Option<&str>) -> Option<String> {
     let findings = plan.findings.get(&Some(serial))?;
     let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding))?;
-    Some(sentences::tell(observed, plan, Some(serial), worst).reason.as_str().into())
+    let undecided = before.filter(|before| *before == Reason::TrialUndecided.as_str());
+    let stands = undecided.filter(|_| sentences::weight(worst) == Weight::Passing && is_tried(plan, serial));
+    let told = sentences::tell(observed, plan, Some(serial), worst).reason.as_str();
+    Some(stands.unwrap_or(told).into())
+}
+
+/// Whether a release is being tried on a member's node, or is about to be.
+fn is_tried(plan: &Plan, serial: Serial) -> bool {
+    let under_way = plan.findings.get(&Some(serial)).is_some_and(|findings| findings.contains(&Finding::TrialOpen));
+    let begins = |step: &Step| matches!(step, Step::TryRelease { serial: of, .. } if *of == serial);
+    under_way || plan.steps.iter().any(begins)
 }
 
 /// How many voters are well, as far as was seen.

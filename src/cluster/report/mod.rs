@@ -32,7 +32,7 @@ pub fn status(observed: &Observed, plan: &Plan, now: Timestamp) -> EtcdClusterSt
     let old = observed.cluster.status.clone().unwrap_or_default();
     let name = observed.cluster.metadata.name.as_deref().unwrap_or_default();
     let ledger = ledger_of(observed, plan);
-    let members = members::of(observed, plan, ledger, &old.members);
+    let members = members::of(observed, plan, ledger, &old);
     let lowest = members.iter().filter_map(|member| member.version.as_deref()).min_by_key(|v| version_key(v));
     let counted = ledger.into_iter().flat_map(|ledger| ledger.members.values());
     let counted = counted.filter(|entry| !matches!(entry.standing, Standing::Spare)).count();

@@ -23,6 +23,8 @@ pub struct Told {
 pub enum Weight {
     /// Passes by itself.
     Passing,
+    /// Nothing is broken, but a change can't go on. That may pass, or need the user.
+    Hindering,
     /// Something is broken that Quorate mends.
     Mending,
     /// Only the user can mend it.
@@ -42,9 +44,9 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::DowngradeUnderWay
         | Finding::LogsAreCut
         | Finding::TrialOpen
-        | Finding::TrialUndecided
         | Finding::SnapshotOpen
         | Finding::BackupAwaited => Weight::Passing,
+        Finding::TrialUndecided => Weight::Hindering,
         Finding::EtcdUnknown
         | Finding::VolumeLost
         | Finding::VolumeForeign
@@ -186,7 +188,7 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::NoWayThrough => told(Reason::NoWayThrough, changes::NO_WAY_THROUGH.into()),
         Finding::BelowFloor => told(Reason::NoWayThrough, changes::below_floor(observed)),
         Finding::TrialOpen => told(Reason::Upgrading, changes::trial_open(observed, about, &member)),
-        Finding::TrialUndecided => told(Reason::Upgrading, changes::trial_undecided(observed, about, &member)),
+        Finding::TrialUndecided => told(Reason::TrialUndecided, changes::trial_undecided(observed, about, &member)),
         Finding::TrialImageMissing => told(Reason::TrialImageMissing, changes::trial_missing(observed, about, &member)),
         Finding::TrialFailed => told(Reason::TrialFailed, changes::trial_failed(observed, about, &member)),
         Finding::SnapshotOpen => told(Reason::Upgrading, changes::snapshot_open(observed)),

@@ -3,13 +3,15 @@
 use jiff::{SignedDuration, Timestamp};
 use quorate_crds::{EtcdClusterStatus, MemberHealth, Reason};
 use quorate_statemachine::{
-    Alarm, Failed, Image, Membership, Memory, Overall, Phase, Plan, Release, Serial, Sight, Version, plan,
+    Alarm, Failed, Finding, Image, Membership, Memory, NodeName, Outcome, Overall, Phase, Plan, Release, Serial, Sight,
+    Uid, Version, plan,
 };
 
 use super::fixture::{self, SERIALS, after, healthy, sighted};
 use super::{events, status};
 use crate::cluster::act::Renewed;
 use crate::cluster::observe::Observed;
+use crate::cluster::observe::trials::TrialFacts;
 use crate::cluster::observe::trouble::Told;
 use crate::cluster::pki::{Certificates, Fault};
 use crate::events::News;
@@ -243,6 +245,87 @@ fn a_release_that_failed_is_named_by_the_very_report_that_remembers_it() {
     for words in ["db-2", "3.7.3", "mirror.example.com/etcd:x", "spec.version"] {
         assert!(told.sentence.contains(words), "{}", told.sentence);
     }
+}
+
+/// A cluster that is to go to this image, of which the trial for db-2 has come to this, in these words. Without a trial it
+/// is to be made.
+fn trying(image: &str, come: Option<(Outcome, &str)>) -> Observed {
+    let mut observed = healthy();
+    let release = Release { version: Version::new(7, 3), image: Image::new(image) };
+    let trial = come.map(|(outcome, words)| TrialFacts {
+        name: "db-2-trial".into(),
+        uid: Uid::new("trial"),
+        owner: Some("uid".into()),
+        created: observed.world.now,
+        member: "db-2".into(),
+        release: release.clone(),
+        template: observed.world.wish.template,
+        node: NodeName::new("n1"),
+        terminating: false,
+        outcome,
+        words: words.into(),
+        wordless: false,
+    });
+    observed.trials = trial.into_iter().map(|trial| (Serial(2), trial)).collect();
+    observed.world.trials = observed.trials.iter().map(|(serial, trial)| trial.in_words_of_plan(*serial)).collect();
+    observed.world.wish.release = release;
+    observed.world.overall = Overall::Known { downgrade: None, alarm: None };
+    observed
+}
+
+/// Goes through these rounds, from each of which the status is left to the next; says what was told of in each, and the
+/// status in the end.
+fn through(rounds: Vec<Observed>, mut status: EtcdClusterStatus) -> (Vec<Vec<News>>, EtcdClusterStatus) {
+    let mut told = Vec::new();
+    for round in rounds {
+        let observed = after(round, status);
+        let (plan, new) = report(&observed, late());
+        told.push(events::of_turns(&observed, &plan, &new));
+        status = new;
+    }
+    (told, status)
+}
+
+#[test]
+fn a_node_that_can_not_try_an_image_is_warned_of_once_and_not_at_each_try() {
+    let said = "failed to create containerd task: no space left on device";
+    let (open, undecided) = ((Outcome::Open, ""), (Outcome::Undecided, said));
+    let image = "mirror.example.com/etcd:x";
+    let rounds = [None, Some(open), Some(undecided), Some(undecided), None, Some(open), Some(undecided)];
+    let (told, status) = through(rounds.map(|come| trying(image, come)).into(), report(&trying(image, None), EARLY).1);
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 1, 0, 0, 0, 0], "{told:?}");
+    let News { warning, reason, note, member } = &told[2][0];
+    assert_eq!((*warning, *reason, member.as_deref()), (true, Reason::TrialUndecided, Some("db-2")));
+    for words in ["db-2", "n1", image, said] {
+        assert!(note.contains(words), "{note}");
+    }
+    assert_eq!(truth(&status, "Ready"), ("False".into(), "TrialUndecided".into()));
+    assert_eq!(truth(&status, "Stalled").0, "False", "it may pass");
+    assert_eq!(status.members[2].reason.as_deref(), Some("TrialUndecided"));
+    // Once the node could try it, that is over.
+    let (told, status) = through(vec![trying(image, Some((Outcome::Passed, "")))], status);
+    assert_eq!((told, status.members[2].reason.as_deref()), (vec![vec![]], Some("Upgrading")));
+}
+
+#[test]
+fn a_node_that_can_not_try_another_image_either_is_warned_of_anew() {
+    let undecided = Some((Outcome::Undecided, "Evicted"));
+    let of = |image: &str, generation: i64, come: Option<(Outcome, &str)>| {
+        let mut observed = trying(image, come);
+        std::sync::Arc::make_mut(&mut observed.cluster).metadata.generation = Some(generation);
+        observed
+    };
+    let rounds = vec![of("etcd:x", 4, undecided), of("etcd:y", 5, None), of("etcd:y", 5, undecided)];
+    let (told, _) = through(rounds, report(&trying("etcd:x", None), EARLY).1);
+    let notes: Vec<_> = told.concat().into_iter().map(|news| news.note).collect();
+    assert!(matches!(notes.as_slice(), [x, y] if x.contains("etcd:x") && y.contains("etcd:y")), "{notes:?}");
+}
+
+#[test]
+fn what_is_broken_is_told_before_an_image_that_could_not_be_tried() {
+    let weight = super::sentences::weight;
+    assert!(weight(Finding::TrialUndecided) < weight(Finding::NodeUnreachable));
+    assert!(weight(Finding::TrialUndecided) > weight(Finding::ReleaseOutdated));
 }
 
 #[test]
