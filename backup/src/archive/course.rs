@@ -13,6 +13,7 @@ use super::door::Door;
 use super::feed::FeedError;
 use super::flush::FlushError;
 use super::lead;
+use super::pauses::{self, Pauses};
 use super::retention::Retention;
 use super::rivals::Rivals;
 use super::session::{OTHER_RECIPIENTS, Session, Start};
@@ -22,11 +23,6 @@ use crate::format::{Chain, ChainError, CommitError, Seal};
 use crate::source::Access;
 use crate::store;
 
-/// The pause after a first failure; each next one is twice as long, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The pause while the member can't be read: it may only be starting, and asking it costs nothing.
-const MEMBER_PAUSE: Duration = Duration::from_secs(1);
 /// How soon one that can't follow looks again whether the one that records has begun a new generation.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(5);
 
@@ -78,7 +74,7 @@ pub async fn run(
     let mut course = Course::new(Retention::new(settings.keep));
     let room = Room::new(settings.spill_limit);
     let mut opened: Option<Door> = None;
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::default();
     let mut next = Next::Continue;
     loop {
         let led = *leads.borrow();
@@ -131,14 +127,12 @@ pub async fn run(
         }
         board.fault(reason, &error.to_string());
         // A full snapshot that takes long and was in vain is no good time.
-        if course.records_since.is_some_and(|since| since.elapsed() > LONGEST_PAUSE) {
-            pause = FIRST_PAUSE;
+        if course.records_since.is_some_and(|since| since.elapsed() > pauses::LONGEST) {
+            pauses = Pauses::default();
         }
-        let this = if reason == Reason::MemberUnreadable { MEMBER_PAUSE } else { pause };
-        if timeout(this, stop.wait_for(|stop| *stop)).await.is_ok() {
+        if timeout(pauses.after(reason), stop.wait_for(|stop| *stop)).await.is_ok() {
             return Ok(());
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -13,6 +13,7 @@ mod http;
 mod lag;
 mod lead;
 mod leases;
+mod pauses;
 mod recorder;
 mod recording;
 mod retention;
