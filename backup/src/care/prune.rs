@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use jiff::Timestamp;
 
 use super::overview::{Overview, State};
-use crate::format::{Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations};
+use crate::format::{ChainError, Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations, read_last_delta};
 use crate::store::{Key, Listed, Store, StoreError};
 
 /// What is kept of each cluster. A generation goes only if no rule keeps it, and the newest one that is whole never goes.
@@ -62,12 +62,30 @@ pub struct Pruned {
 #[derive(Debug)]
 struct Looked {
     key: GenerationKey,
-    /// From when to when it goes. One that can't be read whole has none: it is for a person to decide on.
-    span: Option<(Timestamp, Timestamp)>,
+    reach: Reach,
     /// When the last of its objects came, by the store's clock.
     newest: Option<Timestamp>,
     /// Data that no manifest refers to.
     unreferred: Vec<Listed>,
+}
+
+/// From when to when a generation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Times {
+    begin: Timestamp,
+    end: Timestamp,
+}
+
+/// How much of a generation there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// All of it.
+    Whole(Times),
+    /// It has deltas, and has lost its full snapshot, without which nothing of it can be restored: a lock has kept its deltas for
+    /// longer, or somebody deleted it. Nobody who records makes one like this, since its full snapshot is committed first.
+    Headless(Times),
+    /// It is only begun, or can't be read: nobody can tell when it ended, and it is for a person to decide on.
+    Unknown,
 }
 
 /// Finds what can go. It is as late as `now`, or as the newest object in the store if that is earlier.
@@ -106,47 +124,83 @@ async fn look(store: &Store, key: GenerationKey) -> Result<Looked, StoreError> {
     }
     drop(objects);
     let Overview { key, state } = Overview::read(store, key).await?;
-    let span = match state {
+    let reach = match state {
         State::Whole(chain) => {
             let deltas = chain.links.iter().map(|link| key.data(&link.delta.data.name));
             let referred: BTreeSet<Key> = deltas.chain([key.data(&chain.full.data.name)]).collect();
             data.retain(|listed| !referred.contains(&listed.key));
-            Some((chain.full.taken, chain.last_moment()))
+            Reach::Whole(Times { begin: chain.full.taken, end: chain.last_moment() })
         }
-        State::WithoutFull if !has_deltas => None,
+        State::WithoutFull if !has_deltas => Reach::Unknown,
         // What its lost manifests referred to may still be wanted by somebody who mends it.
-        State::WithoutFull | State::Damaged(_) => {
+        State::WithoutFull => {
             data.clear();
-            None
+            headless(store, &key).await?
+        }
+        State::Damaged(_) => {
+            data.clear();
+            Reach::Unknown
         }
     };
-    Ok(Looked { key, span, newest, unreferred: data })
+    Ok(Looked { key, reach, newest, unreferred: data })
 }
 
-/// Generations that no rule keeps. The one that goes furthest never goes: an archive may record into it.
-fn unneeded(all: &[Looked], keep: Keep, now: Timestamp) -> BTreeSet<GenerationKey> {
-    let mut clusters: BTreeMap<&Cluster, Vec<(Timestamp, Timestamp, &GenerationKey)>> = BTreeMap::new();
-    for Looked { key, span, newest: _, unreferred: _ } in all {
-        let Some((begin, end)) = *span else { continue };
-        clusters.entry(&key.cluster).or_default().push((begin, end, key));
-    }
-    let mut gone = BTreeSet::new();
-    for mut generations in clusters.into_values() {
-        generations.sort();
-        let count = generations.len();
-        let furthest = generations.iter().map(|(_, end, _)| *end).max();
-        for (index, (_, end, key)) in generations.iter().enumerate() {
-            let among_newest = count - index <= keep.newest.max(1) || Some(*end) == furthest;
-            // It is needed for what was until the next one began; and to its end, which may be later: somebody took a
-            // snapshot beside it.
-            let needed_until = generations.get(index + 1).map_or(now, |(next, _, _)| *end.max(next));
-            let in_time = now.duration_since(needed_until).unsigned_abs() <= keep.last || needed_until > now;
-            if !among_newest && !in_time {
-                gone.insert((*key).clone());
-            }
+/// How far a generation went that has lost its full snapshot, by its name and the last of its deltas.
+async fn headless(store: &Store, key: &GenerationKey) -> Result<Reach, StoreError> {
+    match read_last_delta(store, key).await {
+        Ok(last) => {
+            let end = last.and_then(|delta| delta.samples.last().map(|sample| sample.at));
+            Ok(end.map_or(Reach::Unknown, |end| Reach::Headless(Times { begin: key.name.moment(), end })))
+        }
+        Err(ChainError::Store(error)) => Err(error),
+        // As one of a later version.
+        Err(ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. }) => {
+            Ok(Reach::Unknown)
         }
     }
-    gone
+}
+
+/// Generations that no rule keeps. What is headless is counted for none of the others: nothing can be restored from it.
+fn unneeded(all: &[Looked], keep: Keep, now: Timestamp) -> BTreeSet<GenerationKey> {
+    let mut clusters: BTreeMap<&Cluster, Vec<(Times, &GenerationKey)>> = BTreeMap::new();
+    for Looked { key, reach, newest: _, unreferred: _ } in all {
+        match reach {
+            Reach::Whole(times) => clusters.entry(&key.cluster).or_default().push((*times, key)),
+            Reach::Headless(_) | Reach::Unknown => {}
+        }
+    }
+    for whole in clusters.values_mut() {
+        whole.sort();
+    }
+    let is_unneeded = |looked: &&Looked| {
+        let whole = clusters.get(&looked.key.cluster).map(Vec::as_slice).unwrap_or_default();
+        !is_kept(looked, whole, keep, now)
+    };
+    all.iter().filter(is_unneeded).map(|looked| looked.key.clone()).collect()
+}
+
+/// Whether a generation is kept beside the whole ones of its cluster, which are in order. The one that goes furthest always is:
+/// an archive may record into it.
+fn is_kept(looked: &Looked, whole: &[(Times, &GenerationKey)], keep: Keep, now: Timestamp) -> bool {
+    let times = match looked.reach {
+        Reach::Whole(times) => times,
+        Reach::Headless(times) if is_left(looked, now) => times,
+        Reach::Headless(_) | Reach::Unknown => return true,
+    };
+    let later = whole.get(whole.partition_point(|one| *one <= (times, &looked.key))..).unwrap_or_default();
+    let goes_furthest = whole.iter().all(|(other, _)| other.end <= times.end);
+    let among_newest = later.len() < keep.newest.max(1) || goes_furthest;
+    // It is needed for what was until the next one began; and to its end, which may be later: somebody took a snapshot beside
+    // it.
+    let needed_until = later.first().map_or(now, |(next, _)| times.end.max(next.begin));
+    let in_time = now.duration_since(needed_until).unsigned_abs() <= keep.last || needed_until > now;
+    among_newest || in_time
+}
+
+/// Whether nobody has added to a generation for so long that nobody is about to: what copies one here from elsewhere, in an
+/// order of its own, may come to its full snapshot last.
+fn is_left(looked: &Looked, now: Timestamp) -> bool {
+    looked.newest.is_some_and(|newest| newest <= now && now.duration_since(newest).unsigned_abs() >= GARBAGE_AGE)
 }
 
 /// Removes it. What can't be removed stays, and is told.
@@ -205,8 +259,82 @@ async fn remove(store: &Store, key: &Key, bytes: u64, pruned: &mut Pruned) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::tests::{at, stored};
+    use crate::format::tests::{at, generation, stored};
     use crate::store::tests::faulty::sound;
+
+    /// In seconds.
+    const DAY: i64 = 24 * 60 * 60;
+
+    /// A generation to which nothing came after its end.
+    fn looked(reach: fn(Times) -> Reach, begin: i64, end: i64) -> Looked {
+        let times = Times { begin: at(begin), end: at(end) };
+        Looked { key: generation(begin), reach: reach(times), newest: Some(at(end)), unreferred: Vec::new() }
+    }
+
+    /// Those that go `now`, in seconds, by when they began.
+    fn gone(all: &[Looked], (newest, last): (usize, i64), now: i64) -> Vec<i64> {
+        let keep = Keep { newest, last: Duration::from_secs(last.unsigned_abs()) };
+        unneeded(all, keep, at(now)).iter().map(|key| key.name.moment().as_second()).collect()
+    }
+
+    #[test]
+    fn what_has_lost_its_full_snapshot_goes_by_the_same_rules() {
+        let all = [
+            looked(Reach::Headless, 0, 10 * DAY),
+            looked(Reach::Whole, 10 * DAY, 11 * DAY),
+            looked(Reach::Whole, 11 * DAY, 12 * DAY),
+        ];
+        assert_eq!(gone(&all, (1, 5 * DAY), 14 * DAY), [0_i64; 0]);
+        assert_eq!(gone(&all, (1, 3 * DAY), 14 * DAY), [0]);
+        assert_eq!(gone(&all, (2, 1), 20 * DAY), [0]);
+        assert_eq!(gone(&all, (3, 1), 20 * DAY), [0_i64; 0]);
+    }
+
+    #[test]
+    fn what_has_lost_its_full_snapshot_is_counted_for_none_that_has_one() {
+        let all = [
+            looked(Reach::Whole, 0, 10 * DAY),
+            looked(Reach::Headless, 10 * DAY, 11 * DAY),
+            looked(Reach::Whole, 20 * DAY, 21 * DAY),
+        ];
+        assert_eq!(gone(&all, (1, 3 * DAY), 22 * DAY), [0_i64; 0], "what was till day 20 takes the first one");
+        assert_eq!(gone(&all, (2, 1), 30 * DAY), [0_i64; 0], "there are no more than two");
+        assert_eq!(gone(&all, (1, 1), 30 * DAY), [0, 10 * DAY]);
+    }
+
+    #[test]
+    fn what_may_be_recorded_into_or_be_on_its_way_stays_also_without_a_full_snapshot() {
+        let whole = |begin: i64| looked(Reach::Whole, begin * DAY, (begin + 1) * DAY);
+        let headless = |begin: i64, end: i64| looked(Reach::Headless, begin * DAY, end * DAY);
+        for all in [[whole(0), headless(2, 3)], [whole(10), headless(0, 30)]] {
+            assert_eq!(gone(&all, (1, 1), 100 * DAY), [0_i64; 0], "{all:?}");
+        }
+        assert_eq!(gone(&[headless(0, 1)], (1, 1), 100 * DAY), [0_i64; 0], "there is nothing else");
+        let copied = |last: i64| [Looked { newest: Some(at(last)), ..headless(0, 1) }, whole(1), whole(2)];
+        assert_eq!(gone(&copied(99 * DAY + 1), (1, 50 * DAY), 100 * DAY), [DAY]);
+        assert_eq!(gone(&copied(99 * DAY), (1, 50 * DAY), 100 * DAY), [0, DAY]);
+    }
+
+    #[tokio::test]
+    async fn when_one_ended_that_has_lost_its_full_snapshot_is_told_by_its_last_delta() {
+        let store = sound();
+        let chain = stored(&store, 100, &[(20, 110), (90, 500)]).await;
+        let reach = async || look(&store, chain.key.clone()).await.unwrap().reach;
+        let until = |end| Times { begin: at(100), end: at(end) };
+        assert_eq!(reach().await, Reach::Whole(until(500)));
+        store.delete(&chain.key.full()).await.unwrap();
+        assert_eq!(reach().await, Reach::Headless(until(500)));
+        let [first, last] = &chain.links[..] else { panic!("there are two deltas") };
+        let last = chain.key.delta(last.delta.from);
+        store.delete(&last).await.unwrap();
+        assert_eq!(reach().await, Reach::Headless(until(110)));
+        store.create(&last, "{".into()).await.unwrap();
+        assert_eq!(reach().await, Reach::Unknown);
+        for delta in [last, chain.key.delta(first.delta.from)] {
+            store.delete(&delta).await.unwrap();
+        }
+        assert_eq!(reach().await, Reach::Unknown, "it may be only begun");
+    }
 
     #[tokio::test]
     async fn a_clock_that_is_far_ahead_makes_nothing_old() {

@@ -185,14 +185,21 @@ impl Extent {
     /// Finds it out: two reads and a listing, however long the generation is.
     pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
         let (full, _) = full(store, key).await?;
-        let begin = Self { last_moment: full.taken, head: full.revision };
-        let Some(from) = last_delta(store, key).await? else { return Ok(begin) };
-        let manifest = key.delta(from);
-        let Some(bytes) = store.read(&manifest, MANIFEST_LIMIT).await? else { return Ok(begin) };
-        let delta = Delta::read(&bytes, key, from).map_err(|fault| ChainError::Manifest { key: manifest, fault })?;
-        let last_moment = delta.samples.last().map_or(full.taken, |sample| sample.at);
-        Ok(Self { last_moment, head: delta.to })
+        Ok(match read_last_delta(store, key).await? {
+            Some(delta) => {
+                Self { last_moment: delta.samples.last().map_or(full.taken, |sample| sample.at), head: delta.to }
+            }
+            None => Self { last_moment: full.taken, head: full.revision },
+        })
     }
+}
+
+/// The last delta of a generation, by a listing; `None` if it has none. Nothing is proved of those before it.
+pub async fn read_last_delta(store: &Store, key: &GenerationKey) -> Result<Option<Delta>, ChainError> {
+    let Some(from) = last_delta(store, key).await? else { return Ok(None) };
+    let manifest = key.delta(from);
+    let Some(bytes) = store.read(&manifest, MANIFEST_LIMIT).await? else { return Ok(None) };
+    Delta::read(&bytes, key, from).map(Some).map_err(|fault| ChainError::Manifest { key: manifest, fault })
 }
 
 /// With which revision the last delta of a generation begins, by a listing; `None` if it has none.

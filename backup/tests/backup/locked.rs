@@ -2,19 +2,21 @@
 //! stays as it is, and of others no more stays than what is kept.
 
 use std::fmt;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use quorate_backup::care::{DeleteError, Plan, Removal, delete, prune};
+use quorate_backup::care::{DeleteError, Keep, Plan, Removal, delete, plan, prune};
 use quorate_backup::format::GenerationKey;
 use quorate_backup::store::{Key, Store};
 
@@ -132,6 +134,32 @@ async fn what_is_kept_of_a_generation_without_its_manifest_is_no_backup() {
         prune(&recorded.store, &plan).await.unwrap();
         assert_eq!(of_generation(&recorded, key), Vec::<PathBuf>::new());
     }
+}
+
+#[tokio::test]
+async fn what_a_lock_has_left_of_a_generation_goes_by_the_rules_when_the_lock_is_over() {
+    let recorded = Recorded::with_deltas(&[10, 40]).await;
+    let key = &recorded.chain.key;
+    let later = recorded.taken_at(recorded.chain.full.taken + SignedDuration::from_hours(1)).await;
+    // Locked last, a delta is kept for longer than its full snapshot.
+    let locked = Locked::store(&recorded, &key.delta(revision(FIRST + 4)));
+    prune(&locked, &Plan { removals: vec![Removal::Generation(key.clone())], kept: 1 }).await.unwrap();
+    assert_eq!(of_generation(&recorded, key).len(), 1);
+    let keep = Keep { newest: 1, last: Duration::from_hours(1) };
+    let planned = async || {
+        let now = Timestamp::now() + SignedDuration::from_hours(26);
+        plan(&recorded.store, &key.lineage, keep, now).await.unwrap()
+    };
+    assert_eq!(planned().await.removals, [], "by the store's clock it has just come");
+    for path in of_generation(&recorded, &later) {
+        let modified = SystemTime::now() + Duration::from_hours(25);
+        File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
+    }
+    let plan = planned().await;
+    assert_eq!((&plan.removals[..], plan.kept), (&[Removal::Generation(key.clone())][..], 1));
+    prune(&recorded.store, &plan).await.unwrap();
+    assert_eq!(of_generation(&recorded, key), Vec::<PathBuf>::new());
+    assert_eq!(of_generation(&recorded, &later).len(), 2);
 }
 
 /// Names an object of a backup.
