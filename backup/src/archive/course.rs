@@ -12,6 +12,7 @@ use super::board::Board;
 use super::door::Door;
 use super::feed::FeedError;
 use super::flush::FlushError;
+use super::former::Former;
 use super::lead;
 use super::pauses::{self, Pauses};
 use super::retention::Retention;
@@ -32,6 +33,8 @@ pub(super) struct Course {
     pub chain: Option<Chain>,
     /// How the data was sealed of what was recorded last. The public keys are nowhere else once others are asked for.
     pub seal: Option<Seal>,
+    /// Since when that is not how it is asked for.
+    pub former: Former,
     /// A generation that was begun beside the one before, for the next session.
     pub prepared: Option<Start>,
     /// The last moment of those that were gone over from.
@@ -44,8 +47,16 @@ pub(super) struct Course {
 
 impl Course {
     pub fn new(retention: Retention) -> Self {
-        let (rivals, left_at) = (Rivals::default(), Timestamp::UNIX_EPOCH);
-        Self { chain: None, seal: None, prepared: None, left_at, records_since: None, rivals, retention }
+        Self {
+            chain: None,
+            seal: None,
+            former: Former::default(),
+            prepared: None,
+            left_at: Timestamp::UNIX_EPOCH,
+            records_since: None,
+            rivals: Rivals::default(),
+            retention,
+        }
     }
 
     /// Another generation is gone over to from this one.

@@ -9,6 +9,7 @@ mod course;
 mod door;
 mod feed;
 mod flush;
+mod former;
 mod http;
 mod lag;
 mod lead;

@@ -2,6 +2,7 @@
 //! stands by holds what the other has not stored yet, and so can go on from there at once.
 
 mod last_words;
+mod next_full;
 #[cfg(test)]
 mod tests;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::backlog::{Heard, News};
 use super::course::Course;
@@ -19,7 +20,7 @@ use super::flush::{self, FlushError};
 use super::leases::Leases;
 use super::recorder::{Fault, Recorder};
 use super::rivals::is_silent;
-use super::session::{OTHER_RECIPIENTS, Session, Start, read_on};
+use super::session::{Session, Start, read_on};
 use super::status::{Reason, Role};
 use super::successor::Successor;
 use super::turn::{self, Post, Prospect, Turn};
@@ -44,8 +45,6 @@ const FLUSHES_THAT_COUNT: u32 = 3;
 /// The least time for which something lies unstored before one that stands by stores it: one that records may be slow, and
 /// loses its session to whoever is before it.
 const STAND_IN_AFTER: Duration = Duration::from_secs(15);
-/// How long etcd may take to tell the revision of users and roles. It goes through the quorum.
-const AUTH_ANSWER: Duration = Duration::from_secs(5);
 
 /// What was done beside the receiving.
 enum Did {
@@ -164,7 +163,7 @@ impl<'a> Recording<'a> {
                     next => next,
                 },
                 came = self.successor.came() => {
-                    self.succeed(came).await?;
+                    self.succeed(came, &course.former).await?;
                     None
                 }
                 _ = clock.tick() => {
@@ -241,6 +240,8 @@ impl<'a> Recording<'a> {
     /// What is done by the clock.
     async fn look(&mut self, course: &mut Course, leads: bool) -> Result<(), ArchiveError> {
         let settings = self.session.settings;
+        // Also where it only stands by: whoever records next knows since when.
+        let others = self.other_recipients(&mut course.former);
         match self.post {
             Post::Standby => {
                 let left = self.left_for();
@@ -256,7 +257,7 @@ impl<'a> Recording<'a> {
             }
             Post::TakingOver => self.catch_up(true),
             Post::Committer => {
-                if let Some(reason) = self.full_is_due().await? {
+                if let Some(reason) = self.full_is_due(others.as_ref()).await? {
                     self.successor.begin(reason);
                 }
                 // Also while something waits to be stored: it may wait for the room that this makes.
@@ -282,65 +283,6 @@ impl<'a> Recording<'a> {
             return Duration::ZERO;
         }
         self.left_since.get_or_insert_with(Instant::now).elapsed()
-    }
-
-    /// The next generation's full snapshot is stored, or was not taken.
-    async fn succeed(&mut self, came: Result<(), ArchiveError>) -> Result<(), ArchiveError> {
-        match came {
-            Ok(()) => {
-                // What came before it is stored as soon as etcd says that it was all.
-                self.due = true;
-                Ok(self.feed.ask_progress().await?)
-            }
-            Err(error) => {
-                self.session.fault(Reason::of(&error), &error.to_string());
-                Ok(())
-            }
-        }
-    }
-
-    /// Goes over to the generation that was begun beside this one, once all that came before it is stored here.
-    fn go_over(&mut self, course: &mut Course) -> Option<Next> {
-        let chain = self.chain.as_ref()?;
-        let mut start = self.successor.take_behind(chain.head())?;
-        start.grants.extend(self.leases.unrecorded());
-        course.leave(chain);
-        course.prepared = Some(start);
-        Some(Next::Continue)
-    }
-
-    /// Who shall be able to read what comes next, if they are others. Keys that can't be read are told where they are needed.
-    fn other_recipients(&self) -> Option<Seal> {
-        Seal::of(self.session.door.store().keys()).ok().filter(|asked| *asked != self.seal)
-    }
-
-    /// Why the next generation has to be begun, if it can be. While something is being done with this one that is not known: it
-    /// is asked when that ends.
-    async fn full_is_due(&mut self) -> Result<Option<&'static str>, ArchiveError> {
-        let settings = self.session.settings;
-        let others = self.other_recipients();
-        if let Some(asked) = &others {
-            self.successor.hasten(asked);
-        }
-        if !self.successor.is_open() {
-            return Ok(None);
-        }
-        self.look_owed = self.chain.is_none();
-        let Some(chain) = &self.chain else { return Ok(None) };
-        if others.is_some() {
-            return Ok(Some(OTHER_RECIPIENTS));
-        }
-        let Ok(auth_revision) = timeout(AUTH_ANSWER, self.auth.ask()).await else { return Ok(None) };
-        if auth_revision? != chain.full.auth_revision {
-            return Ok(Some("users or roles have changed"));
-        }
-        let deltas: u64 = chain.links.iter().map(|link| link.delta.data.plain_bytes).sum();
-        if deltas > settings.full_after {
-            return Ok(Some("the events since the last one have become many"));
-        }
-        // Before it was taken it is no time for the next one: our clock is behind then.
-        let age = Duration::try_from(Timestamp::now().duration_since(chain.full.taken)).unwrap_or_default();
-        Ok((age >= settings.full_every).then_some("it is time for one"))
     }
 
     /// Stores what is closed, unless something else is under way.
@@ -399,7 +341,7 @@ impl<'a> Recording<'a> {
             }
         };
         match self.successor.failure() {
-            Some((reason, message)) => board.fault(*reason, message),
+            Some((reason, message)) => board.fault(*reason, &course.former.tell(message)),
             None => board.well(),
         }
         match did {

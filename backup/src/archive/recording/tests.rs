@@ -1,12 +1,17 @@
 //! Recording from watches that bring what the test tells, into a store in memory.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
 
 use super::*;
+use crate::archive::backlog::Backlog;
 use crate::archive::feed::FeedError;
 use crate::archive::retention::Retention;
 use crate::archive::scene::{Scene, put};
+use crate::archive::session::OTHER_RECIPIENTS;
 use crate::format::tests::{at, stored};
 use crate::format::{Age, LeaseGrant};
 use crate::keys::{Identities, KeyFiles};
@@ -96,31 +101,69 @@ fn name_another(file: &Path) -> Seal {
     Seal::Age { recipients, writer: None }
 }
 
-#[tokio::test]
-async fn what_came_before_the_recipients_changed_is_stored_for_the_old_ones_and_a_full_snapshot_is_due() {
+/// A scene in which what is stored is encrypted to whom this file in the folder names.
+fn encrypted() -> (Scene, TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("recipients");
     let scene = Scene::new().encrypted_to(KeyFiles { recipients: Some(file.clone()), identity: None });
-    let old = name_another(&file);
+    (scene, folder, file)
+}
+
+/// Who records for whom the file names until it names others: its news, and both of these.
+async fn for_the_former<'a>(scene: &'a Scene, file: &Path) -> (Recording<'a>, Arc<Backlog>, [Seal; 2]) {
+    let old = name_another(file);
     let Seal::Age { recipients, writer: _ } = &old else { panic!("it is encrypted") };
     let mut chain = stored(&scene.door.store(), 100, &[]).await;
     chain.full.data.age = Some(Age { recipients: recipients.fingerprints(), bytes: 1 });
-    let (start, news) = scene.start(chain.clone()).await;
     let recorder = Recorder::new(chain.head(), old.event_hash().of(&[]), old.event_hash());
+    let (start, news) = scene.start(chain).await;
     let start = Start { recorder, seal: old.clone(), ..start };
+    let new = name_another(file);
+    (Recording::new(scene.session(), start, Post::Committer), news, [old, new])
+}
+
+#[tokio::test]
+async fn what_came_before_the_recipients_changed_is_stored_for_the_old_ones_and_a_full_snapshot_is_due() {
+    let (scene, _folder, file) = encrypted();
+    let (mut recording, news, [old, new]) = for_the_former(&scene, &file).await;
     for revision in 11..=13 {
         assert!(news.push(put(revision)));
     }
     news.end(lost());
-
-    let new = name_another(&file);
-    let mut recording = Recording::new(scene.session(), start, Post::Committer);
-    assert_eq!(recording.full_is_due().await.unwrap(), Some(OTHER_RECIPIENTS));
+    let (mut course, key) = (course(), recording.key.clone());
+    let others = recording.other_recipients(&mut course.former);
+    assert_eq!(others.as_ref(), Some(&new));
+    assert_eq!(recording.full_is_due(others.as_ref()).await.unwrap(), Some(OTHER_RECIPIENTS));
     let (_lead, leads) = watch::channel(true);
     let (_tell, stop) = watch::channel(false);
-    let ended = Box::pin(recording.run(&mut course(), leads, stop)).await;
+    let ended = Box::pin(recording.run(&mut course, leads, stop)).await;
     assert!(matches!(ended, Err(ArchiveError::Feed(FeedError::Canceled(_)))), "{ended:?}");
-    let stored = Chain::read(&scene.door.store(), &chain.key).await.unwrap();
+    let stored = Chain::read(&scene.door.store(), &key).await.unwrap();
     assert_eq!(stored.head().get(), 12);
     assert!(old.is_of(stored.last_data()) && !new.is_of(stored.last_data()));
+}
+
+#[tokio::test]
+async fn while_no_full_snapshot_for_others_succeeds_the_fault_tells_since_when_the_former_are_written_for() {
+    let (scene, _folder, file) = encrypted();
+    let (mut recording, _news, _) = for_the_former(&scene, &file).await;
+    let (mut course, begun) = (course(), Timestamp::now());
+    // Nobody reaches the member.
+    Box::pin(recording.look(&mut course, true)).await.unwrap();
+    let came = recording.successor.came().await;
+    assert!(came.is_err());
+    recording.succeed(came, &course.former).await.unwrap();
+    let told = scene.board.read().fault.unwrap();
+    assert_eq!(told.reason, Reason::MemberUnreadable);
+    let (before, after) = told.message.split_once("Z: ").unwrap();
+    let (before, since) = before.rsplit_once(' ').unwrap();
+    assert!(before.ends_with("encrypted to the former recipients since") && !after.is_empty(), "{told:?}");
+    let since: Timestamp = format!("{since}Z").parse().unwrap();
+    assert!(since <= Timestamp::now() && since.duration_since(begun).as_secs() >= -1, "{since}");
+    // It is told again with whatever is done, and does not begin anew.
+    scene.board.well();
+    let chain = recording.chain.take().unwrap();
+    let did = Did::CaughtUp { post: Post::Committer, before: chain.head(), newer: None };
+    assert_eq!(Box::pin(recording.done((chain, Ok(did)), &mut course)).await.unwrap(), None);
+    assert_eq!(scene.board.read().fault.unwrap().message, told.message);
 }
