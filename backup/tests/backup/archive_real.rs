@@ -219,6 +219,24 @@ fn every_moment_restores_whoever_was_killed_meanwhile() {
     each_version(survives_kills);
 }
 
+/// Nothing is written after its full snapshot, and so nothing more will come.
+async fn ends_soon(binaries: &Binaries) {
+    /// Far less than it waits for what was written.
+    const SOON: Duration = Duration::from_secs(5);
+    let store = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(binaries);
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 1, 1).await;
+    let begun = Instant::now();
+    archive.stop();
+    assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
+}
+
+#[test]
+fn one_that_has_heard_nothing_since_its_full_snapshot_ends_soon() {
+    each_version(ends_soon);
+}
+
 /// A deletion of many keys is one revision, however large its events are.
 async fn records_a_large_revision(binaries: &Binaries) {
     /// With keys of a kilobyte these are more bytes in one revision than the archive holds of closed ones.

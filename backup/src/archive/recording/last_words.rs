@@ -107,6 +107,17 @@ impl Recording<'_> {
     /// Takes all that was written until now.
     async fn hear_all(&mut self) -> Result<(), ArchiveError> {
         let last = revision(&mut self.connection).await?.get();
+        self.hear_until(last).await
+    }
+
+    /// Takes all up to this revision, which was written.
+    pub(super) async fn hear_until(&mut self, last: u64) -> Result<(), ArchiveError> {
+        // All of that has come to its end, or is in the full snapshot. To ask would be in vain: etcd leaves a question for
+        // progress unanswered until the revision is there with which the watch begins, as behind a full snapshot after which
+        // nothing was written.
+        if self.recorder.head() >= last {
+            return Ok(());
+        }
         self.feed.ask_progress().await?;
         loop {
             let heard = self.feed.next().await?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::*;
 use crate::archive::backlog::Backlog;
@@ -46,6 +47,21 @@ async fn what_was_heard_until_the_watch_ended_is_stored() {
     let stored = Chain::read(&scene.door.store(), &chain.key).await.unwrap();
     assert_eq!(stored.head().get(), 22, "nobody knows whether 23 was whole");
     assert_eq!(recording.into_chain(), Some(stored));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_in_the_end_for_what_was_never_written() {
+    let scene = Scene::new();
+    let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
+    let (start, news) = scene.start(chain).await;
+    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    let soon = Duration::from_secs(1);
+    // This etcd answers no question for progress.
+    timeout(soon, recording.hear_until(20)).await.unwrap().unwrap();
+    assert!(timeout(soon, recording.hear_until(21)).await.is_err(), "it is on its way");
+    assert!(news.push(put(21)) && news.push(News::Progress(21)));
+    timeout(soon, recording.hear_until(21)).await.unwrap().unwrap();
+    assert_eq!(recording.recorder.head(), 21);
 }
 
 #[tokio::test]
