@@ -229,10 +229,9 @@ fn after(error: &ArchiveError) -> Next {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::net::TcpListener;
 
     use super::*;
-    use crate::archive::scene::Scene;
+    use crate::archive::scene::{Scene, Silent};
     use crate::format::tests::generation;
     use crate::format::{ManifestFault, Revision};
     use crate::keys::KeyFiles;
@@ -240,28 +239,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_is_heard_while_the_store_is_opened() {
-        // It takes connections, and never answers.
-        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = Silent::start().await;
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("account-key"), "c2VjcmV0").unwrap();
-        let endpoint = format!("http://{}", silent.local_addr().unwrap());
         let store = store::Settings {
             address: "azure://account/container/prefix".parse().unwrap(),
-            options: BTreeMap::from([("endpoint".to_owned(), endpoint)]),
+            options: BTreeMap::from([("endpoint".to_owned(), silent.url())]),
             credentials: Some(CredentialsFolder(folder.path().to_owned())),
             ca: None,
             keys: KeyFiles::default(),
         };
         let scene = Scene::new();
         let Session { source, settings, board, .. } = scene.session();
-        let (tell, stop) = watch::channel(false);
-        let stopped = async {
-            sleep(Duration::from_millis(100)).await;
-            tell.send_replace(true);
-        };
-        let run = timeout(Duration::from_secs(10), Box::pin(run(&store, source, settings, board, stop)));
-        let (ended, ()) = tokio::join!(run, stopped);
-        ended.unwrap().unwrap();
+        silent.stop_soon(|stop| run(&store, source, settings, board, stop)).await.unwrap();
     }
 
     #[tokio::test]

@@ -1,4 +1,5 @@
-//! What a session needs, for tests: a store in memory, a member that nobody reaches, and watches that bring what they are told.
+//! What a session needs, for tests: a store in memory, a member that nobody reaches, and watches that bring what they are told;
+//! and a server that never answers, for who is told to stop meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,6 +7,9 @@ use std::time::Duration;
 
 use etcd_client::proto::{PbEvent, PbKeyValue};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::backlog::{Backlog, News, Room};
 use super::board::Board;
@@ -73,6 +77,36 @@ impl Scene {
         let recorder = Recorder::new(chain.head(), Hash::of(&[]), EventHash::Plain);
         let feed = Feed::told(Arc::clone(&news));
         (Start { connection, chain, recorder, feed, seal: Seal::Open, grants: Vec::new() }, news)
+    }
+}
+
+/// How soon whoever is told to stop has to end.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A server that takes connections, and never answers.
+pub(super) struct Silent(TcpListener);
+
+impl Silent {
+    pub async fn start() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().unwrap())
+    }
+
+    /// What comes of work that is told to stop as soon as it asks this server.
+    pub async fn stop_soon<W: Future>(&self, work: impl FnOnce(watch::Receiver<bool>) -> W) -> W::Output {
+        let (tell, stop) = watch::channel(false);
+        let asked = async {
+            let connection = self.0.accept().await.unwrap();
+            tell.send_replace(true);
+            // Held until the work has ended: a connection that is closed would be an answer.
+            connection
+        };
+        let work = Box::pin(work(stop));
+        let (ended, _connection) = timeout(SOON, async { tokio::join!(work, asked) }).await.unwrap();
+        ended
     }
 }
 

@@ -309,13 +309,9 @@ pub(super) async fn revision(connection: &mut Connection) -> Result<Revision, Ar
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
-    use tokio::time::sleep;
-
     use super::*;
     use crate::archive::retention::Retention;
-    use crate::archive::scene::Scene;
+    use crate::archive::scene::{Scene, Silent};
     use crate::format::Age;
     use crate::format::tests::stored;
     use crate::keys::Identities;
@@ -348,18 +344,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_is_heard_while_a_generation_is_begun() {
-        // It takes connections, and never answers.
-        let member = TcpListener::bind("127.0.0.1:0").unwrap();
-        let scene = Scene::new().beside(format!("http://{}", member.local_addr().unwrap()));
-        let (session, mut course) = (scene.session(), Course::new(Retention::new(None)));
+        let member = Silent::start().await;
+        let scene = Scene::new().beside(member.url());
+        let (session, course) = (&scene.session(), &mut Course::new(Retention::new(None)));
         let (_lead, leads) = watch::channel(true);
-        let (tell, stop) = watch::channel(false);
-        let stopped = async {
-            sleep(Duration::from_millis(100)).await;
-            tell.send_replace(true);
-        };
-        let run = Box::pin(session.run(Some("there is none yet"), &mut course, leads, stop));
-        let (ended, ()) = tokio::join!(run, stopped);
+        let ended = member.stop_soon(move |stop| session.run(Some("there is none yet"), course, leads, stop)).await;
         assert_eq!(ended.unwrap(), Next::Stop);
     }
 
