@@ -11,11 +11,11 @@ use super::google::Double;
 use crate::archive_real::Archive;
 use crate::real::{Etcd, newest};
 
-/// How long the store keeps each answer back. A flush takes at least two.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long the store keeps each answer back once there is a generation. A flush takes at least two.
+const PAUSE: Duration = Duration::from_millis(500);
 /// A value, and how often one is written: in the time of a flush more than the next one needs to begin at once.
 const VALUE: usize = 1 << 20;
-const WRITE_EVERY: Duration = Duration::from_millis(250);
+const WRITE_EVERY: Duration = Duration::from_millis(125);
 /// How long the archive may take to get so far. A role that changes is noticed within some seconds; the full snapshot of what
 /// was written until then takes its time as well.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -24,13 +24,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Deltas after a change of roles would be restored with the roles of before it.
 pub async fn users_change() {
     let Some(binaries) = newest() else { return };
-    let server = Double::slow(PAUSE);
+    let server = Double::start();
     let place = server.place("slow");
     let etcd = Etcd::start(&binaries);
     let mut client = etcd.connect().await;
     let store = place.arguments();
     let archive = Archive::into(&etcd, &store.iter().map(String::as_str).collect::<Vec<_>>());
     until("a generation", || server.count("/full") == 1).await;
+    server.slow_down(PAUSE);
     let writing = tokio::spawn(write(client.clone()));
     until("deltas", || server.count("/m/") >= 2).await;
     client.role_add("reader").await.unwrap();
@@ -40,6 +41,8 @@ pub async fn users_change() {
     let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
     let [old, new] = &keys[..] else { panic!("{keys:?}") };
     until("a delta of the new generation", || server.count(&format!("{}/m/", new.name.as_str())) >= 1).await;
+    // What follows is this test's own reading.
+    server.slow_down(Duration::ZERO);
     let (old, new) = (Chain::read(&store, old).await.unwrap(), Chain::read(&store, new).await.unwrap());
     assert!(old.head() >= new.full.revision, "{} to {} is in neither", old.head(), new.full.revision);
     assert!(!writing.is_finished(), "it was to be busy all the time");

@@ -36,7 +36,22 @@ pub struct Double {
     reader: Account,
     objects: Arc<Mutex<Objects>>,
     troubles: Arc<Troubles>,
+    pause: Arc<Pause>,
     runtime: Option<Runtime>,
+}
+
+/// How long each answer is kept back.
+#[derive(Debug, Default)]
+struct Pause(Mutex<Duration>);
+
+impl Pause {
+    fn get(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn set(&self, pause: Duration) {
+        *self.0.lock().unwrap() = pause;
+    }
 }
 
 impl Double {
@@ -46,20 +61,15 @@ impl Double {
 
     /// One that listens at this address of the machine's.
     pub fn on(ip: Ipv4Addr) -> Self {
-        Self::begin(ip, Duration::ZERO, Trouble::None)
-    }
-
-    /// One that keeps each answer back for so long.
-    pub fn slow(pause: Duration) -> Self {
-        Self::begin(Ipv4Addr::LOCALHOST, pause, Trouble::None)
+        Self::begin(ip, Trouble::None)
     }
 
     /// One whose requests meet this.
     pub fn troubled(trouble: Trouble) -> Self {
-        Self::begin(Ipv4Addr::LOCALHOST, Duration::ZERO, trouble)
+        Self::begin(Ipv4Addr::LOCALHOST, trouble)
     }
 
-    fn begin(ip: Ipv4Addr, pause: Duration, trouble: Trouble) -> Self {
+    fn begin(ip: Ipv4Addr, trouble: Trouble) -> Self {
         let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
         let accounts = Arc::<Accounts>::default();
         accounts.know(&writer, Right::ReadWrite);
@@ -69,9 +79,10 @@ impl Double {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let runtime = Runtime::new().unwrap();
-        let troubles = Arc::new(Troubles::new(trouble));
-        runtime.spawn(serve(listener, Arc::clone(&accounts), Arc::clone(&objects), (pause, Arc::clone(&troubles))));
-        Self { address, accounts, writer, reader, objects, troubles, runtime: Some(runtime) }
+        let (pause, troubles) = (Arc::<Pause>::default(), Arc::new(Troubles::new(trouble)));
+        let ills = (Arc::clone(&pause), Arc::clone(&troubles));
+        runtime.spawn(serve(listener, Arc::clone(&accounts), Arc::clone(&objects), ills));
+        Self { address, accounts, writer, reader, objects, troubles, pause, runtime: Some(runtime) }
     }
 
     /// Where it listens.
@@ -94,6 +105,11 @@ impl Double {
     /// From now on its requests meet this, and none has met it yet.
     pub fn turn_to(&self, trouble: Trouble) {
         self.troubles.turn_to(trouble);
+    }
+
+    /// From now on it keeps each answer back for so long.
+    pub fn slow_down(&self, pause: Duration) {
+        self.pause.set(pause);
     }
 
     /// How many requests have met its trouble.
@@ -132,15 +148,17 @@ async fn serve(
     listener: TcpListener,
     accounts: Arc<Accounts>,
     objects: Arc<Mutex<Objects>>,
-    (pause, troubles): (Duration, Arc<Troubles>),
+    (pause, troubles): (Arc<Pause>, Arc<Troubles>),
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (accounts, objects, troubles) = (Arc::clone(&accounts), Arc::clone(&objects), Arc::clone(&troubles));
+        let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
+        let (pause, troubles) = (Arc::clone(&pause), Arc::clone(&troubles));
         let answer = service_fn(move |request| {
-            let (accounts, objects, troubles) = (Arc::clone(&accounts), Arc::clone(&objects), Arc::clone(&troubles));
-            async move { sent(request, &accounts, &objects, (pause, &troubles)).await }
+            let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
+            let (pause, troubles) = (Arc::clone(&pause), Arc::clone(&troubles));
+            async move { sent(request, &accounts, &objects, (&pause, &troubles)).await }
         });
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
     }
@@ -151,7 +169,7 @@ async fn sent(
     request: Request<Incoming>,
     accounts: &Accounts,
     objects: &Mutex<Objects>,
-    (pause, troubles): (Duration, &Troubles),
+    (pause, troubles): (&Pause, &Troubles),
 ) -> Result<Sent, Box<dyn Error + Send + Sync>> {
     let (mut head, body) = request.into_parts();
     let trouble = troubles.of(&head);
@@ -168,7 +186,7 @@ async fn sent(
         Trouble::Conflict => Err(Fault::OperationAborted),
         _ => accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(objects)),
     };
-    tokio::time::sleep(pause).await;
+    tokio::time::sleep(pause.get()).await;
     match (trouble, result) {
         (Trouble::AnswerLost, Ok(_)) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
         (Trouble::HalfRead | Trouble::NeverRead, Ok(answer)) => Ok(half_sent(answer)),
