@@ -1,5 +1,6 @@
 //! Asks the members what only their client ports tell: whether a downgrade is enabled, whether an alarm is raised, the
-//! version of each database. At rest only the leader is asked, which speaks for all; the rest is nobody's question.
+//! version of each database. At rest only the leader is asked, which speaks for all; the rest is nobody's question. While
+//! versions differ all are asked, since a leader of an earlier minor can't tell all of it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +8,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, Pool, Status};
-use quorate_statemachine::{Alarm, Minor, Overall, Serial, Sight};
+use quorate_statemachine::{Alarm, Alive, Minor, Overall, Serial, Sight};
 use tokio::time::timeout;
 
 use super::members::Address;
 use super::pods::PodFacts;
-use super::said::Said;
+use super::said::{Said, Seen};
 use super::wish;
 
 /// How long a member's status is waited for: it is told from memory, without the quorum.
@@ -20,6 +21,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How an alarm shows among the troubles that a status holds: the text form of its message, as
 /// `memberID:1 alarm:NOSPACE` (`server/etcdserver/api/v3rpc/maintenance.go`, Status).
 const ALARM: &str = "alarm:";
+/// The first minor whose status tells of a downgrade (`downgradeInfo` of `StatusResponse` in `api/etcdserverpb/rpc.proto`).
+/// That of an earlier one looks as if none were enabled.
+const FIRST_TO_TELL: Minor = Minor(6);
 
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +48,15 @@ pub fn whom(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &Sai
     if told || runs { Whom::All } else { Whom::Leader }
 }
 
-/// Asks the leader, or every member that serves, and notes what they said. What the leader says counts for the whole.
+/// Asks the leader, or every member that serves, and notes what they said.
 pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, whom: Whom, said: &mut Said) {
     let leader = said.leader().map(|(serial, _)| serial);
     let due = |serial: &Serial| match whom {
         Whom::Leader => Some(*serial) == leader,
         Whom::All => true,
     };
-    let serving = said.seen.iter().filter(|(_, seen)| match &seen.sight {
-        Sight::Etcd(alive) => alive.has_leader,
-        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
-    });
-    let asked = serving.map(|(serial, _)| serial).filter(|serial| due(serial));
+    let able = said.seen.iter().filter(|(_, seen)| serving(seen).is_some());
+    let asked = able.map(|(serial, _)| serial).filter(|serial| due(serial));
     let asked = asked.filter_map(|serial| Some((*serial, addresses.get(serial)?)));
     let answers = asked.map(async |(serial, address)| {
         let member = pool.member(access, &address.endpoint()).ok()?;
@@ -64,9 +65,7 @@ pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Addr
         Some((serial, status))
     });
     let answers: BTreeMap<Serial, Status> = join_all(answers).await.into_iter().flatten().collect();
-    if let Some(status) = leader.and_then(|leader| answers.get(&leader)) {
-        said.overall = of(status);
-    }
+    said.overall = of(said, &answers);
     for (serial, status) in &answers {
         if let Some(Sight::Etcd(alive)) = said.seen.get_mut(serial).map(|seen| &mut seen.sight) {
             alive.storage = Minor::parse(&status.storage_version);
@@ -74,11 +73,39 @@ pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Addr
     }
 }
 
-fn of(status: &Status) -> Overall {
-    Overall::Known {
-        downgrade: status.downgrade.as_deref().and_then(Minor::parse),
-        alarm: status.errors.iter().filter_map(|error| alarm(error)).max(),
+/// A member that knows who leads, as far as was seen: others are not asked.
+fn serving(seen: &Seen) -> Option<&Alive> {
+    match &seen.sight {
+        Sight::Etcd(alive) => Some(alive).filter(|alive| alive.has_leader),
+        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
     }
+}
+
+/// What the answers say of the whole: what the leader says; and where it can't tell of a downgrade, what is said of that by
+/// who has come furthest of those that can. If there are such and none has answered, nothing is known. Where there is none, as
+/// before the first member of 3.6, it is as the leader says: its silence must not keep a cluster of 3.5 from going on.
+fn of(said: &Said, answers: &BTreeMap<Serial, Status>) -> Overall {
+    let Some(leading) = said.leader().and_then(|(serial, _)| answers.get(&serial)) else { return Overall::Unknown };
+    let others = || answers.values().filter(|status| tells(status)).max_by_key(|status| status.applied);
+    let teller = Some(leading).filter(|status| tells(status)).or_else(others);
+    if teller.is_none() && somebody_could_tell(said) {
+        return Overall::Unknown;
+    }
+    Overall::Known {
+        downgrade: teller.and_then(|status| status.downgrade.as_deref()).and_then(Minor::parse),
+        alarm: leading.errors.iter().filter_map(|error| alarm(error)).max(),
+    }
+}
+
+/// Whether a status tells of a downgrade that is enabled.
+fn tells(status: &Status) -> bool {
+    Minor::parse(&status.version).is_some_and(|minor| minor >= FIRST_TO_TELL)
+}
+
+/// Whether somebody serves whose status would tell of one.
+fn somebody_could_tell(said: &Said) -> bool {
+    let mut versions = said.seen.values().filter_map(|seen| serving(seen)?.version);
+    versions.any(|version| version.minor >= FIRST_TO_TELL)
 }
 
 /// One that is not known is taken for the graver one.
@@ -89,6 +116,8 @@ fn alarm(error: &str) -> Option<Alarm> {
 
 #[cfg(test)]
 mod tests {
+    use quorate_statemachine::Version;
+
     use super::super::pods::TicketFacts;
     use super::*;
     use crate::cluster::report::fixture;
@@ -127,14 +156,35 @@ mod tests {
         }));
     }
 
+    fn status(version: &str, downgrade: Option<&str>) -> Status {
+        Status { version: version.into(), downgrade: downgrade.map(str::to_owned), ..Status::default() }
+    }
+
+    /// What three members say of the whole that run these versions: the first one leads.
+    fn of_three(versions: [Version; 3], answers: &[(u32, Status)]) -> Overall {
+        let mut said = fixture::healthy().said;
+        for (seen, version) in said.seen.values_mut().zip(versions) {
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                alive.version = Some(version);
+            }
+        }
+        of(&said, &answers.iter().map(|(serial, status)| (Serial(*serial), status.clone())).collect())
+    }
+
+    const OLD: Version = Version::new(5, 35);
+    const NEW: Version = Version::new(6, 16);
+
+    fn known(downgrade: Option<Minor>) -> Overall {
+        Overall::Known { downgrade, alarm: None }
+    }
+
     #[test]
     fn an_alarm_is_told_from_a_missing_leader() {
-        let status = |errors: &[&str], downgrade: Option<&str>| Status {
-            errors: errors.iter().map(|&error| error.to_owned()).collect(),
-            downgrade: downgrade.map(str::to_owned),
-            ..Status::default()
+        let of_leader = |errors: &[&str], downgrade: Option<&str>| {
+            let errors = errors.iter().map(|&error| error.to_owned()).collect();
+            of_three([NEW; 3], &[(0, Status { errors, ..status("3.6.16", downgrade) })])
         };
-        let alarm = |errors: &[&str]| match of(&status(errors, None)) {
+        let alarm = |errors: &[&str]| match of_leader(errors, None) {
             Overall::Known { downgrade: None, alarm } => alarm,
             other => panic!("{other:?}"),
         };
@@ -144,8 +194,34 @@ mod tests {
         assert_eq!(alarm(&["memberID:1  alarm:CORRUPT ", "memberID:2 alarm:NOSPACE"]), Some(Alarm::Corrupt));
         assert_eq!(alarm(&["memberID:1 alarm:SOMETHING "]), Some(Alarm::Corrupt), "one of a later etcd");
         assert_eq!(
-            of(&status(&["memberID:1  alarm:NOSPACE "], Some("3.5.0"))),
+            of_leader(&["memberID:1  alarm:NOSPACE "], Some("3.5.0")),
             Overall::Known { downgrade: Some(Minor(5)), alarm: Some(Alarm::NoSpace) }
+        );
+    }
+
+    #[test]
+    fn of_a_downgrade_speaks_who_can_tell_of_it() {
+        let (blind, none, enabled) = (status("3.5.35", None), status("3.6.16", None), status("3.6.16", Some("3.5.0")));
+        let mixed = [OLD, NEW, NEW];
+        assert_eq!(of_three(mixed, &[(0, blind.clone()), (1, enabled.clone())]), known(Some(Minor(5))));
+        assert_eq!(of_three(mixed, &[(0, blind.clone()), (2, none.clone())]), known(None));
+        let further = |status: &Status| Status { applied: 9, ..status.clone() };
+        let two = |one: Status, other: Status| of_three(mixed, &[(0, blind.clone()), (1, one), (2, other)]);
+        assert_eq!(two(further(&enabled), none.clone()), known(Some(Minor(5))), "the other has not heard of it yet");
+        assert_eq!(two(enabled.clone(), further(&none)), known(None), "the other has not heard that it is over");
+        assert_eq!(of_three([NEW; 3], &[(0, none), (1, further(&enabled))]), known(None), "a leader that can tell");
+    }
+
+    #[test]
+    fn of_a_downgrade_nothing_is_known_if_nobody_who_could_tell_has_answered() {
+        let blind = status("3.5.35", None);
+        let leader_alone = |versions: [Version; 3]| of_three(versions, &[(0, blind.clone())]);
+        assert_eq!(leader_alone([OLD, NEW, OLD]), Overall::Unknown);
+        assert_eq!(leader_alone([OLD; 3]), known(None), "there is none, and 3.5 has to be left some day");
+        assert_eq!(
+            of_three([OLD, NEW, OLD], &[(1, status("3.6.16", None))]),
+            Overall::Unknown,
+            "no word of the leader's"
         );
     }
 }
