@@ -207,8 +207,9 @@ reasons! {
     /// A certificate can't be used. The message names the Secret and each fault; correct the Secret. A cluster is not
     /// begun with such a certificate; one that runs goes on as long as etcd accepts it.
     CertificatesFaulty,
-    /// The Secret of a certificate authority is gone or damaged, so nothing can be renewed. Restore the Secret. If that
-    /// can't be done, see the section on lost authorities in `docs/tls.md`.
+    /// The Secret of a certificate authority is gone or damaged, or holds another authority than the one that members trust,
+    /// so nothing is issued or renewed. Put the old Secret back. If that can't be done, see the section on lost authorities
+    /// in `docs/tls.md`.
     AuthorityLost,
     /// `spec.tls.mode` is `Disabled`: there are no certificates. Nothing to do.
     TlsDisabled,

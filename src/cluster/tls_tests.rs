@@ -1,18 +1,44 @@
 //! Tests of what the driver does about certificates, against an API server in this process: what is issued, in which
 //! order, what is renewed, and what keeps a cluster from being begun.
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::Event;
 use quorate_crds::EtcdClusterStatus;
 use serde_json::{Value, json};
 
+use super::Driver;
+use super::observe::pods::AnyPod;
 use super::tests::{CLUSTER, driver, object, rounds, watched};
 use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
+const PODS: &str = "/api/v1/namespaces/ns/pods";
 
 /// An operator that has just been started looks at a cluster for some rounds.
 async fn looks(api: &FakeApi) -> bool {
     Box::pin(rounds(&driver(api, Claim::forever()), api)).await.is_ok()
+}
+
+/// A cluster that has its Secrets and its pods.
+async fn begun() -> FakeApi {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    assert!(looks(&api).await);
+    api
+}
+
+/// As if a watch had brought the pods.
+fn shows_pods(driver: &Driver, api: &FakeApi) {
+    for name in api.names(PODS) {
+        let pod: Pod = serde_json::from_value(api.object(&format!("{PODS}/{name}"))).unwrap();
+        driver.observer.watched.pods.take(Event::Apply(pod), AnyPod::of);
+    }
+}
+
+/// What of Secrets was written after so many writes.
+fn written_to_secrets(api: &FakeApi, after: usize) -> Vec<String> {
+    api.written().into_iter().skip(after).filter(|line| line.contains(" secrets ")).collect()
 }
 
 fn spec(change: Value) -> Value {
@@ -133,6 +159,58 @@ async fn a_secret_of_somebody_else_in_our_place_is_left_alone_and_named() {
     let (truth, reason, message) = condition(&api, "Stalled");
     assert_eq!((truth.as_str(), reason.as_str()), ("True", "ObjectRefused"));
     assert!(message.contains("db-peer-ca"), "{message}");
+}
+
+#[tokio::test]
+async fn an_authority_that_was_exchanged_is_told_and_signs_nothing() {
+    let elsewhere = begun().await;
+    for name in ["db-peer-ca", "db-client-ca"] {
+        let api = begun().await;
+        let path = format!("{SECRETS}/{name}");
+        let authority = api.object(&path);
+        let mut exchanged = authority.clone();
+        exchanged["data"] = elsewhere.object(&path)["data"].clone();
+        api.put(&path, exchanged);
+        let writes = api.written().len();
+        looks(&api).await;
+        assert_eq!(written_to_secrets(&api, writes), [""; 0], "{name}");
+        let (truth, reason, message) = condition(&api, "CertificatesValid");
+        assert_eq!((truth.as_str(), reason.as_str()), ("False", "AuthorityLost"), "{name}");
+        for words in [name, "another authority", "Restore it"] {
+            assert!(message.contains(words), "{message}");
+        }
+        api.put(&path, authority);
+        assert!(looks(&api).await, "{name}");
+        assert_eq!(condition(&api, "CertificatesValid").0, "True", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn under_members_with_pods_no_authority_is_made_though_all_secrets_are_gone() {
+    let api = begun().await;
+    for name in api.names(SECRETS) {
+        api.remove(&format!("{SECRETS}/{name}"));
+    }
+    // Whether or not a watch has shown the pods.
+    for shown in [false, true] {
+        let driver = driver(&api, Claim::forever());
+        if shown {
+            shows_pods(&driver, &api);
+        }
+        assert!(Box::pin(rounds(&driver, &api)).await.is_err(), "the members' Secrets can't be issued");
+        assert_eq!(api.names(SECRETS), [""; 0]);
+        let (truth, reason, message) = condition(&api, "Stalled");
+        assert_eq!((truth.as_str(), reason.as_str()), ("True", "AuthorityLost"), "{message}");
+    }
+    let (truth, reason, _) = condition(&api, "CertificatesValid");
+    assert_eq!((truth.as_str(), reason.as_str()), ("False", "AuthorityLost"));
+    for name in api.names(PODS) {
+        api.remove(&format!("{PODS}/{name}"));
+    }
+    assert!(looks(&api).await);
+    assert_eq!(api.names(SECRETS), ["db-0", "db-1", "db-2", "db-client", "db-client-ca", "db-peer-ca"]);
+    assert_eq!(api.names(PODS), ["db-0", "db-1", "db-2"]);
+    assert_eq!(condition(&api, "CertificatesValid").0, "True");
 }
 
 #[tokio::test]

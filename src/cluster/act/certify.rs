@@ -45,16 +45,19 @@ impl Acting<'_> {
         if !self.issues() {
             return Ok(Duties::default());
         }
-        let mut members: BTreeSet<Serial> = self.observed.pods.keys().copied().collect();
+        let with_pods: BTreeSet<Serial> = self.observed.pods.keys().copied().collect();
+        let mut members = with_pods.clone();
         members.extend(report::ledger_of(self.observed, plan).into_iter().flat_map(|l| l.members.keys()));
         members.extend(made_by(plan));
         let duties = |acting: &Self| acting.wallet.duties(&members, &acting.terms(), Timestamp::now());
         let due = duties(self);
-        if due.is_empty() || self.wallet.contents().is_some() {
+        // With pods there were authorities: the Secrets were taken when no watch had shown the pods yet.
+        let taken_too_early = !due.authorities.is_empty() && !with_pods.is_empty();
+        if !taken_too_early && (due.is_empty() || self.wallet.contents().is_some()) {
             return Ok(due);
         }
         let secrets = certificates::secrets(&self.actor.kube, &self.observed.cluster).await?;
-        self.wallet.take(secrets, &self.terms(), Timestamp::now());
+        self.wallet.take(secrets, &with_pods, &self.terms(), Timestamp::now());
         Ok(duties(self))
     }
 

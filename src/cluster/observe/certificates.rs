@@ -52,8 +52,8 @@ impl Observer {
                 Ok(Tls { certificates: wallet.own_report(), access: wallet.access() })
             }
             (TlsMode::Issued, _) | (TlsMode::Secrets, None) => {
-                if wallet.must_read(&self.own_watched(cluster), &terms, now) {
-                    wallet.take(secrets(&self.kube, cluster).await?, &terms, now);
+                if wallet.must_read(&self.own_watched(cluster), members, &terms, now) {
+                    wallet.take(secrets(&self.kube, cluster).await?, members, &terms, now);
                 }
                 Ok(Tls { certificates: wallet.report(members, &terms, now), access: wallet.access() })
             }

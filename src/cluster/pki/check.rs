@@ -69,6 +69,9 @@ pub enum Fault {
     /// What it signs would not be trusted.
     #[error("ca.crt does not hold the certificate that is in tls.crt")]
     NotInBundle,
+    /// It is another authority than the one that members know: what it signs, they would refuse.
+    #[error("it holds another authority than the one that the Secrets of members trust")]
+    Strange,
     /// What is trusted is not what it should be.
     #[error("{0} is not what the authority's Secret says")]
     OtherTrust(&'static str),

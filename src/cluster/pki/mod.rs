@@ -21,8 +21,8 @@ pub use check::{Demand, Fault, check};
 pub use condition::Certificates;
 pub use own::{Faults, OwnSecrets, judge_own};
 pub use secrets::{
-    MemberKeys, Realm, authority_secret, client_secret, judge_client, judge_member, kept_key, member_secret,
-    read_authority,
+    MemberKeys, Realm, authority_secret, client_secret, is_strange, judge_client, judge_member, kept_key,
+    member_secret, read_authority,
 };
 pub use terms::{Order, Terms, Usage};
 pub use wallet::{Duties, Keyring, Wallet};

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Secret;
 use quorate_crds::names;
 use quorate_statemachine::Serial;
 
-use super::{Authority, Demand, Fault, Order, Pair, Terms, check};
+use super::{Authority, Certificate, Demand, Fault, Order, Pair, Terms, check};
 use crate::cluster::render::{Cluster, TlsFiles};
 
 /// The type of a Secret with a certificate, its key and an authority.
@@ -110,6 +110,26 @@ pub fn kept_key(secret: Option<&Secret>, key: &'static str) -> Option<String> {
 /// The authority that a Secret holds.
 pub fn read_authority(secret: &Secret) -> Result<Authority, Fault> {
     Authority::read(&text(secret, TLS_TRUSTED)?, pair(secret, TLS_CERTIFICATE, TLS_KEY)?)
+}
+
+/// Whether an authority is one that none of these Secrets trusts, of members and for applications: it was exchanged, and what
+/// it signed would cut off whoever has its certificate from those who have not. One that is being exchanged in order is
+/// trusted before it signs, and one trusting Secret is enough, for the others may be on their way. Secrets that tell nothing,
+/// or none at all, speak against nobody.
+pub fn is_strange<'s>(authority: &Authority, realm: Realm, issued: impl IntoIterator<Item = &'s Secret>) -> bool {
+    let own = Certificate::read(&authority.own().certificate).unwrap_or_default();
+    let mut bundles = issued.into_iter().filter_map(|secret| trusted(secret, realm)).peekable();
+    let told = bundles.peek().is_some();
+    told && !bundles.any(|bundle| bundle.iter().any(|trusted| own.first() == Some(trusted)))
+}
+
+/// Whom a Secret that was issued trusts in a realm, if it tells.
+fn trusted(secret: &Secret, realm: Realm) -> Option<Vec<Certificate>> {
+    let bundle = match realm {
+        Realm::Peer => text(secret, TlsFiles::PEER_TRUSTED),
+        Realm::Client => text(secret, TlsFiles::CLIENTS_TRUSTED).or_else(|_| text(secret, TLS_TRUSTED)),
+    };
+    Certificate::read(&bundle.ok()?).ok()
 }
 
 /// Until when a member's Secret is right for it.
@@ -233,6 +253,51 @@ mod tests {
         assert_eq!(judged(&own, foreign.trusted()), Err(vec![Fault::OtherTrust("peer-ca.crt")]));
         // What is shown to clients is none to show to members: the authorities are not the same.
         assert_eq!(judged(&exchanged, peer.trusted()), Err(vec![Fault::UnknownAuthority("peer-ca.crt".into())]));
+    }
+
+    #[test]
+    fn an_authority_that_no_secret_of_its_realm_trusts_is_strange() {
+        let spec = EtcdClusterSpec::default();
+        let terms = Terms { cluster: cluster(&spec), domain: DOMAIN };
+        let (peer, client, foreign) = (authority(), authority(), authority());
+        let member = |peer: &Authority, peers: &str, clients: &str| {
+            member_secret(&terms.cluster, Serial(0), &keys(&terms, Serial(0), peer, &client), peers, clients)
+        };
+        let own = member(&peer, peer.trusted(), client.trusted());
+        assert!(!is_strange(&peer, Realm::Peer, [&own]) && !is_strange(&client, Realm::Client, [&own]));
+        assert!(is_strange(&foreign, Realm::Peer, [&own]) && is_strange(&foreign, Realm::Client, [&own]));
+        assert!(is_strange(&client, Realm::Peer, [&own]), "the authority of the other realm");
+        let pair = client.issue(&terms.client(), None, NOW).unwrap();
+        let of_applications = client_secret(&terms.cluster, &pair, client.trusted());
+        assert!(!is_strange(&client, Realm::Client, [&of_applications]));
+        assert!(is_strange(&foreign, Realm::Client, [&of_applications]));
+        assert!(!is_strange(&foreign, Realm::Peer, [&of_applications]), "it says nothing of members");
+        assert!(!is_strange(&foreign, Realm::Peer, []), "nobody says anything");
+        let damaged = member(&peer, "x", client.trusted());
+        assert!(!is_strange(&foreign, Realm::Peer, [&damaged]) && is_strange(&foreign, Realm::Peer, [&damaged, &own]));
+    }
+
+    #[test]
+    fn an_authority_that_is_being_exchanged_in_order_is_not_strange() {
+        let spec = EtcdClusterSpec::default();
+        let terms = Terms { cluster: cluster(&spec), domain: DOMAIN };
+        let (old, new, client) = (authority(), authority(), authority());
+        let both = format!("{}{}", old.trusted(), new.trusted());
+        let member = |trusted: &str| {
+            member_secret(&terms.cluster, Serial(0), &keys(&terms, Serial(0), &old, &client), trusted, client.trusted())
+        };
+        let (before, renewed, after) = (member(old.trusted()), member(&both), member(new.trusted()));
+        let signs = |authority: &Authority, bundle: &str| Authority::read(bundle, authority.own().clone()).unwrap();
+        for (authority, secrets) in [
+            (signs(&old, &both), [&before, &before]),
+            (signs(&old, &both), [&before, &renewed]),
+            (signs(&new, &both), [&renewed, &renewed]),
+            (signs(&new, &both), [&before, &renewed]),
+            (signs(&new, new.trusted()), [&renewed, &after]),
+        ] {
+            assert!(!is_strange(&authority, Realm::Peer, secrets));
+        }
+        assert!(is_strange(&signs(&new, &both), Realm::Peer, [&before]), "it signs before it is trusted");
     }
 
     #[test]

@@ -13,8 +13,8 @@ use quorate_etcd::{Access, Credentials, CredentialsError, Pem};
 use quorate_statemachine::Serial;
 
 use super::{
-    Authority, Certificates, Fault, Faults, OwnSecrets, Pair, Realm, Terms, judge_client, judge_member, judge_own,
-    read_authority,
+    Authority, Certificates, Fault, Faults, OwnSecrets, Pair, Realm, Terms, is_strange, judge_client, judge_member,
+    judge_own, read_authority,
 };
 use crate::cluster::observe::facts::SecretFacts;
 
@@ -29,13 +29,15 @@ pub struct Wallet(Mutex<State>);
 struct State {
     /// The Secrets were read at least once.
     read: bool,
+    /// Members had pods then.
+    in_use: bool,
     /// Each of them, by name.
     kept: BTreeMap<String, Kept>,
     /// Their contents, while something is to be issued.
     contents: Option<BTreeMap<String, Secret>>,
     /// Both authorities, likewise.
     keyring: Option<Arc<Keyring>>,
-    /// An authority that is gone or can't be read, though there is something that it signed.
+    /// An authority that is gone, can't be read or is another one, though there is something that it signed.
     lost: Option<(String, Fault)>,
     /// What the operator shows.
     operator: Option<Introduction>,
@@ -122,10 +124,19 @@ impl Wallet {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the Secrets have to be read: they never were, somebody else has changed one, or something runs out.
-    pub fn must_read(&self, watched: &BTreeMap<String, SecretFacts>, terms: &Terms<'_>, now: Timestamp) -> bool {
+    /// Whether the Secrets have to be read: they never were, somebody else has changed one, or something runs out; or an
+    /// authority is not there, which is one thing while `members` have pods, and another while none has.
+    pub fn must_read(
+        &self,
+        watched: &BTreeMap<String, SecretFacts>,
+        members: &BTreeSet<Serial>,
+        terms: &Terms<'_>,
+        now: Timestamp,
+    ) -> bool {
         let mut state = self.state();
-        if !state.read || state.differs(watched) {
+        // There were members with pods and there are none any more, or the other way round.
+        let turned = state.in_use == members.is_empty() && !state.missing(terms.cluster.name).is_empty();
+        if !state.read || state.differs(watched) || turned {
             return true;
         }
         let client = Realm::Client.secret(terms.cluster.name);
@@ -137,12 +148,13 @@ impl Wallet {
         state.contents.is_none() && state.lost.is_none() && (operator || wrong)
     }
 
-    /// Takes the cluster's Secrets as they are in Kubernetes now.
-    pub fn take(&self, secrets: Vec<Secret>, terms: &Terms<'_>, now: Timestamp) {
+    /// Takes the cluster's Secrets as they are in Kubernetes now, while these `members` have pods.
+    pub fn take(&self, secrets: Vec<Secret>, members: &BTreeSet<Serial>, terms: &Terms<'_>, now: Timestamp) {
         let mut state = self.state();
+        let in_use = !members.is_empty();
         let contents: BTreeMap<_, _> = secrets.into_iter().map(|secret| (secret.name_any(), secret)).collect();
-        let (keyring, lost) = authorities(&contents, terms.cluster.name);
-        (state.read, state.keyring, state.lost) = (true, keyring.map(Arc::new), lost);
+        let (keyring, lost) = authorities(&contents, in_use, terms.cluster.name);
+        (state.read, state.in_use, state.keyring, state.lost) = (true, in_use, keyring.map(Arc::new), lost);
         let judged: BTreeMap<_, _> = contents
             .iter()
             .map(|(name, secret)| (name.clone(), judge(secret, state.keyring.as_deref(), terms, now)))
@@ -207,11 +219,9 @@ impl Wallet {
     pub fn duties(&self, members: &BTreeSet<Serial>, terms: &Terms<'_>, now: Timestamp) -> Duties {
         let state = self.state();
         let cluster = terms.cluster.name;
-        let missing = |realm: &Realm| !state.kept.contains_key(&realm.secret(cluster));
-        let authorities = [Realm::Peer, Realm::Client].into_iter().filter(missing).collect();
         let right = |name: &str| state.kept.get(name).is_some_and(|kept| state.is_right(kept, terms, now));
         Duties {
-            authorities: if state.lost.is_some() { Vec::new() } else { authorities },
+            authorities: if state.lost.is_some() { Vec::new() } else { state.missing(cluster) },
             client: state.lost.is_none() && !right(&names::client_secret(cluster)),
             members: members.iter().copied().filter(|serial| !right(&terms.cluster.member(*serial))).collect(),
         }
@@ -332,6 +342,12 @@ impl State {
         differs
     }
 
+    /// The authorities whose Secrets are not there.
+    fn missing(&self, cluster: &str) -> Vec<Realm> {
+        let is_missing = |realm: &Realm| !self.kept.contains_key(&realm.secret(cluster));
+        [Realm::Peer, Realm::Client].into_iter().filter(is_missing).collect()
+    }
+
     /// Whether what lasts until then is to be issued anew: that would gain half a lifetime, or it lasts too long.
     fn is_due(&self, until: Timestamp, terms: &Terms<'_>, now: Timestamp) -> bool {
         let lifetime = terms.lifetime();
@@ -394,14 +410,22 @@ fn credentials_of(before: Option<Credentials>, pair: &Pair, trusted: &str) -> Re
     }
 }
 
-/// Both authorities, or the one that is lost; neither while they have not been made.
-fn authorities(contents: &BTreeMap<String, Secret>, cluster: &str) -> (Option<Keyring>, Option<(String, Fault)>) {
-    let signed = contents.keys().any(|name| names::serial(cluster, name).is_some());
+/// Both authorities, or the one that is lost; neither while they have not been made. A member has no pod before it has
+/// certificates, so with pods there were authorities, whatever became of all the Secrets: they are never made a second time
+/// under members that run.
+fn authorities(
+    contents: &BTreeMap<String, Secret>,
+    in_use: bool,
+    cluster: &str,
+) -> (Option<Keyring>, Option<(String, Fault)>) {
+    let issued = issued(contents, in_use, cluster);
     let read = |realm: Realm| {
         let name = realm.secret(cluster);
-        match contents.get(&name) {
-            Some(secret) => read_authority(secret).map(Some).map_err(|fault| (name, fault)),
-            None if signed => Err((name, Fault::SecretMissing)),
+        match contents.get(&name).map(read_authority) {
+            Some(Ok(found)) if is_strange(&found, realm, issued.iter().copied()) => Err((name, Fault::Strange)),
+            Some(Ok(found)) => Ok(Some(found)),
+            Some(Err(fault)) => Err((name, fault)),
+            None if in_use || !issued.is_empty() => Err((name, Fault::SecretMissing)),
             None => Ok(None),
         }
     };
@@ -410,6 +434,14 @@ fn authorities(contents: &BTreeMap<String, Secret>, cluster: &str) -> (Option<Ke
         (Ok(_), Ok(_)) => (None, None),
         (Err(lost), _) | (_, Err(lost)) => (None, Some(lost)),
     }
+}
+
+/// What tells that there were authorities, and which: members' Secrets. The one for applications does only while members have
+/// pods: before that it may be what is left of an authority that was deleted and is made anew.
+fn issued<'s>(contents: &'s BTreeMap<String, Secret>, in_use: bool, cluster: &str) -> Vec<&'s Secret> {
+    let of_applications = names::client_secret(cluster);
+    let tells = |name: &str| names::serial(cluster, name).is_some() || (in_use && name == of_applications);
+    contents.iter().filter(|(name, _)| tells(name)).map(|(_, secret)| secret).collect()
 }
 
 fn judge(secret: &Secret, keyring: Option<&Keyring>, terms: &Terms<'_>, now: Timestamp) -> Judged {
