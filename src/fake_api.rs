@@ -1,5 +1,6 @@
 //! An API server in the test's own process, as far as the operator needs one: objects with UIDs and resourceVersions,
-//! compare-and-swap, merge patches, lists, watches. It keeps a record of what was written, and the line to it can be bad.
+//! compare-and-swap, merge patches, lists by our label, watches. It keeps a record of what was written, and the line to it
+//! can be bad.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use http::{Method, Request, Response, StatusCode, Uri};
 use kube::Client;
 use kube::client::Body;
+use quorate_crds::names::LABEL_CLUSTER;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -69,6 +71,12 @@ impl Call {
     /// The one object that is asked for, of those below a path.
     fn only(&self) -> Option<&str> {
         self.parameter("fieldSelector")?.strip_prefix("metadata.name%3D")
+    }
+
+    /// The cluster whose children are asked for, by our own label. Other selectors of labels select all.
+    fn cluster(&self) -> Option<&str> {
+        let label = LABEL_CLUSTER.replace('/', "%2F");
+        self.parameter("labelSelector")?.strip_prefix(&label)?.strip_prefix("%3D")
     }
 }
 
@@ -226,7 +234,7 @@ impl FakeApi {
             return (StatusCode::CREATED, json!({ "metadata": {} }));
         }
         if *method == Method::GET {
-            return state.read(path, call.only());
+            return state.read(call);
         }
         if state.breaks_after.is_some_and(|most| state.written.len() >= most) {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
@@ -246,15 +254,20 @@ impl FakeApi {
 }
 
 impl State {
-    fn read(&self, path: &str, only: Option<&str>) -> Answer {
+    fn read(&self, call: &Call) -> Answer {
+        let path = call.uri.path();
         if let Some(object) = self.objects.get(path) {
             return (StatusCode::OK, object.clone());
         }
         if !is_collection(path) {
             return refusal(StatusCode::NOT_FOUND, "NotFound");
         }
+        let is_asked_for = |at: &str, object: &Value| {
+            let labelled = |cluster: &str| object["metadata"]["labels"][LABEL_CLUSTER] == cluster;
+            is_in(path, call.only(), at) && call.cluster().is_none_or(labelled)
+        };
         let items: Vec<_> =
-            self.objects.iter().filter(|(p, _)| is_in(path, only, p)).map(|(_, object)| object).collect();
+            self.objects.iter().filter(|(at, object)| is_asked_for(at, object)).map(|(_, object)| object).collect();
         let version = self.version.borrow().to_string();
         (StatusCode::OK, json!({ "metadata": { "resourceVersion": version }, "items": items }))
     }

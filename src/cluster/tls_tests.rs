@@ -214,6 +214,44 @@ async fn under_members_with_pods_no_authority_is_made_though_all_secrets_are_gon
 }
 
 #[tokio::test]
+async fn a_secret_that_lost_its_labels_is_given_them_back_and_is_left_as_it_is() {
+    for name in ["db-1", "db-client", "db-client-ca"] {
+        let api = begun().await;
+        let path = format!("{SECRETS}/{name}");
+        let before = api.object(&path);
+        let mut bare = before.clone();
+        bare["metadata"].as_object_mut().unwrap().remove("labels");
+        api.put(&path, bare);
+        let writes = api.written().len();
+        assert!(looks(&api).await, "{name}");
+        assert_eq!(written_to_secrets(&api, writes), [format!("PATCH secrets {name}")]);
+        let after = api.object(&path);
+        assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"], "{name}");
+        assert_eq!(after["data"], before["data"], "{name}");
+        assert_eq!(condition(&api, "CertificatesValid").0, "True", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_secret_of_somebody_else_in_one_place_holds_up_the_renewal_of_no_other() {
+    let api = begun().await;
+    let path = format!("{SECRETS}/db-client");
+    api.put(&path, json!({ "metadata": { "name": "db-client" }, "data": { "x": "eA==" } }));
+    let before = api.object(&path);
+    let mut shorter = api.object(CLUSTER);
+    shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
+    api.put(CLUSTER, shorter);
+    let writes = api.written().len();
+    assert!(!looks(&api).await, "it is still told");
+    let renewed = ["db-0", "db-1", "db-2"].map(|name| format!("PATCH secrets {name}"));
+    assert_eq!(written_to_secrets(&api, writes), renewed);
+    assert_eq!(api.object(&path), before);
+    let (truth, reason, message) = condition(&api, "Stalled");
+    assert_eq!((truth.as_str(), reason.as_str()), ("True", "ObjectRefused"));
+    assert!(message.contains("db-client"), "{message}");
+}
+
+#[tokio::test]
 async fn a_cluster_is_not_begun_with_secrets_that_can_not_be_used() {
     let api = FakeApi::default();
     let named = json!({ "peer": { "name": "a" }, "server": { "name": "b" }, "client": { "name": "c" } });

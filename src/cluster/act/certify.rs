@@ -10,17 +10,18 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use quorate_crds::{Reason, TlsMode, names};
-use quorate_statemachine::{Life, Plan, Seeding, Serial, Step};
+use quorate_statemachine::{Life, Phase, Plan, Seeding, Serial, Step};
 use serde_json::json;
 
 use super::{Acting, Stop};
 use crate::cluster::observe::certificates;
 use crate::cluster::pki::{
-    Authority, Certificates, Duties, Keyring, MemberKeys, Realm, Terms, authority_secret, client_secret, kept_key,
-    member_secret,
+    Authority, Certificates, Duties, Fault, Keyring, MemberKeys, Realm, Terms, authority_secret, client_secret,
+    kept_key, member_secret,
 };
 use crate::cluster::render::TlsFiles;
 use crate::cluster::report;
+use crate::ownership::{Holder, holder, is_owned};
 
 /// A certificate that was issued anew in place of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,23 +104,41 @@ impl Acting<'_> {
         Ok(authority)
     }
 
-    /// Issues what is due and not done along with a step, and takes away what nobody uses any more.
-    pub(super) async fn certify(&self, plan: &Plan, duties: &Duties) -> Result<Vec<Renewed>, Stop> {
+    /// Issues what is due and not done along with a step, and takes away what nobody uses any more. One Secret that can't be
+    /// written keeps none of the others from being renewed: it is told in the end.
+    pub(super) async fn certify(&self, plan: &Plan, duties: &Duties, renewed: &mut Vec<Renewed>) -> Result<(), Stop> {
         if !self.issues() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut renewed = Vec::new();
+        let mut left_out = None;
+        // What has failed is left as it is.
+        if plan.phase != Phase::Failed {
+            unless_left_out(self.look_for_lost().await, &mut left_out)?;
+        }
         if duties.client
             && let Some(keyring) = self.wallet.keyring()
         {
-            renewed.extend(self.certify_client(&keyring).await?);
+            renewed.extend(unless_left_out(self.certify_client(&keyring).await, &mut left_out)?.flatten());
         }
         let along: BTreeSet<_> = made_by(plan).collect();
         for serial in duties.members.difference(&along) {
-            renewed.extend(self.certify_member(*serial).await?);
+            renewed.extend(unless_left_out(self.certify_member(*serial).await, &mut left_out)?.flatten());
         }
-        self.drop_departed(plan).await?;
-        Ok(renewed)
+        unless_left_out(self.drop_departed(plan).await, &mut left_out)?;
+        left_out.map_or(Ok(()), Err)
+    }
+
+    /// Looks for an authority that no list shows: it may only have lost its labels.
+    async fn look_for_lost(&self) -> Result<(), Stop> {
+        let Some((name, Fault::SecretMissing)) = self.wallet.lost() else { return Ok(()) };
+        let found = self.actor.kube.get::<Secret>(self.cluster.namespace, &name).await?;
+        match found.filter(|secret| is_owned(secret, &*self.observed.cluster)) {
+            Some(secret) => {
+                self.wallet.forget();
+                Err(self.label_again(&secret).await?)
+            }
+            None => Ok(()),
+        }
     }
 
     async fn certify_client(&self, keyring: &Keyring) -> Result<Option<Renewed>, Stop> {
@@ -190,23 +209,39 @@ impl Acting<'_> {
             Ok(made) => Ok(made),
             Err(error) if error.is_surprise() => {
                 self.wallet.forget();
-                Err(self.who_has(&secret.name_any()).await?)
+                Err(Box::pin(self.who_has(&secret.name_any())).await?)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Why a name is taken: by what we did not know of, by an earlier cluster that is being collected, or by a stranger.
+    /// Why a name is taken: by what we did not know of, by an earlier cluster that is being collected, or by a stranger. Ours
+    /// is found the next time.
     async fn who_has(&self, name: &str) -> Result<Stop, Stop> {
         let found = self.actor.kube.get::<Secret>(self.cluster.namespace, name).await?;
-        let of_a_cluster = |secret: &Secret| secret.owner_references().iter().any(|owner| owner.kind == "EtcdCluster");
-        Ok(match found {
-            Some(secret) if !of_a_cluster(&secret) => Stop::Refused(
+        let Some(found) = found else { return Ok(not_known_of(name)) };
+        match holder(&found, &*self.observed.cluster) {
+            Holder::Us => self.label_again(&found).await,
+            Holder::Nobody => Ok(not_known_of(name)),
+            Holder::Stranger => Ok(Stop::Refused(
                 Reason::ObjectRefused,
                 format!("Secret {name} is there and does not belong to this cluster. Rename or delete it."),
-            ),
-            Some(_) | None => Stop::Surprise(format!("Secret {name} was not known of")),
-        })
+            )),
+        }
+    }
+
+    /// Gives a Secret of ours the labels back by which lists and watches find it, if it has lost one. What it holds is left
+    /// as it is, to be judged when it is found.
+    async fn label_again(&self, secret: &Secret) -> Result<Stop, Stop> {
+        let (name, labels) = (secret.name_any(), self.cluster.labels());
+        if labels.iter().all(|(key, value)| secret.labels().get(key) == Some(value)) {
+            return Ok(not_known_of(&name));
+        }
+        let change = json!({ "metadata": { "uid": secret.metadata.uid,
+            "resourceVersion": secret.metadata.resource_version, "labels": labels } });
+        self.actor.kube.merge::<Secret>(self.cluster.namespace, &name, &change).await?;
+        tracing::warn!(cluster = %self.cluster.name, secret = name, "had lost its labels, and has them again");
+        Ok(Stop::Surprise(format!("Secret {name} had lost its labels")))
     }
 
     /// Deletes the Secrets of members that are gone for good.
@@ -226,6 +261,23 @@ impl Acting<'_> {
             }
         }
         Ok(())
+    }
+}
+
+fn not_known_of(name: &str) -> Stop {
+    Stop::Surprise(format!("Secret {name} was not known of"))
+}
+
+/// What came of one Secret of several. The first that could not be written is kept, to be told when the others are done; what
+/// concerns all of them ends it.
+fn unless_left_out<T>(result: Result<T, Stop>, left_out: &mut Option<Stop>) -> Result<Option<T>, Stop> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(stop) if stop.is_of_one_object() => {
+            left_out.get_or_insert(stop);
+            Ok(None)
+        }
+        Err(stop) => Err(stop),
     }
 }
 

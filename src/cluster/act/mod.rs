@@ -81,6 +81,16 @@ impl Stop {
             Self::Render(_) | Self::Refused(..) | Self::Issue(_) | Self::Shut(_) => false,
         }
     }
+
+    /// Whether it says something of the one object that was to be written, so that others may well be written after it: the
+    /// API server has answered, or was not even asked.
+    pub fn is_of_one_object(&self) -> bool {
+        match self {
+            Self::Surprise(_) | Self::Render(_) | Self::Refused(..) | Self::Issue(_) => true,
+            Self::Kube(error) => error.is_surprise() || error.refusal().is_some(),
+            Self::Etcd(_) | Self::Shut(_) => false,
+        }
+    }
 }
 
 /// What was done of a plan.
@@ -183,10 +193,10 @@ impl Actor {
         }
         acting.version = acted.cluster.resource_version();
         let steps = Box::pin(acting.steps(&plan.steps, &mut acted.done));
-        let (steps, renewed) = tokio::join!(steps, Box::pin(acting.certify(plan, &duties)));
+        let certify = Box::pin(acting.certify(plan, &duties, &mut acted.renewed));
+        let (steps, certified) = tokio::join!(steps, certify);
         steps?;
-        acted.renewed = renewed?;
-        Ok(())
+        certified
     }
 
     /// Writes the status of an object, if it is still the one that was observed.

@@ -12,7 +12,7 @@ pub enum Certificates {
     /// They are being issued.
     #[default]
     Pending,
-    /// An authority is gone.
+    /// An authority is gone, or is not the one that it was.
     Lost {
         /// Its Secret.
         secret: String,
@@ -21,7 +21,7 @@ pub enum Certificates {
     },
     /// Something can't be used.
     Faulty(Faults),
-    /// All can be used.
+    /// All can be used; or one of those that can is expiring, which outweighs that others are being issued.
     Valid {
         /// The Secret whose time is over first.
         secret: String,

@@ -314,11 +314,13 @@ impl Wallet {
                 Some(Judged::Wrong(_) | Judged::Unjudged) | None => pending = true,
             }
         }
+        // It is renewed when half of its time is over: with a quarter left something keeps it from that. That another one is
+        // still being issued must not hide it.
+        let expires = |until: Timestamp| until.duration_since(now) < terms.lifetime() / 4;
         match first {
             _ if !faults.is_empty() => Certificates::Faulty(faults),
-            Some((until, secret)) if !pending => {
-                // It is renewed when half of its time is over: with a quarter left something keeps it from that.
-                Certificates::Valid { secret, until, expiring: until.duration_since(now) < terms.lifetime() / 4 }
+            Some((until, secret)) if !pending || expires(until) => {
+                Certificates::Valid { secret, until, expiring: expires(until) }
             }
             Some(_) | None => Certificates::Pending,
         }

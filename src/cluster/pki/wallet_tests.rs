@@ -243,3 +243,13 @@ fn before_members_run_the_secret_for_applications_does_not_speak_against_an_auth
     wallet.take(left, &serials([0]), &terms, NOW);
     assert_eq!(wallet.lost(), Some(("db-client-ca".to_owned(), Fault::Strange)));
 }
+
+#[test]
+fn what_runs_out_soon_is_told_though_something_else_is_still_being_issued() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    wallet.take(secrets(&terms, &[0]), &NOBODY, &terms, NOW);
+    let report = |now: Timestamp| wallet.report(&serials([0, 1]), &terms, now);
+    assert_eq!(report(NOW + HOUR * 13), Certificates::Pending);
+    assert!(matches!(report(NOW + HOUR * 19), Certificates::Valid { expiring: true, .. }));
+}
