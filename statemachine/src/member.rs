@@ -13,6 +13,10 @@ const SETTLING_MS: u64 = 60_000;
 /// to date in 0.1 to 0.5 s, at the latest when it next looks at the pod: until then it refuses the old one.
 const TICKET_PATIENCE_MS: u64 = 10_000;
 
+/// How long a pod's status may speak of the container before while an image is pulled for the next one: the kubelet writes
+/// the status first and pulls then (`SyncPod` in `pkg/kubelet/kubelet.go`).
+const PULL_PATIENCE_MS: u64 = 60_000;
+
 /// One serial as observed.
 #[derive(Clone, Copy)]
 pub struct Member<'w> {
@@ -262,9 +266,21 @@ impl<'w> Member<'w> {
     /// Its pod can't run what it is told to.
     pub fn fails_on_release(&self) -> bool {
         let Some(pod) = self.pod.filter(|pod| !pod.terminating && self.alive().is_none()) else { return false };
-        let trouble = matches!(pod.trouble, Some(Trouble::ImageMissing | Trouble::ContainerFailing));
+        let troubled = matches!(pod.trouble, Some(Trouble::ImageMissing | Trouble::ContainerFailing));
+        let trouble = troubled && !self.shows_what_was_before(pod);
         let refuses = self.refusal() == Some(Refusal::Binary);
         trouble || (refuses && self.world.now.since(pod.ticket_since) > TICKET_PATIENCE_MS)
+    }
+
+    /// What its status says may be of what it was told to run before: the container of that is still there, or there was
+    /// none, and the kubelet has hardly heard of the new image.
+    fn shows_what_was_before(&self, pod: &Pod) -> bool {
+        let patience = match (pod.switching, pod.stage) {
+            (true, _) => PULL_PATIENCE_MS,
+            (false, PodStage::Pending) => TICKET_PATIENCE_MS,
+            (false, PodStage::Running | PodStage::Finished) => return false,
+        };
+        self.world.now.since(pod.ticket_since) <= patience
     }
 
     /// Its pod can't become what is needed, and runs no etcd: a new one in its place loses nothing.

@@ -3,6 +3,7 @@
 #[path = "../scene/mod.rs"]
 mod scene;
 
+mod curing;
 mod downgrading;
 mod draining;
 mod founding;
