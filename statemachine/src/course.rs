@@ -51,6 +51,22 @@ pub fn next<'w>(world: &'w World, ledger: &Ledger, census: &Census<'w>) -> Leg<'
     }
 }
 
+/// Whether all are told to run the minor that is wished, the one above the cluster's, but for some that are down: these may
+/// follow them, as etcd lets a member run that minor and nothing is left to be done on the way there.
+pub fn all_others_are_there(world: &World, ledger: &Ledger, census: &Census<'_>) -> bool {
+    let (to, Some(cluster)) = (world.wish.release.version.minor, census.cluster_version()) else { return false };
+    let Overall::Known { downgrade: None, alarm: _ } = world.overall else { return false };
+    let above_floor = |told: &Release| version::floor(cluster, to).is_none_or(|floor| told.version >= floor.from);
+    let there = |peer: &Peer<'_>| minor_of(peer) == Some(to);
+    let may_follow = |peer: &Peer<'_>| {
+        minor_of(peer) == Some(cluster) && !peer.member.well() && peer.member.assigned().is_some_and(above_floor)
+    };
+    to == cluster.next()
+        && (to < FIRST_WITHOUT_OLD_LOG || !has_old_log(ledger))
+        && census.voters.iter().any(|voter| there(voter) && voter.member.well())
+        && census.peers().all(|peer| there(peer) || may_follow(peer))
+}
+
 struct Way<'a, 'w> {
     world: &'w World,
     ledger: &'a Ledger,
@@ -87,7 +103,7 @@ impl<'w> Way<'_, 'w> {
         let wanted = target.next() == FIRST_WITH_NEW_LOG
             && self.told(|minor| minor == FIRST_WITH_NEW_LOG)
             && self.goal.version.minor >= FIRST_WITHOUT_OLD_LOG
-            && self.has_old_log();
+            && has_old_log(self.ledger);
         let heard = |voter: &Peer<'_>| voter.member.alive().is_some_and(|alive| alive.cluster_version == Some(target));
         if !wanted || !self.census.all_voters_well() {
             Leg::TakeBack
@@ -133,7 +149,7 @@ impl<'w> Way<'_, 'w> {
             return leg;
         }
         let Some(release) = self.release_of(next) else { return Leg::Stuck(Finding::NoWayThrough) };
-        if next != FIRST_WITHOUT_OLD_LOG || !self.has_old_log() {
+        if next != FIRST_WITHOUT_OLD_LOG || !has_old_log(self.ledger) {
             return Leg::Switch(release);
         }
         if self.told(|minor| minor == self.cluster) {
@@ -177,14 +193,15 @@ impl<'w> Way<'_, 'w> {
         stop.or_else(|| others().find(|told| told.version.minor == minor))
     }
 
-    fn has_old_log(&self) -> bool {
-        !self.ledger.logs_cut && wrote_old_log(self.ledger)
-    }
-
     /// Whether this is so of the minor that each voter is told to run.
     fn told(&self, holds: impl Fn(Minor) -> bool) -> bool {
         self.census.voters.iter().all(|voter| minor_of(voter).is_some_and(&holds))
     }
+}
+
+/// Whether somebody may have log entries in the old form that are still read.
+fn has_old_log(ledger: &Ledger) -> bool {
+    !ledger.logs_cut && wrote_old_log(ledger)
 }
 
 /// Whether the cluster has ever written its log in the old form, as far as is known.

@@ -1,8 +1,10 @@
 //! Mends a pod that is down because of what it is told to run: by telling it to run something else. Never touches one
 //! whose etcd runs, never a volume.
 
+use std::cmp::Ordering;
+
 use crate::{
-    Failed, Finding, Memory, Release, Standing,
+    Failed, Finding, Memory, Overall, Release, Standing,
     draft::Draft,
     member::{Ground, Member},
 };
@@ -22,20 +24,12 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
         return true;
     }
     let ran = former(draft, member, &told);
-    let former = ran.clone().filter(|former| leads_back(draft, member, former));
-    // What never ran has to be of the minor of those that it is to join.
-    let fits = |other: &Release| {
-        // A patch runs on the data of the patch before it, whatever became of that one.
-        let is_patch = ran.is_some() && other.version.minor == told.version.minor;
-        let at_fault = former.is_some() || member.never_started() || is_patch;
-        let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);
-        at_fault && *other != told && (member.started || newcomers == Some(other.version.minor))
-    };
-    if let Some(other) = draft.cure.clone().filter(fits) {
+    let other = draft.cure.clone().filter(|other| fits(draft, member, &told, ran.as_ref(), other));
+    if let Some(other) = other {
         draft.switch_release(member, &other);
         return true;
     }
-    let Some(former) = former else { return false };
+    let Some(former) = ran.filter(|former| leads_back(draft, member, former)) else { return false };
     draft.switch_release(member, &former);
     if let Some(entry) = draft.ledger.members.get_mut(&member.serial) {
         entry.former = None;
@@ -44,6 +38,43 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
     draft.ledger.failed = Some(Failed { release: told, wished, serial: member.serial });
     draft.tell(Finding::ReleaseFailed);
     true
+}
+
+/// Whether it may be told to run this instead of what it fails on.
+fn fits(draft: &Draft<'_>, member: &Member<'_>, told: &Release, ran: Option<&Release>, other: &Release) -> bool {
+    // A patch runs on the data of the patch before it, whatever became of that one.
+    let is_patch = other.version.minor == told.version.minor;
+    let turns_back = ran.is_some_and(|ran| turns_back(draft, told, ran, other));
+    let leads_back = ran.is_some_and(|ran| leads_back(draft, member, ran));
+    let at_fault = leads_back || turns_back || member.never_started() || (is_patch && ran.is_some());
+    // What never ran has to be of the minor of those that it is to join.
+    let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);
+    let may_join = member.started || newcomers == Some(other.version.minor);
+    at_fault && may_join && other != told && (is_patch || turns_back || !draft.only_patches)
+}
+
+/// Whether what is wished takes it back to what it ran before, though no other runs that any more.
+///
+/// Down: as long as nobody knows the cluster to run above that. It may have been up unseen, so that this is for the user to
+/// say, not for [`leads_back`]; if it was, [`way_up`] brings it back. Not in a downgrade, where the cluster's version is lowered
+/// before the database of a member that is down. Up, out of a downgrade: to the very release that it ran on this data.
+fn turns_back(draft: &Draft<'_>, told: &Release, ran: &Release, to: &Release) -> bool {
+    let (minor, from) = (to.version.minor, told.version.minor);
+    match minor.cmp(&from) {
+        Ordering::Less => {
+            let known = [draft.cluster_version, draft.highest_cluster_version()];
+            ran.version.minor == minor && known == [Some(minor); 2] && no_downgrade(draft)
+        }
+        Ordering::Equal => false,
+        Ordering::Greater => ran == to && minor == from.next() && draft.cluster_version == Some(from),
+    }
+}
+
+fn no_downgrade(draft: &Draft<'_>) -> bool {
+    match draft.world.overall {
+        Overall::Known { downgrade, alarm: _ } => downgrade.is_none(),
+        Overall::Unknown => false,
+    }
 }
 
 /// What it ran before it was told to run what it fails on. If the ledger says something else than its pod, that is it: it

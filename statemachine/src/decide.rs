@@ -137,10 +137,14 @@ fn set_course<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Leg<'w> {
     };
     draft.newcomers = census.release_for_newcomers().cloned();
     draft.cluster_version = census.cluster_version();
+    let may_follow = course::all_others_are_there(draft.world, &draft.ledger, census)
+        && !snapshot::is_due(draft.world, census, goal);
+    draft.only_patches = matches!(leg, Leg::Waits(_)) && !may_follow;
     draft.cure = match leg {
-        Leg::Arrived => Some(goal),
+        // What is waited for may be the very member that is down.
+        Leg::Arrived | Leg::Waits(_) => Some(goal),
         Leg::Switch(release) => Some(release).filter(|release| !snapshot::is_due(draft.world, census, release)),
-        Leg::Lower(..) | Leg::CutLogs(..) | Leg::LogsCut | Leg::TakeBack | Leg::Waits(_) | Leg::Stuck(_) => None,
+        Leg::Lower(..) | Leg::CutLogs(..) | Leg::LogsCut | Leg::TakeBack | Leg::Stuck(_) => None,
     }
     .filter(|release| !cure::has_failed(draft, release))
     .cloned();

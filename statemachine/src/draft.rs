@@ -18,6 +18,8 @@ pub struct Draft<'w> {
     pub heading: Option<Release>,
     /// What a member that is down because of what it is told to run may be told instead.
     pub cure: Option<Release>,
+    /// That is only for one that is told another patch of it.
+    pub only_patches: bool,
     /// What newcomers run.
     pub newcomers: Option<Release>,
     /// The minor that the cluster runs at, if the leader says it.
@@ -39,6 +41,7 @@ impl<'w> Draft<'w> {
             ledger,
             heading: None,
             cure: None,
+            only_patches: false,
             newcomers: None,
             cluster_version: None,
             steps: Vec::new(),
@@ -175,18 +178,22 @@ impl<'w> Draft<'w> {
         self.step(Step::SwitchRelease { serial, pod, release: release.clone(), ticket });
     }
 
-    /// Writes down what a member is told to run from now on, and what it ran till then. Of a spare nothing is written:
-    /// it has no data.
+    /// Writes down what a member is told to run from now on, and what it ran till then: of one that was not seen well on what
+    /// it was told last, what it ran before that. Of a spare nothing is written: it has no data.
     pub fn remember_release(&mut self, member: &Member<'_>, release: &Release) {
         self.remember_log(release);
         let told = member.told().cloned();
         let Some(entry) = self.ledger.members.get_mut(&member.serial).filter(|entry| entry.create.is_some()) else {
             return;
         };
-        if entry.release.as_ref() != Some(release) {
-            entry.former = told;
-            entry.release = Some(release.clone());
+        if entry.release.as_ref() == Some(release) {
+            return;
         }
+        let was_never_well = entry.former.is_some() && entry.release == told;
+        if !was_never_well || entry.former.as_ref() == Some(release) {
+            entry.former = told;
+        }
+        entry.release = Some(release.clone());
     }
 
     /// A release that writes its log in the old form leaves entries in it.

@@ -1,9 +1,10 @@
 //! What mends a member that is down for what it is told to run, while the versions are on their way.
 
-use quorate_statemachine::{Finding, Trouble, Version};
+use quorate_statemachine::{Finding, Minor, Trouble, Version};
 
-use crate::scene::{Scene, cluster};
+use crate::scene::{Scene, USUAL, cluster, release};
 
+const V5: Version = Version::new(5, 35);
 const V7: Version = Version::new(7, 3);
 
 /// Three that run 3.6, and 3.7 wished for, tried everywhere.
@@ -23,4 +24,56 @@ fn a_status_from_before_the_switch_is_no_failure() {
     pending().ticket_age(2, 20_000).plan().also_does("switch 2 to 3.6.16");
     // Once its own container is there, what is said is said of that.
     begun().told(2, V7).crashing(2).ticket_age(2, 1_000).plan().also_does("switch 2 to 3.6.16");
+}
+
+/// The cluster's version waits for it, and it for another patch.
+#[test]
+fn the_last_member_gets_another_patch_while_the_clusters_version_waits_for_it() {
+    let next = Version::new(7, 4);
+    let last = || begun().runs(0, V7).runs(1, V7).told(2, V7).crashing(2);
+    let told = last().wish_version(next).plan().also_does("switch 2 to 3.7.4").tells_all(Finding::ClusterVersionLags);
+    let entry = told.entry(2).expect("an entry").clone();
+    assert_eq!((entry.release, entry.former), (Some(release(next)), Some(release(USUAL))));
+    // One that was never well there may get yet another one.
+    let again = || last().told(2, next).entry(2, |entry| entry.former = Some(release(USUAL)));
+    again().wish_version(next).plan().never("switch");
+    again().wish_version(Version::new(7, 5)).plan().also_does("switch 2 to 3.7.5");
+    // One that was, fails for other reasons.
+    let was_well = begun().runs(0, V7).runs(1, V7).runs(2, V7).crashing(2);
+    was_well.wish_version(next).plan().never("switch");
+}
+
+/// As long as the cluster runs at the old minor, and says so.
+#[test]
+fn the_last_member_turns_back_when_that_is_wished() {
+    let last = || begun().runs(0, V7).runs(1, V7).told(2, V7).crashing(2).wish_version(USUAL);
+    let told = last().plan().also_does("switch 2 to 3.6.16").tells_all(Finding::ClusterVersionLags);
+    let entry = told.entry(2).expect("an entry").clone();
+    assert_eq!((entry.release, entry.former), (Some(release(USUAL)), Some(release(V7))));
+    // Then it holds the cluster's version, and the others follow.
+    cluster(3).runs(0, V7).runs(1, V7).asked().all_tried(USUAL).plan().does(["switch 1 to 3.6.16"]);
+    last().runs_at(Minor(7)).plan().never("switch");
+    last().etcd(1, |alive| alive.cluster_version = Some(Minor(7))).plan().never("switch");
+    last().list(|list| list.leader = None).plan().never("switch");
+    last().downgrade_to(Minor(6)).plan().never("switch");
+    last().wish_version(V5).plan().never("switch");
+    last().entry(2, |entry| entry.former = None).plan().never("switch");
+}
+
+/// It can't be brought back to hold the cluster's version where it is.
+#[test]
+fn the_last_member_whose_old_image_is_gone_follows_the_others() {
+    let last = || begun().runs(0, V7).runs(1, V7).unheard(2).trouble(2, Trouble::ImageMissing);
+    last().plan().also_does("switch 2 to 3.7.3").tells_all(Finding::VersionsUnknown);
+    last().wish_version(Version::new(6, 17)).plan().also_does("switch 2 to 3.6.17");
+    last().wish_version(V5).plan().never("switch");
+    // Its log or its version must not be left like this, or nobody knows.
+    last().ledger(|ledger| ledger.oldest_log = Some(Minor(5))).plan().never("switch");
+    let low = last().told(2, Version::new(6, 10)).entry(2, |entry| entry.former = None);
+    low.plan().never("switch");
+    last().etcd(0, |alive| alive.cluster_version = None).plan().never("switch");
+    let five = (0..3).fold(cluster(5).wish_version(V7).asked(), |scene, serial| scene.runs(serial, V7));
+    let two =
+        [3, 4].into_iter().fold(five, |scene, serial| scene.unheard(serial).trouble(serial, Trouble::ImageMissing));
+    two.plan().also_does("switch 3 to 3.7.3").also_does("switch 4 to 3.7.3");
 }

@@ -1,6 +1,6 @@
 //! Versions going down, by etcd's own downgrade.
 
-use quorate_statemachine::{Alarm, Finding, Minor, Phase, Version};
+use quorate_statemachine::{Alarm, Finding, Minor, Phase, Trouble, Version};
 
 use crate::scene::{Scene, USUAL, cluster, release};
 
@@ -91,4 +91,24 @@ fn one_that_was_switched_down_comes_back_there() {
     down.plan().also_does("resume 2 on claim-2");
     let failing = enabled().told(2, USUAL).crashing(2);
     failing.plan().also_does("switch 2 to 3.7.3").tells_all(Finding::ReleaseFailed);
+}
+
+/// The downgrade waits for the last one, and that for another patch, or for the release that it came from.
+#[test]
+fn the_last_one_that_fails_below_gets_what_is_wished_while_it_is_enabled() {
+    let last =
+        || [0, 1].into_iter().fold(enabled(), |scene, serial| scene.runs(serial, USUAL)).told(2, USUAL).crashing(2);
+    last().plan().never("switch").tells_all(Finding::DowngradeUnderWay);
+    last().wish_version(Version::new(6, 17)).plan().also_does("switch 2 to 3.6.17");
+    last().wish_version(V7).plan().also_does("switch 2 to 3.7.3");
+    last().wish_version(Version::new(7, 4)).plan().never("switch");
+    last().wish_version(V5).plan().never("switch");
+}
+
+/// The cluster's version is lowered first, then each database by its own member.
+#[test]
+fn one_that_is_down_with_the_database_of_the_higher_minor_stays_there() {
+    let down = || enabled().runs(2, V7).unheard(2).trouble(2, Trouble::ImageMissing);
+    down().plan().never("switch").tells_all(Finding::DowngradeUnderWay);
+    down().wish_version(Version::new(7, 4)).plan().never("switch");
 }
