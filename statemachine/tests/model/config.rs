@@ -71,6 +71,8 @@ pub struct Config {
     pub runs: u8,
     /// The minor whose etcd ends as soon as it is started, though its image passes its trial.
     pub crashes: Option<u8>,
+    /// It does so only as this member.
+    pub crashes_only_at: Option<u8>,
     /// The minor whose image fails its trial.
     pub fails_trial: Option<u8>,
     pub mistake: Option<Mistake>,
@@ -109,6 +111,7 @@ impl Config {
             looks: Looks::AtOnce,
             runs: USUAL,
             crashes: None,
+            crashes_only_at: None,
             fails_trial: None,
             mistake: None,
         }
@@ -161,6 +164,15 @@ impl Config {
 
     pub fn crashing_on(self, minor: u8) -> Self {
         Self { crashes: Some(minor), ..self }
+    }
+
+    pub fn only_at(self, serial: u8) -> Self {
+        Self { crashes_only_at: Some(serial), ..self }
+    }
+
+    /// Whether etcd of this minor ends as soon as it is started as this member.
+    pub fn fails_to_run(&self, serial: u8, minor: u8) -> bool {
+        self.crashes == Some(minor) && self.crashes_only_at.is_none_or(|only| only == serial)
     }
 
     pub fn failing_trial_of(self, minor: u8) -> Self {

@@ -196,7 +196,9 @@ impl State {
                 self.break_with(Broken::SeededTwice);
                 Process::Dead
             }
-            Start::Seed | Start::Join(_) if config.crashes == self.seat(serial).pod.map(|pod| pod.runs) => {
+            Start::Seed | Start::Join(_)
+                if self.seat(serial).pod.is_some_and(|pod| config.fails_to_run(serial, pod.runs)) =>
+            {
                 self.seat_mut(serial).put(Data::NoEntry { marker });
                 Process::Dead
             }

@@ -219,6 +219,10 @@ fn keeps_off_releases_that_fail() {
     exhaust(versions("3.7 crashes on 1", 1, &[6, 7]).crashing_on(7));
     exhaust(versions("3.7 fails its trial", 3, &[6, 7]).failing_trial_of(7).prompt().faults(1, Kind::ROLLING));
     exhaust(versions("3.6 crashes on the way down", 3, &[7, 6]).crashing_on(6).prompt());
+    // The last to be switched has the lowest serial.
+    let last = |name, minors: &[u8], crashes| versions(name, 3, minors).crashing_on(crashes).only_at(0).prompt();
+    exhaust(last("3.7 crashes on the last of 3, and 3.6 again", &[6, 7, 6], 7));
+    exhaust(last("3.6 crashes on the last of 3, and 3.7 again", &[7, 6, 7], 6));
 }
 
 #[test]

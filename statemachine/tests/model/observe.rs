@@ -138,7 +138,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
         terminating: pod.terminating,
         trouble: match (pod.stage, pod.process) {
             (Stage::Unplaced, _) if pod.age == Age::Old => Some(Trouble::Unschedulable),
-            (Stage::Placed, Process::Dead) if config.crashes == Some(pod.runs) => Some(Trouble::ContainerFailing),
+            (Stage::Placed, Process::Dead) if config.fails_to_run(serial, pod.runs) => Some(Trouble::ContainerFailing),
             (Stage::Placed, Process::Dead) => Some(Trouble::ContainerKilled),
             (Stage::Unplaced | Stage::Placed | Stage::Finished, _) => None,
         },

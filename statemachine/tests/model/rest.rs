@@ -182,7 +182,10 @@ fn waits_rightly(config: &Config, state: &State, plan: &Plan) -> bool {
             let bad = Some(minor_of(&config.wish(state).release));
             let held = (config.crashes == bad && says(Finding::ReleaseFailed))
                 || (config.fails_trial == bad && says(Finding::TrialFailed));
-            held && state.steady_voters() == usize::from(config.wish(state).replicas)
+            // The last member is left on it until another one is wished for.
+            let left = config.crashes_only_at.is_some() && config.crashes == bad && says(Finding::ContainerFailing);
+            let (steady, wanted) = (state.steady_voters(), usize::from(config.wish(state).replicas));
+            (held && steady == wanted) || (left && steady + 1 == wanted)
         }
     }
 }

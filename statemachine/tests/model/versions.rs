@@ -84,7 +84,7 @@ impl State {
     pub fn starts(&mut self, config: &Config, serial: u8) -> bool {
         let seat = self.seat(serial);
         let Some(runs) = seat.pod.map(|pod| pod.runs) else { return false };
-        if config.crashes == Some(runs) {
+        if config.fails_to_run(serial, runs) {
             return false;
         }
         let cluster = self.versions.cluster;
