@@ -60,6 +60,17 @@ fn the_last_member_turns_back_when_that_is_wished() {
     last().entry(2, |entry| entry.former = None).plan().never("switch");
 }
 
+/// What docs/failure-modes.md has done about one that was up on the new minor unseen, and was taken back.
+#[test]
+fn a_member_alone_that_was_taken_back_in_vain_goes_up_once_its_ledger_says_so() {
+    let alone = || cluster(1).wish_version(V7).crashing(0).unknown();
+    alone().plan().does([]).tells(0, Finding::ContainerFailing);
+    let told = || alone().entry(0, |entry| entry.release = Some(release(V7)));
+    told().plan().does(["switch 0 to 3.7.3"]);
+    told().has_failed(V7, 0).plan().does(["switch 0 to 3.7.3"]);
+    told().wish_version(Version::new(7, 4)).plan().does(["switch 0 to 3.7.4"]);
+}
+
 /// It can't be brought back to hold the cluster's version where it is.
 #[test]
 fn the_last_member_whose_old_image_is_gone_follows_the_others() {
