@@ -26,6 +26,6 @@ pub use error::{Call, CallError, Refusal};
 pub use gauges::{Gauges, GaugesReader};
 pub use ids::{ClusterId, MemberId};
 pub use list::{Member, MemberList};
-pub use member::{Added, MemberClient, Status};
+pub use member::{Added, CHANGE_DEADLINE, MemberClient, Status};
 pub use pool::Pool;
 pub use sight::{Link, Role, Sight, Silence, Vitals, is_ready, look};

@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
-use quorate_etcd::{Access, CallError, MemberClient};
+use quorate_etcd::{Access, CHANGE_DEADLINE, CallError, MemberClient};
 use quorate_statemachine::{
     Alive, Life, Listed, MemberId, Membership, Minor, PROMOTION_LAG, Role, Roster, Serial, Sight, Step,
 };
@@ -17,6 +17,9 @@ use crate::api::DEADLINE;
 use crate::cluster::observe;
 use crate::cluster::observe::members::{self, Address};
 use crate::writes;
+
+// A call that the gate cuts off is given up without a note that its connection may lead nowhere.
+const _: () = assert!(CHANGE_DEADLINE.as_millis() < DEADLINE.as_millis(), "a change ends before the gate cuts it off");
 
 impl Acting<'_> {
     pub(super) async fn add_learner(&self, step: &Step, serial: Serial, expect: &Roster) -> Result<(), Stop> {
@@ -203,7 +206,7 @@ impl Acting<'_> {
         let outcome = match &answer {
             Ok(_) => "ok",
             Err(writes::Error::NotLeading | writes::Error::Stopping) => "shut",
-            Err(writes::Error::Deadline(_)) => "deadline",
+            Err(writes::Error::Deadline(_) | writes::Error::Failed(CallError::TimedOut { .. })) => "deadline",
             Err(writes::Error::Failed(error)) if error.refusal().is_some() => "refused",
             Err(writes::Error::Failed(_)) => "error",
         };
