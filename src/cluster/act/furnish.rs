@@ -1,28 +1,30 @@
 //! What every cluster has besides members: two Services, a disruption budget and what proves its backup, applied
-//! server-side, and only where they differ from what the watches show; and claims that grow with the spec.
+//! server-side, and only where they differ from what the watches show. How claims grow is told elsewhere.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use k8s_openapi::api::batch::v1::CronJob;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::Preconditions;
-use quorate_crds::Quantity;
-use quorate_statemachine::{Plan, Serial};
+use quorate_statemachine::Plan;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::grow::Ungrown;
 use super::{Acting, Stop};
 use crate::api::{Error, Namespaced};
-use crate::cluster::observe::facts::ClaimFacts;
 use crate::cluster::observe::verify;
 use crate::cluster::render;
 use crate::ownership::Holder;
 
-/// What this process applied last for one cluster, by kind and name: the hash of each object. A field that the spec no
-/// longer asks for is not missed by a comparison with the live object, but by this.
+/// What this process applied last for one cluster, and what of it was refused.
 #[derive(Debug, Default)]
-pub struct Furnished(HashMap<String, u64>);
+pub struct Furnished {
+    /// By kind and name the hash of each object. A field that the spec no longer asks for is not missed by a comparison with
+    /// the live object, but by this.
+    applied: HashMap<String, u64>,
+    ungrown: Ungrown,
+}
 
 impl Acting<'_> {
     /// Applies what differs. The budget is in force before any step is done. Returns what Kubernetes refused of what no step
@@ -53,8 +55,8 @@ impl Acting<'_> {
         }
         let client = client.inspect_err(|_| furnished.forget("client")).err();
         let verification = self.furnish_verification(furnished).await.err();
-        let larger = self.grow_claims().await;
-        Ok(client.or(verification).or(larger).map(Stop::from))
+        let larger = self.grow_claims(&mut furnished.ungrown).await;
+        Ok(client.or(verification).map(Stop::from).or(larger))
     }
 
     /// What proves the continuous backup comes and goes with the wish for it.
@@ -90,33 +92,6 @@ impl Acting<'_> {
         }
         Ok(())
     }
-
-    /// Asks for larger volumes where the spec has grown. A StorageClass may not allow it: returns the first failure.
-    async fn grow_claims(&self) -> Option<Error> {
-        let mut failed = None;
-        for (serial, claim) in &self.observed.claims {
-            if claim.cluster_uid.as_deref() == Some(self.cluster.uid)
-                && is_smaller(claim, &self.cluster.spec.storage.size)
-            {
-                let now = self.grow_claim(*serial, claim).await.err();
-                failed = failed.or(now);
-            }
-        }
-        failed
-    }
-
-    async fn grow_claim(&self, serial: Serial, claim: &ClaimFacts) -> Result<(), Error> {
-        let size = self.cluster.spec.storage.size.as_str();
-        let change = json!({ "metadata": { "uid": claim.uid.as_str() },
-            "spec": { "resources": { "requests": { "storage": size } } } });
-        let name = self.cluster.member(serial);
-        self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &name, &change).await.map(drop)
-    }
-}
-
-fn is_smaller(claim: &ClaimFacts, wished: &Quantity) -> bool {
-    let requested = claim.requested.as_deref().map(|size| Quantity::new(size).bytes());
-    matches!((requested, wished.bytes()), (Some(Ok(requested)), Ok(wished)) if requested < wished && !claim.terminating)
 }
 
 impl Furnished {
@@ -127,13 +102,13 @@ impl Furnished {
         let mut hasher = DefaultHasher::new();
         wished.to_string().hash(&mut hasher);
         let hash = hasher.finish();
-        let before = self.0.insert(name.to_owned(), hash);
+        let before = self.applied.insert(name.to_owned(), hash);
         !live.is_some_and(|live| covers(live, &wished)) || before.is_some_and(|before| before != hash)
     }
 
     /// What was not applied after all is due again.
     fn forget(&mut self, name: &str) {
-        self.0.insert(name.to_owned(), 0);
+        self.applied.insert(name.to_owned(), 0);
     }
 }
 
@@ -152,6 +127,8 @@ fn covers(live: &Value, wished: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -180,21 +157,5 @@ mod tests {
         assert!(!Furnished::default().due("x", &poor, Some(&rich)), "somebody else's annotation stays");
         furnished.forget("x");
         assert!(furnished.due("x", &poor, Some(&poor)));
-    }
-
-    #[test]
-    fn a_claim_grows_and_never_shrinks() {
-        let claim = |size: &str| ClaimFacts {
-            uid: quorate_statemachine::Uid::new("u"),
-            cluster_uid: None,
-            terminating: false,
-            volume_name: None,
-            class: None,
-            requested: Some(size.into()),
-        };
-        assert!(is_smaller(&claim("1Gi"), &Quantity::new("2Gi")));
-        assert!(!is_smaller(&claim("1Gi"), &Quantity::new("1024Mi")));
-        assert!(!is_smaller(&claim("2Gi"), &Quantity::new("1Gi")));
-        assert!(!is_smaller(&claim("what"), &Quantity::new("1Gi")));
     }
 }

@@ -5,6 +5,7 @@ mod certify;
 mod courier;
 mod etcd;
 mod furnish;
+mod grow;
 mod objects;
 mod release;
 mod urge;
@@ -394,6 +395,9 @@ fn name_of(step: &Step) -> &'static str {
         Step::ReleaseFinalizer => "ReleaseFinalizer",
     }
 }
+
+#[cfg(test)]
+mod furnish_tests;
 
 #[cfg(test)]
 mod tests {

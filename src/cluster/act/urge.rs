@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::names;
@@ -50,13 +51,16 @@ impl Actor {
             created: trial.created,
             wordless: trial.wordless && !trial.terminating,
         });
-        for (name, uid) in urged.due(observed.world.now, &members.chain(trials).collect::<Vec<_>>()) {
-            let change =
-                json!({ "metadata": { "uid": uid.as_str(), "annotations": { names::ANNOTATION_URGED: "true" } } });
-            let namespace = observed.cluster.namespace().unwrap_or_default();
-            let done = self.kube.merge::<Pod>(&namespace, &name, &change).await;
-            tracing::debug!(pod = name, error = done.err().map(tracing::field::display), "urged the kubelet");
-        }
+        let due = urged.due(observed.world.now, &members.chain(trials).collect::<Vec<_>>());
+        let namespace = observed.cluster.namespace().unwrap_or_default();
+        // At once: the status is written after them.
+        join_all(due.iter().map(|(name, uid)| self.urge_kubelet_of(&namespace, name, uid))).await;
+    }
+
+    async fn urge_kubelet_of(&self, namespace: &str, name: &str, uid: &Uid) {
+        let change = json!({ "metadata": { "uid": uid.as_str(), "annotations": { names::ANNOTATION_URGED: "true" } } });
+        let done = self.kube.merge::<Pod>(namespace, name, &change).await;
+        tracing::debug!(pod = name, error = done.err().map(tracing::field::display), "urged the kubelet");
     }
 }
 

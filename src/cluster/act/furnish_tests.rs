@@ -1,0 +1,136 @@
+//! Tests of what is applied and asked for besides the steps, against an API server in this process: what failed is tried
+//! again, nothing waits for one call after the other, and what was done is told whatever else failed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use quorate_crds::{EtcdClusterStatus, Quantity, Reason, TlsMode, names};
+use quorate_statemachine::{LookAgain, Phase, Plan, PodStage, Uid};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{Acted, Furnished, Stop, Urged};
+use crate::cluster::Driver;
+use crate::cluster::observe::Observed;
+use crate::cluster::observe::facts::ClaimFacts;
+use crate::cluster::pki::Wallet;
+use crate::cluster::report::fixture::{self, SERIALS};
+use crate::cluster::tests::{CLUSTER, driver};
+use crate::fake_api::{FakeApi, Fault};
+use crate::lease::Claim;
+
+/// How long a call takes each way where the line lags: it is answered in time, but only just.
+const WAY: Duration = Duration::from_secs(2);
+
+/// A cluster at rest, and the API server that holds it.
+fn cluster() -> (FakeApi, Observed) {
+    let api = FakeApi::default();
+    let mut observed = fixture::healthy();
+    let mut object = (*observed.cluster).clone();
+    object.metadata.finalizers = Some(vec![names::FINALIZER.into()]);
+    object.spec.tls.mode = TlsMode::Disabled;
+    api.put(CLUSTER, serde_json::to_value(&object).unwrap());
+    observed.cluster = Arc::new(serde_json::from_value(api.object(CLUSTER)).unwrap());
+    (api, observed)
+}
+
+/// Carries out a plan that has a budget and no steps.
+async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnished) -> Acted {
+    let plan = Plan {
+        phase: Phase::Running,
+        ledger: None,
+        steps: Vec::new(),
+        budget: Some(2),
+        heading: None,
+        findings: BTreeMap::new(),
+        look_again: LookAgain::AtRest,
+    };
+    let status = EtcdClusterStatus::default();
+    driver.actor.act(observed, &plan, &status, furnished, &Wallet::default()).await
+}
+
+/// A cluster whose claims are smaller than its spec asks for.
+fn with_small_claims() -> (FakeApi, Observed) {
+    let (api, mut observed) = cluster();
+    for serial in SERIALS {
+        let (name, uid) = (format!("db-{serial}"), format!("claim-{serial}"));
+        let spec = json!({ "resources": { "requests": { "storage": "1Gi" } } });
+        let path = format!("/api/v1/namespaces/ns/persistentvolumeclaims/{name}");
+        api.put(&path, json!({ "metadata": { "name": name, "uid": uid }, "spec": spec }));
+        let claim = ClaimFacts {
+            uid: Uid::new(&uid),
+            cluster_uid: Some("uid".into()),
+            terminating: false,
+            volume_name: None,
+            class: None,
+            requested: Some("1Gi".into()),
+        };
+        observed.claims.insert(serial, claim);
+    }
+    (api, observed)
+}
+
+fn growths(api: &FakeApi) -> usize {
+    api.written().iter().filter(|line| line.starts_with("PATCH persistentvolumeclaims")).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_claims_are_asked_to_grow_at_once() {
+    let (api, observed) = with_small_claims();
+    let driver = driver(&api, Claim::forever());
+    api.disturb("persistentvolumeclaims", Fault::Lag { there: WAY, back: WAY });
+    let begun = Instant::now();
+    let acted = furnishes(&driver, &observed, &mut Furnished::default()).await;
+    assert!(acted.refused.is_none() && growths(&api) == 3, "{acted:?}");
+    assert!(begun.elapsed() < 3 * WAY, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_not_grow_is_told_in_every_round_and_asked_for_now_and_then() {
+    let (api, observed) = with_small_claims();
+    let (driver, mut furnished) = (driver(&api, Claim::forever()), Furnished::default());
+    let asked = |driver: &Driver| {
+        let text = driver.metrics.render().unwrap();
+        let refused = text.lines().find(|line| line.contains(r#"kind="PersistentVolumeClaim",outcome="error""#));
+        refused.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count.to_owned()).unwrap_or_default()
+    };
+    api.disturb("persistentvolumeclaims", Fault::Refuse(StatusCode::FORBIDDEN));
+    let mut words = Vec::new();
+    for _ in 0..3 {
+        let acted = furnishes(&driver, &observed, &mut furnished).await;
+        let Some(Stop::Refused(Reason::ObjectRefused, told)) = acted.refused else { panic!("{acted:?}") };
+        assert!(told.contains("db-0"), "{told}");
+        words.push(told);
+    }
+    assert_eq!((asked(&driver).as_str(), words[0] == words[2]), ("3", true));
+    // It is asked for at once where something else is wished for.
+    let mut larger = observed.clone();
+    let mut cluster = (*larger.cluster).clone();
+    cluster.spec.storage.size = Quantity::new("9Gi");
+    larger.cluster = Arc::new(cluster);
+    assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_some());
+    assert_eq!(asked(&driver), "6");
+    api.mend();
+    assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_some());
+    assert_eq!(growths(&api), 0);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_none());
+    assert_eq!(growths(&api), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_kubelets_are_urged_at_once() {
+    let (api, mut observed) = cluster();
+    for serial in SERIALS {
+        let (name, uid) = (format!("db-{serial}"), format!("pod-{serial}"));
+        api.put(&format!("/api/v1/namespaces/ns/pods/{name}"), json!({ "metadata": { "name": name, "uid": uid } }));
+        observed.pods.get_mut(&serial).unwrap().stage = PodStage::Pending;
+    }
+    api.disturb("pods/", Fault::Lag { there: WAY, back: WAY });
+    let begun = Instant::now();
+    driver(&api, Claim::forever()).actor.urge(&observed, &mut Urged::default()).await;
+    assert_eq!(api.written().iter().filter(|line| line.starts_with("PATCH pods")).count(), 3);
+    assert!(begun.elapsed() < 3 * WAY, "{:?}", begun.elapsed());
+}
