@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use jiff::Timestamp;
 use quorate_crds::{EtcdClusterStatus, Quantity, Reason, TlsMode, names};
 use quorate_statemachine::{LookAgain, Phase, Plan, PodStage, Uid};
 use serde_json::json;
@@ -14,10 +15,13 @@ use tokio::time::Instant;
 use super::{Acted, Furnished, Stop, Urged};
 use crate::cluster::Driver;
 use crate::cluster::observe::Observed;
+use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::facts::ClaimFacts;
+use crate::cluster::observe::verify::Proofs;
 use crate::cluster::pki::Wallet;
 use crate::cluster::report::fixture::{self, SERIALS};
-use crate::cluster::tests::{CLUSTER, driver};
+use crate::cluster::report::status;
+use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
@@ -49,6 +53,29 @@ async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnish
     };
     let status = EtcdClusterStatus::default();
     driver.actor.act(observed, &plan, &status, furnished, &Wallet::default()).await
+}
+
+#[tokio::test]
+async fn what_was_renewed_is_told_though_a_step_stopped() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+    // The certificates last too long for what is wished for now, and a pod is to be made.
+    let mut shorter = api.object(CLUSTER);
+    shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
+    api.put(CLUSTER, shorter);
+    api.remove("/api/v1/namespaces/ns/pods/db-1");
+    api.disturb("POST /api/v1/namespaces/ns/pods", Fault::Refuse(StatusCode::FORBIDDEN));
+    let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
+    let (archives, proofs, seen) = (Archives::default(), Proofs::default(), BTreeMap::new());
+    let glance = driver.observer.glance(watched(&api), None, &seen, (&archives, &proofs), &wallet);
+    let glanced = Box::pin(glance).await.unwrap();
+    let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
+    let status = status(&observed, &plan, Timestamp::now());
+    let acted = driver.actor.act(&observed, &plan, &status, &mut Furnished::default(), &wallet).await;
+    assert!(acted.stop.is_some(), "{:?}", plan.steps);
+    let renewed: Vec<_> = acted.renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
+    assert!(renewed.contains(&"db-client"), "{renewed:?}");
 }
 
 /// A cluster whose claims are smaller than its spec asks for.

@@ -196,8 +196,7 @@ impl Actor {
         let steps = Box::pin(acting.steps(&plan.steps, &mut acted.done));
         let certify = Box::pin(acting.certify(plan, &duties, &mut acted.renewed));
         let (steps, certified) = tokio::join!(steps, certify);
-        steps?;
-        certified
+        steps.and(certified)
     }
 
     /// Writes the status of an object, if it is still the one that was observed.
