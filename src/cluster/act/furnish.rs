@@ -50,13 +50,17 @@ impl Acting<'_> {
                     None => Ok(()),
                 }
             },);
-        for (name, result) in [("headless", headless), ("budget", budget)] {
-            result.inspect_err(|_| furnished.forget(name))?;
+        // All of them first: the one that ends the round must not have another taken for applied.
+        for (name, put) in [("headless", &headless), ("client", &client), ("budget", &budget)] {
+            if put.is_err() {
+                furnished.forget(name);
+            }
         }
-        let client = client.inspect_err(|_| furnished.forget("client")).err();
+        headless?;
+        budget?;
         let verification = self.furnish_verification(furnished).await.err();
         let larger = self.grow_claims(&mut furnished.ungrown).await;
-        Ok(client.or(verification).map(Stop::from).or(larger))
+        Ok(client.err().or(verification).map(Stop::from).or(larger))
     }
 
     /// What proves the continuous backup comes and goes with the wish for it.
@@ -64,8 +68,10 @@ impl Acting<'_> {
         let name = quorate_crds::names::verification(self.cluster.name);
         let live = self.observed.furniture.cron_jobs.get(&name);
         if let Some(job) = render::verification(&self.cluster, &self.actor.agent.image) {
-            let due = furnished.due("verification", &job, live) && (live.is_some() || self.may_schedule().await?);
-            return self.apply_if(due, &job).await.inspect_err(|_| furnished.forget("verification"));
+            if furnished.due("verification", &job, live) {
+                self.schedule(&job, live.is_some()).await.inspect_err(|_| furnished.forget("verification"))?;
+            }
+            return Ok(());
         }
         let Some(live) = live else { return Ok(()) };
         let uid = live["metadata"]["uid"].as_str().map(str::to_owned);
@@ -74,6 +80,16 @@ impl Acting<'_> {
             Err(error) if !error.is_not_found() => Err(error),
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    /// Applies the CronJob, if it is known as our own or its name is free. That it is somebody else's is told where what it
+    /// proved is told: see [`verify`].
+    async fn schedule(&self, job: &CronJob, is_ours: bool) -> Result<(), Error> {
+        if is_ours || self.may_schedule().await? {
+            tracing::info!(cluster = %self.cluster.name, kind = "CronJob", "applies");
+            self.actor.kube.apply(self.cluster.namespace, job).await?;
+        }
+        Ok(())
     }
 
     /// Whether the CronJob's name is free, or our own: what somebody else made is never taken over.

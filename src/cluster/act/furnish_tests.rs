@@ -25,6 +25,7 @@ use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
+const CLIENT: &str = "/api/v1/namespaces/ns/services/db-client";
 /// How long a call takes each way where the line lags: it is answered in time, but only just.
 const WAY: Duration = Duration::from_secs(2);
 
@@ -53,6 +54,31 @@ async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnish
     };
     let status = EtcdClusterStatus::default();
     driver.actor.act(observed, &plan, &status, furnished, &Wallet::default()).await
+}
+
+/// The same cluster, whose client Service is to have these annotations.
+fn annotated(observed: &Observed, annotations: &[&str]) -> Observed {
+    let mut cluster = (*observed.cluster).clone();
+    cluster.spec.service.annotations = annotations.iter().map(|&name| (name.to_owned(), "1".to_owned())).collect();
+    Observed { cluster: Arc::new(cluster), ..observed.clone() }
+}
+
+#[tokio::test]
+async fn an_annotation_that_could_not_be_taken_away_is_taken_away_later_whatever_else_failed() {
+    let (api, observed) = cluster();
+    let (driver, mut furnished) = (driver(&api, Claim::forever()), Furnished::default());
+    let mut rich = annotated(&observed, &["a", "b"]);
+    assert!(furnishes(&driver, &rich, &mut furnished).await.stop.is_none());
+    // The headless one is not shown yet, so it is applied along with it.
+    rich.furniture.services.insert("db-client".to_owned(), api.object(CLIENT));
+    let poor = annotated(&rich, &["a"]);
+    api.disturb("services/db", Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
+    assert!(furnishes(&driver, &poor, &mut furnished).await.stop.is_some());
+    api.mend();
+    let before = api.written().len();
+    assert!(furnishes(&driver, &poor, &mut furnished).await.stop.is_none());
+    let written = api.written()[before..].to_vec();
+    assert!(written.contains(&"PATCH services db-client".to_owned()), "{written:?}");
 }
 
 #[tokio::test]
