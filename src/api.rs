@@ -200,6 +200,13 @@ impl Kube {
         Ok(self.read::<K, _>("get", name, api.get_metadata_opt(name)).await?.is_some())
     }
 
+    /// Reads one object by a quorum read as [`Self::get`] does, of a kind that this operator may list and not get.
+    pub async fn find<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        Ok(self.read::<K, _>("list", name, api.list(&params)).await?.items.pop())
+    }
+
     /// Reads one object that lives in no namespace by a quorum read; `None` if it isn't there.
     pub async fn get_global<K>(&self, name: &str) -> Result<Option<K>, Error>
     where
@@ -225,12 +232,22 @@ impl Kube {
         self.write::<K, _>("create", &name, api.create(&params, object)).await
     }
 
-    /// Applies an object server-side: our fields become as given, others' stay.
+    /// Applies an object server-side: our fields become as given, others' stay. With a `metadata.uid` it is refused if the
+    /// object is another one, or gone.
     pub async fn apply<K: Namespaced>(&self, namespace: &str, object: &K) -> Result<K, Error> {
+        self.apply_by(&PatchParams::apply(FIELD_MANAGER).force(), namespace, object).await
+    }
+
+    /// Applies an object server-side that is not there yet. What somebody else has made under its name meanwhile is not
+    /// overwritten: that is a conflict.
+    pub async fn apply_anew<K: Namespaced>(&self, namespace: &str, object: &K) -> Result<K, Error> {
+        self.apply_by(&PatchParams::apply(FIELD_MANAGER), namespace, object).await
+    }
+
+    async fn apply_by<K: Namespaced>(&self, params: &PatchParams, namespace: &str, object: &K) -> Result<K, Error> {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
         let name = object.meta().name.clone().unwrap_or_default();
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        self.write::<K, _>("apply", &name, api.patch(&name, &params, &Patch::Apply(object))).await
+        self.write::<K, _>("apply", &name, api.patch(&name, params, &Patch::Apply(object))).await
     }
 
     /// Merges into an object. A `metadata.uid` or `metadata.resourceVersion` in `change` that differs from the object's

@@ -264,8 +264,9 @@ reasons! {
     JobGone,
     /// The Job has ended well and its result was not seen. `quorate-agent list` shows whether the backup is there.
     ResultUnknown,
-    /// A Job or CronJob that Quorate did not create has the name that its own would have; the message says which. Delete it, or
-    /// choose another name for the backup. An earlier one of Quorate's that is being deleted is waited for.
+    /// An object that Quorate did not create has the name that its own would have; the message says which. It is left alone.
+    /// Delete it if nobody needs it, or choose another name for it, or for the cluster or the backup. An earlier one of
+    /// Quorate's that is being deleted is waited for. To an object of Quorate's own that has lost its label, give it back.
     NameTaken,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,

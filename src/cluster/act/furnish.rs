@@ -1,11 +1,12 @@
 //! What every cluster has besides members: two Services, a disruption budget and what proves its backup, applied
-//! server-side, and only where they differ from what the watches show. How claims grow is told elsewhere.
+//! server-side, and only where they differ from what the watches show of our own. What is somebody else's is left alone.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use k8s_openapi::api::batch::v1::CronJob;
 use kube::api::Preconditions;
+use quorate_crds::names;
 use quorate_statemachine::Plan;
 use serde::Serialize;
 use serde_json::Value;
@@ -31,25 +32,14 @@ impl Acting<'_> {
     /// needs, or failed at: a port that is taken, or a webhook that is away, must not keep members from being healed.
     pub(super) async fn furnish(&self, plan: &Plan, furnished: &mut Furnished) -> Result<Option<Stop>, Stop> {
         let live = &self.observed.furniture;
+        let name = self.cluster.name;
         let headless = render::headless_service(&self.cluster);
+        let headless = furnished.wanted("headless", headless, live.services.get(name));
         let client = render::client_service(&self.cluster);
+        let client = furnished.wanted("client", client, live.services.get(&names::client_service(name)));
         let budget = plan.budget.map(|min_available| render::budget(&self.cluster, min_available));
-        let due = [
-            furnished.due("headless", &headless, live.services.get(self.cluster.name)),
-            furnished.due(
-                "client",
-                &client,
-                live.services.get(&quorate_crds::names::client_service(self.cluster.name)),
-            ),
-        ];
-        let budget = budget.filter(|budget| furnished.due("budget", budget, live.budgets.get(self.cluster.name)));
-        let (headless, client, budget) =
-            tokio::join!(self.apply_if(due[0], &headless), self.apply_if(due[1], &client), async {
-                match &budget {
-                    Some(budget) => self.apply_if(true, budget).await,
-                    None => Ok(()),
-                }
-            },);
+        let budget = budget.and_then(|budget| furnished.wanted("budget", budget, live.budgets.get(name)));
+        let (headless, client, budget) = tokio::join!(self.put(headless), self.put(client), self.put(budget));
         // All of them first: the one that ends the round must not have another taken for applied.
         for (name, put) in [("headless", &headless), ("client", &client), ("budget", &budget)] {
             if put.is_err() {
@@ -58,14 +48,30 @@ impl Acting<'_> {
         }
         headless?;
         budget?;
-        let verification = self.furnish_verification(furnished).await.err();
+        let verification = self.furnish_verification(furnished).await.err().map(Stop::from);
         let larger = self.grow_claims(&mut furnished.ungrown).await;
-        Ok(client.err().or(verification).map(Stop::from).or(larger))
+        Ok(client.err().or(verification).or(larger))
+    }
+
+    /// Applies an object that is due. Where no watch shows one of ours in its place, what has its name is looked at first.
+    async fn put<K: Namespaced>(&self, due: Option<K>) -> Result<(), Stop> {
+        let Some(mut object) = due else { return Ok(()) };
+        if object.meta().uid.is_none() {
+            object.meta_mut().uid = self.own_unseen(&object).await?;
+        }
+        tracing::info!(cluster = %self.cluster.name, kind = %K::kind(&()), "applies");
+        let (kube, namespace) = (&self.actor.kube, self.cluster.namespace);
+        if object.meta().uid.is_some() {
+            kube.apply(namespace, &object).await?;
+        } else {
+            kube.apply_anew(namespace, &object).await?;
+        }
+        Ok(())
     }
 
     /// What proves the continuous backup comes and goes with the wish for it.
     async fn furnish_verification(&self, furnished: &mut Furnished) -> Result<(), Error> {
-        let name = quorate_crds::names::verification(self.cluster.name);
+        let name = names::verification(self.cluster.name);
         let live = self.observed.furniture.cron_jobs.get(&name);
         if let Some(job) = render::verification(&self.cluster, &self.actor.agent.image) {
             if furnished.due("verification", &job, live) {
@@ -100,17 +106,16 @@ impl Acting<'_> {
             Some(Holder::Nobody | Holder::Stranger) => false,
         })
     }
-
-    async fn apply_if<K: Namespaced>(&self, due: bool, object: &K) -> Result<(), Error> {
-        if due {
-            tracing::info!(cluster = %self.cluster.name, kind = %K::kind(&()), "applies");
-            self.actor.kube.apply(self.cluster.namespace, object).await?;
-        }
-        Ok(())
-    }
 }
 
 impl Furnished {
+    /// An object if it has to be applied: with the UID of the one of ours that the watch shows, if it shows one.
+    fn wanted<K: Namespaced>(&mut self, name: &str, mut object: K, live: Option<&Value>) -> Option<K> {
+        let due = self.due(name, &object, live);
+        object.meta_mut().uid = live.and_then(|live| live["metadata"]["uid"].as_str()).map(str::to_owned);
+        due.then_some(object)
+    }
+
     /// Whether an object has to be applied: it is not there, lacks something, or asks for less than we did before.
     fn due<K: Serialize>(&mut self, name: &str, object: &K, live: Option<&Value>) -> bool {
         // The keys of all maps in these objects are strings, so this does not fail; a null would be applied each time.

@@ -25,12 +25,14 @@ use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
-const CLIENT: &str = "/api/v1/namespaces/ns/services/db-client";
+pub const HEADLESS: &str = "/api/v1/namespaces/ns/services/db";
+pub const CLIENT: &str = "/api/v1/namespaces/ns/services/db-client";
+pub const BUDGET: &str = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets/db";
 /// How long a call takes each way where the line lags: it is answered in time, but only just.
 const WAY: Duration = Duration::from_secs(2);
 
 /// A cluster at rest, and the API server that holds it.
-fn cluster() -> (FakeApi, Observed) {
+pub fn cluster() -> (FakeApi, Observed) {
     let api = FakeApi::default();
     let mut observed = fixture::healthy();
     let mut object = (*observed.cluster).clone();
@@ -42,7 +44,7 @@ fn cluster() -> (FakeApi, Observed) {
 }
 
 /// Carries out a plan that has a budget and no steps.
-async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnished) -> Acted {
+pub async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnished) -> Acted {
     let plan = Plan {
         phase: Phase::Running,
         ledger: None,

@@ -8,6 +8,7 @@ mod furnish;
 mod grow;
 mod objects;
 mod release;
+mod taken;
 mod urge;
 
 use std::collections::BTreeMap;
@@ -395,6 +396,8 @@ fn name_of(step: &Step) -> &'static str {
     }
 }
 
+#[cfg(test)]
+mod foreign_tests;
 #[cfg(test)]
 mod furnish_tests;
 

@@ -164,7 +164,7 @@ impl Observer {
         let claims = by_serial(&cluster, self.watched.claims.of(&key));
         let tls = self.tls(&cluster, &pods.keys().copied().collect(), wallet).await?;
         let addresses_of_pods = addresses(&cluster, &pods);
-        let cron_job = self.own_cron_jobs(&cluster).remove(&names::verification(&key.name));
+        let cron_job = own(&cluster, self.watched.cron_jobs.of(&key)).remove(&names::verification(&key.name));
         let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
             archive::ask(&cluster, &pods, archives),
@@ -268,9 +268,11 @@ impl Observer {
             trials: trials.iter().map(|(serial, trial)| trial.in_words_of_plan(*serial)).collect(),
             snapshots: snapshots.iter().map(|(minor, facts)| (*minor, facts.saved)).collect(),
         };
-        let cron_jobs = self.own_cron_jobs(&cluster);
-        let furniture =
-            Furniture { services: self.watched.services.of(&key), budgets: self.watched.budgets.of(&key), cron_jobs };
+        let furniture = Furniture {
+            services: own(&cluster, self.watched.services.of(&key)),
+            budgets: own(&cluster, self.watched.budgets.of(&key)),
+            cron_jobs: own(&cluster, self.watched.cron_jobs.of(&key)),
+        };
         let missing_classes = self.missing_classes(&pods, &claims).await?;
         let delivery = delivery(&watched_nodes);
         Ok(Observed {
@@ -289,17 +291,6 @@ impl Observer {
             proofs,
             backup,
         })
-    }
-
-    /// What proves the backup of this very object: another CronJob of that name may carry its label.
-    fn own_cron_jobs(&self, cluster: &EtcdCluster) -> BTreeMap<String, Value> {
-        let mut all = self.watched.cron_jobs.of(&key(cluster));
-        all.retain(|_, job| {
-            let owners = job["metadata"]["ownerReferences"].as_array();
-            let uid = cluster.metadata.uid.as_deref();
-            owners.into_iter().flatten().any(|owner| owner["controller"] == true && owner["uid"].as_str() == uid)
-        });
-        all
     }
 
     /// Where the claims' volumes can be used; each volume is read once in this process's life.
@@ -369,6 +360,17 @@ pub fn now() -> Millis {
 /// Which cluster an object is.
 pub fn key(cluster: &EtcdCluster) -> Key {
     Key { namespace: cluster.namespace().unwrap_or_default(), name: cluster.name_any() }
+}
+
+/// What of that which carries a cluster's label is this very object's: anybody can write the label, and an earlier cluster
+/// of its name wrote the same.
+fn own(cluster: &EtcdCluster, mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let uid = cluster.metadata.uid.as_deref();
+    all.retain(|_, child| {
+        let owners = child["metadata"]["ownerReferences"].as_array();
+        owners.into_iter().flatten().any(|owner| owner["controller"] == true && owner["uid"].as_str() == uid)
+    });
+    all
 }
 
 /// The pods of this very object, and its trials: those of an earlier one of its name are being collected.

@@ -1,0 +1,175 @@
+//! Tests of names that are taken, against an API server in this process: what somebody else made is left as it is and told,
+//! what an earlier cluster left is waited for, and what is ours stays ours though no watch shows it.
+
+use k8s_openapi::api::core::v1::Service;
+use kube::runtime::watcher::Event;
+use quorate_crds::{Reason, names};
+use serde_json::{Value, json};
+
+use super::furnish_tests::{BUDGET, CLIENT, HEADLESS, cluster, furnishes};
+use super::{Acted, Furnished, Stop};
+use crate::cluster::Driver;
+use crate::cluster::observe::facts;
+use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
+use crate::fake_api::FakeApi;
+use crate::lease::Claim;
+
+const FURNITURE: [(&str, &str); 3] =
+    [("Service db", HEADLESS), ("Service db-client", CLIENT), ("PodDisruptionBudget db", BUDGET)];
+
+fn name(path: &str) -> &str {
+    path.rsplit_once('/').unwrap().1
+}
+
+/// Puts an object there that has these labels and this owner.
+fn put(api: &FakeApi, path: &str, labels: &Value, owner: Option<&str>) {
+    let owner = owner.map(|uid| {
+        json!([{ "apiVersion": "quorate.dev/v1alpha1", "kind": "EtcdCluster", "name": "db", "uid": uid,
+            "controller": true }])
+    });
+    let metadata = json!({ "name": name(path), "labels": labels, "ownerReferences": owner });
+    api.put(path, json!({ "metadata": metadata, "spec": {} }));
+}
+
+fn ours() -> Value {
+    json!({ names::LABEL_CLUSTER: "db" })
+}
+
+/// What the user is told, of what stops the round or what no step needs.
+fn told(acted: &Acted) -> Option<(Reason, String)> {
+    match acted.stop.as_ref().or(acted.refused.as_ref()) {
+        Some(Stop::Refused(reason, words)) => Some((*reason, words.clone())),
+        Some(Stop::Surprise(_) | Stop::Kube(_) | Stop::Etcd(_) | Stop::Render(_) | Stop::Issue(_) | Stop::Shut(_))
+        | None => None,
+    }
+}
+
+fn condition(api: &FakeApi, kind: &str) -> (String, String, String) {
+    let status = watched(api).status.clone().unwrap_or_default();
+    let found = status.conditions.into_iter().find(|condition| condition.type_ == kind).unwrap();
+    (found.status, found.reason, found.message)
+}
+
+#[tokio::test]
+async fn services_and_budgets_of_somebody_else_are_left_alone_and_named() {
+    for (what, path) in FURNITURE {
+        for (labels, owner) in [(json!({}), None), (ours(), None), (ours(), Some("other"))] {
+            let (api, observed) = cluster();
+            put(&api, path, &labels, owner);
+            if owner.is_some() {
+                let mut other = api.object(path);
+                other["metadata"]["ownerReferences"][0]["name"] = json!("other");
+                api.put(path, other);
+            }
+            let before = api.object(path);
+            let mut furnished = Furnished::default();
+            for _ in 0..2 {
+                let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+                let (reason, words) = told(&acted).unwrap();
+                assert!(reason == Reason::NameTaken && words.contains(what), "{reason}: {words}");
+                assert_eq!(api.object(path), before);
+            }
+            api.remove(path);
+            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+            assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
+            assert_eq!(api.object(path)["metadata"]["ownerReferences"][0]["uid"], "uid");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_an_earlier_cluster_of_the_name_is_waited_for_and_not_told() {
+    for (_, path) in FURNITURE {
+        let (api, observed) = cluster();
+        put(&api, path, &ours(), Some("earlier"));
+        let before = api.object(path);
+        let mut furnished = Furnished::default();
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+        let waits = acted.stop.as_ref().or(acted.refused.as_ref()).is_some_and(Stop::is_surprise);
+        assert!(waits && told(&acted).is_none(), "{acted:?}");
+        assert_eq!(api.object(path), before);
+        api.remove(path);
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+        assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_of_ours_that_lost_its_labels_gets_them_back() {
+    for (_, path) in FURNITURE {
+        let (api, observed) = cluster();
+        put(&api, path, &json!({}), Some("uid"));
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+        assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
+        assert_eq!(api.object(path)["metadata"]["labels"][names::LABEL_CLUSTER], "db");
+    }
+}
+
+/// The watch still shows the one that was ours.
+#[tokio::test]
+async fn somebody_elses_object_in_place_of_one_of_ours_is_not_taken_for_it() {
+    for (_, path) in FURNITURE {
+        let (api, mut observed) = cluster();
+        put(&api, path, &ours(), Some("uid"));
+        let shown = api.object(path);
+        let furniture = &mut observed.furniture;
+        let shelf = if path == BUDGET { &mut furniture.budgets } else { &mut furniture.services };
+        shelf.insert(name(path).to_owned(), shown);
+        api.remove(path);
+        put(&api, path, &json!({}), None);
+        let before = api.object(path);
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+        assert!(acted.stop.as_ref().or(acted.refused.as_ref()).is_some_and(Stop::is_surprise), "{acted:?}");
+        assert_eq!(api.object(path), before);
+    }
+}
+
+#[tokio::test]
+async fn nobody_asks_whose_is_what_a_watch_shows_as_ours() {
+    let api = FakeApi::default();
+    let mut plain = object();
+    plain["spec"]["tls"] = json!({ "mode": "Disabled" });
+    api.put(CLUSTER, plain);
+    Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+    let next = driver(&api, Claim::forever());
+    for path in [HEADLESS, CLIENT] {
+        let made: Service = serde_json::from_value(api.object(path)).unwrap();
+        next.observer.watched.services.take(Event::Apply(made), facts::furniture);
+    }
+    let before = api.written().len();
+    Box::pin(rounds(&next, &api)).await.unwrap();
+    let looked = |driver: &Driver| driver.metrics.render().unwrap().contains(r#"verb="list",kind="Service""#);
+    assert!(!looked(&next), "{}", next.metrics.render().unwrap());
+    assert!(!api.written()[before..].iter().any(|line| line.contains("services")), "{:?}", &api.written()[before..]);
+    // Of what carries our label without being ours it is not taken for granted.
+    let another = driver(&api, Claim::forever());
+    let mut made = api.object(CLIENT);
+    made["metadata"]["ownerReferences"] = json!([]);
+    let made: Service = serde_json::from_value(made).unwrap();
+    another.observer.watched.services.take(Event::Apply(made), facts::furniture);
+    Box::pin(rounds(&another, &api)).await.unwrap();
+    assert!(looked(&another));
+}
+
+#[tokio::test]
+async fn a_taken_name_is_in_the_conditions_and_a_taken_client_service_holds_up_nobody() {
+    for (what, path, goes_on) in [("Service db-client", CLIENT, true), ("Service db", HEADLESS, false)] {
+        let api = FakeApi::default();
+        api.put(CLUSTER, object());
+        put(&api, path, &json!({}), None);
+        let before = api.object(path);
+        // A status that is written along with the ledger does not say yet what comes of the round.
+        for _ in 0..3 {
+            let done = Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await;
+            assert_eq!(done.is_ok(), goes_on, "{what}: {done:?}");
+        }
+        assert_eq!(api.object(path), before);
+        let (truth, reason, message) = condition(&api, "Stalled");
+        assert_eq!((truth.as_str(), reason.as_str()), ("True", "NameTaken"), "{message}");
+        assert!(message.contains(what), "{message}");
+        api.remove(path);
+        Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+        assert_eq!(condition(&api, "Stalled").0, "False");
+        assert_eq!(api.written().iter().filter(|line| line.starts_with("POST pods")).count(), 3);
+    }
+}
