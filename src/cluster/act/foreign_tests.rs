@@ -4,18 +4,23 @@
 use k8s_openapi::api::core::v1::Service;
 use kube::runtime::watcher::Event;
 use quorate_crds::{Reason, names};
+use quorate_statemachine::{Bind, Birth, NodeName, Phase, Serial, Step};
 use serde_json::{Value, json};
 
 use super::furnish_tests::{BUDGET, CLIENT, HEADLESS, cluster, furnishes};
 use super::{Acted, Furnished, Stop};
 use crate::cluster::Driver;
-use crate::cluster::observe::facts;
-use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
+use crate::cluster::observe::{Observed, facts};
+use crate::cluster::report::fixture;
+use crate::cluster::tests::{CLUSTER, act, driver, object, rounds, watched};
 use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 
 const FURNITURE: [(&str, &str); 3] =
     [("Service db", HEADLESS), ("Service db-client", CLIENT), ("PodDisruptionBudget db", BUDGET)];
+const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
+const CLAIM: &str = "/api/v1/namespaces/ns/persistentvolumeclaims/db-1";
+const SERIAL: Serial = Serial(1);
 
 fn name(path: &str) -> &str {
     path.rsplit_once('/').unwrap().1
@@ -153,7 +158,9 @@ async fn nobody_asks_whose_is_what_a_watch_shows_as_ours() {
 
 #[tokio::test]
 async fn a_taken_name_is_in_the_conditions_and_a_taken_client_service_holds_up_nobody() {
-    for (what, path, goes_on) in [("Service db-client", CLIENT, true), ("Service db", HEADLESS, false)] {
+    for (what, path, goes_on) in
+        [("Service db-client", CLIENT, true), ("Service db", HEADLESS, false), ("Pod db-1", POD, false)]
+    {
         let api = FakeApi::default();
         api.put(CLUSTER, object());
         put(&api, path, &json!({}), None);
@@ -172,4 +179,65 @@ async fn a_taken_name_is_in_the_conditions_and_a_taken_client_service_holds_up_n
         assert_eq!(condition(&api, "Stalled").0, "False");
         assert_eq!(api.written().iter().filter(|line| line.starts_with("POST pods")).count(), 3);
     }
+}
+
+async fn makes(api: &FakeApi, observed: &Observed, step: Step) -> Acted {
+    act(api, observed, Phase::Growing, step).await
+}
+
+#[tokio::test]
+async fn a_claim_or_pod_of_somebody_else_in_a_members_place_is_left_alone_and_named() {
+    let release = fixture::healthy().world.wish.release;
+    let pod = Step::CreatePod { serial: SERIAL, bind: Bind::Ephemeral, birth: Birth::Waiting, release };
+    for (what, path, step) in [("PersistentVolumeClaim db-1", CLAIM, Step::CreateClaim(SERIAL)), ("Pod db-1", POD, pod)]
+    {
+        let (api, observed) = cluster();
+        put(&api, path, &json!({}), None);
+        let before = api.object(path);
+        let acted = makes(&api, &observed, step.clone()).await;
+        let (reason, words) = told(&acted).unwrap();
+        assert!(reason == Reason::NameTaken && words.contains(what), "{reason}: {words}");
+        assert_eq!((api.object(path), acted.done), (before, Vec::new()));
+        api.remove(path);
+        let acted = makes(&api, &observed, step.clone()).await;
+        assert_eq!(acted.done, std::slice::from_ref(&step));
+        // Another operator was faster, or the watch lags: that is no trouble.
+        let again = makes(&api, &observed, step).await;
+        assert!(again.stop.is_some_and(|stop| stop.is_surprise()));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_of_ours_without_its_label_is_told_and_one_of_an_earlier_cluster_is_not() {
+    let release = fixture::healthy().world.wish.release;
+    let step = Step::CreatePod { serial: SERIAL, bind: Bind::Ephemeral, birth: Birth::Waiting, release };
+    let (api, observed) = cluster();
+    put(&api, POD, &json!({}), Some("uid"));
+    let (reason, words) = told(&makes(&api, &observed, step.clone()).await).unwrap();
+    assert!(reason == Reason::NameTaken && words.ends_with("pod db-1 quorate.dev/cluster=db"), "{reason}: {words}");
+    put(&api, POD, &json!({}), Some("earlier"));
+    assert!(makes(&api, &observed, step).await.stop.is_some_and(|stop| stop.is_surprise()));
+}
+
+/// That of a claim with our label is the plan's to tell: it sees it.
+#[tokio::test]
+async fn a_claim_of_an_earlier_cluster_is_left_to_the_plan() {
+    let (api, observed) = cluster();
+    put(&api, CLAIM, &ours(), None);
+    let acted = makes(&api, &observed, Step::CreateClaim(SERIAL)).await;
+    assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
+}
+
+#[tokio::test]
+async fn a_pod_of_somebody_else_in_place_of_a_trial_is_named() {
+    let (api, observed) = cluster();
+    let release = observed.world.wish.release.clone();
+    let step = Step::TryRelease { serial: SERIAL, node: NodeName::new("n1"), release };
+    assert!(makes(&api, &observed, step.clone()).await.stop.is_none());
+    let trial = api.names("/api/v1/namespaces/ns/pods").pop().unwrap();
+    let path = format!("/api/v1/namespaces/ns/pods/{trial}");
+    api.remove(&path);
+    put(&api, &path, &json!({}), None);
+    let (reason, words) = told(&makes(&api, &observed, step).await).unwrap();
+    assert!(reason == Reason::NameTaken && words.contains(&trial), "{reason}: {words}");
 }

@@ -10,6 +10,7 @@ use quorate_statemachine::{
 };
 use serde_json::json;
 
+use super::taken::{whose_child, whose_claim};
 use super::{Acting, Stop};
 use crate::cluster::observe::backup::Backup;
 use crate::cluster::observe::pods::PodFacts;
@@ -19,7 +20,7 @@ use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
 impl Acting<'_> {
     pub(super) async fn create_claim(&self, serial: Serial) -> Result<Uid, Stop> {
         let claim = render::claim(&self.cluster, serial);
-        let made = self.actor.kube.create(self.cluster.namespace, &claim).await?;
+        let made = self.create_or_tell(&claim, whose_claim).await?;
         let uid = made.metadata.uid.as_deref().map(Uid::new);
         uid.ok_or_else(|| Stop::Surprise(format!("the new claim of {serial} has no UID")))
     }
@@ -61,7 +62,7 @@ impl Acting<'_> {
             };
             pod = render::with_restore(pod, &self.cluster, serial, release, source)?;
         }
-        self.actor.kube.create(self.cluster.namespace, &pod).await?;
+        self.create_or_tell(&pod, whose_child).await?;
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use quorate_crds::{EtcdBackup, Reason, names};
 use quorate_statemachine::{Minor, NodeName, Release, Serial, Ticket, Uid};
 use serde_json::{Value, json};
 
+use super::taken::whose_child;
 use super::{Acting, Stop};
 use crate::cluster::observe::snapshots::SnapshotFacts;
 use crate::cluster::render::{self, ETCD_CONTAINER};
@@ -110,7 +111,7 @@ impl Acting<'_> {
         }
         let agent = (&self.actor.agent, self.observed.delivery);
         let pod = render::trial(&self.cluster, serial, node, release, agent)?;
-        self.actor.kube.create(self.cluster.namespace, &pod).await?;
+        self.create_or_tell(&pod, whose_child).await?;
         Ok(())
     }
 
