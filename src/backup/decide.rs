@@ -126,21 +126,27 @@ pub fn may_have_job(status: &EtcdBackupStatus) -> bool {
 /// When the object is to be deleted, if ever.
 pub fn ends_at(backup: &EtcdBackup, status: &EtcdBackupStatus) -> Option<Timestamp> {
     let ttl = backup.spec.ttl_minutes?;
-    Some(status.ended_at.as_ref()?.0 + SignedDuration::from_mins(i64::from(ttl)))
+    Some(later(status.ended_at.as_ref()?.0, SignedDuration::from_mins(i64::from(ttl))))
+}
+
+/// A time so much later, or the last one that there is: what objects say may be anything.
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// How much time is left until the backup has failed.
 fn left(seen: Seen<'_>) -> SignedDuration {
     let created = seen.backup.metadata.creation_timestamp.as_ref().map_or(seen.now, |created| created.0);
     let all = SignedDuration::from_mins(i64::from(seen.backup.spec.timeout_minutes));
-    (created + all).duration_since(seen.now)
+    later(created, all).duration_since(seen.now)
 }
 
-/// Whether a Job should have ended by its own deadline, which counts from its begin: it may have been made late.
+/// Whether a Job should have ended by its own deadline, which counts from its begin: it may have been made late. Whoever has
+/// changed that deadline has said how long it may run.
 fn is_overdue(seen: Seen<'_>, job: &Job) -> bool {
     let deadline = job.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
     let allowed = deadline.map_or_else(|| left(seen).max(SHORTEST), SignedDuration::from_secs);
-    age(seen, job) >= allowed + GRACE
+    age(seen, job) >= allowed.saturating_add(GRACE)
 }
 
 /// For how long there has been a Job.

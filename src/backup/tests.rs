@@ -1,6 +1,6 @@
 //! EtcdBackups from their creation to their end: what is decided, and what is rendered.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -324,6 +324,29 @@ fn a_job_that_does_not_end_is_not_waited_for_for_ever() {
         let (phase, reason, message) = told(&status);
         assert_eq!((phase, reason), (Some(BackupPhase::Failed), "TimedOut"));
         assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn no_time_that_an_object_names_is_too_far_away_to_count_with() {
+    for seconds in [i64::MIN, i64::MAX - 1, i64::MAX] {
+        let mut scene = Scene::running(None, &[]);
+        scene.job.as_mut().unwrap().spec.as_mut().unwrap().active_deadline_seconds = Some(seconds);
+        scene.minutes = 10_000;
+        let wanted = if seconds < 0 { BackupPhase::Failed } else { BackupPhase::Running };
+        assert_eq!(told(&scene.show()).0, Some(wanted), "{seconds}");
+    }
+    for (time, step) in [(Timestamp::MIN, Step::Delete), (Timestamp::MAX, Step::Wait)] {
+        let mut scene = Scene::running(Some(("Complete", "")), &[pod(1, &complete().to_string(), 0)]);
+        scene.show();
+        scene.backup.spec.ttl_minutes = Some(i32::MAX);
+        // Four thousand years from then on.
+        scene.backup.status.as_mut().unwrap().ended_at = Some(Time(time));
+        assert_eq!(scene.decide().step, step, "{time}");
+        let mut scene = Scene::new();
+        scene.backup.metadata.creation_timestamp = Some(Time(time));
+        scene.backup.spec.timeout_minutes = i32::MAX;
+        assert!(matches!(scene.decide().step, Step::Create { .. }), "{time}");
     }
 }
 
