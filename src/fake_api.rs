@@ -30,6 +30,8 @@ pub enum Fault {
     Refuse(StatusCode),
     /// It never arrives.
     Lose,
+    /// Whoever calls panics: for tests of what such a mistake may end.
+    Panic,
     /// It arrives after so long, and its answer after so long again. It is done though the client has given up.
     Lag {
         /// The way there.
@@ -133,6 +135,7 @@ impl FakeApi {
                 (code, answer.to_string())
             }
             Some(Fault::Lose) => std::future::pending().await,
+            Some(Fault::Panic) => panic!("{line}"),
             Some(Fault::Lag { there, back }) => {
                 let api = self.clone();
                 let on_its_way = tokio::spawn(async move {

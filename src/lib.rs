@@ -8,6 +8,7 @@ mod definitions;
 mod events;
 #[cfg(test)]
 mod fake_api;
+mod guard;
 mod jobs;
 pub mod lease;
 pub mod lists;

@@ -36,6 +36,7 @@ pub struct Metrics {
     heal_seconds: Histogram,
     bootstrap_seconds: Histogram,
     calls: Family<Call, Counter>,
+    panics: Counter,
     leader: Gauge,
     certificates: Arc<Certificates>,
     archives: Arc<Archives>,
@@ -129,6 +130,8 @@ impl Metrics {
              definitions, and what etcd is only asked",
             calls.clone(),
         );
+        let panics = Counter::default();
+        registry.register("panics", "Rounds of any object that a mistake in Quorate ended", panics.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 where this operator is the one that acts", leader.clone());
         let certificates = Arc::<Certificates>::default();
@@ -145,6 +148,7 @@ impl Metrics {
             heal_seconds,
             bootstrap_seconds,
             calls,
+            panics,
             leader,
             certificates,
             archives,
@@ -155,6 +159,11 @@ impl Metrics {
     pub fn reconciled(&self, outcome: &'static str, took: Duration) {
         self.reconciles.get_or_create(&Outcome { outcome }).inc();
         self.reconcile_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A round ended in a panic.
+    pub fn panicked(&self) {
+        self.panics.inc();
     }
 
     /// A cluster was seen in this phase; `None`: it is no more.

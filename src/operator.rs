@@ -75,7 +75,12 @@ async fn operate(
     let of_backups = namespaces.clone().into_iter().map(|namespace| {
         let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(settings.identity.clone()) };
         let teller = Teller::new(kube.client(), reporter);
-        let driver = backups::Driver { kube: kube.clone(), teller, agent_image: settings.agent_image.clone() };
+        let driver = backups::Driver {
+            kube: kube.clone(),
+            teller,
+            metrics: metrics.clone(),
+            agent_image: settings.agent_image.clone(),
+        };
         backups::run(driver, claim.clone(), namespace, stopping.clone())
     });
     let of_backups = join_all(of_backups.collect::<Vec<_>>());

@@ -15,6 +15,7 @@ use kube::{Api, Resource, ResourceExt};
 use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, names};
 use serde_json::json;
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use super::decide::{Decision, Seen, Step, decide, ends_at, hindered, may_have_job, outermost};
 use super::job::{self, Order};
@@ -23,9 +24,10 @@ use super::{delete, progress};
 use crate::api::{self, Cause, Kube, WATCH_SECONDS};
 use crate::events::Teller;
 use crate::lease::Claim;
+use crate::metrics::Metrics;
 use crate::ownership::is_owned;
 use crate::stop::turned;
-use crate::{jobs, store_secrets};
+use crate::{guard, jobs, store_secrets};
 
 /// How many are looked at at once: each round is a few short calls.
 const CONCURRENCY: u16 = 8;
@@ -47,6 +49,9 @@ pub enum Error {
     /// The Job can't be made.
     #[error("failed to make a Job: the object has no name or UID")]
     Nameless,
+    /// The round ended in a panic.
+    #[error(transparent)]
+    Panic(#[from] guard::Panic),
 }
 
 /// What a round needs.
@@ -55,6 +60,8 @@ pub struct Driver {
     pub kube: Kube,
     /// Sends events.
     pub teller: Teller,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// The agent's image.
     pub agent_image: String,
 }
@@ -77,7 +84,7 @@ pub async fn run(driver: Driver, claim: Claim, namespace: Option<String>, stop: 
         .graceful_shutdown_on(async { drop(stopped.await) })
         .with_config(Config::default().concurrency(CONCURRENCY))
         .run(
-            |backup, driver| Box::pin(round(backup, driver)),
+            |backup, driver| Box::pin(guarded_round(backup, driver)),
             |backup, error, _| after_failure(&backup, error),
             Arc::new(driver),
         )
@@ -94,6 +101,13 @@ fn after_failure(backup: &EtcdBackup, error: &Error) -> Action {
     let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     tracing::warn!(backup = format!("{namespace}/{name}"), %error, cause, "a round failed");
     Action::requeue(AFTER_FAILURE)
+}
+
+/// One look at one backup, which can end nothing but itself.
+async fn guarded_round(backup: Arc<EtcdBackup>, driver: Arc<Driver>) -> Result<Action, Error> {
+    let metrics = driver.metrics.clone();
+    // Its lines in the log name the object by the span that kube has opened.
+    guard::guarded(&metrics, round(backup, driver).in_current_span()).await
 }
 
 /// One look at one backup.

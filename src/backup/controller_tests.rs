@@ -10,7 +10,7 @@ use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, TlsMode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::controller::{Driver, round, says_the_same};
+use super::controller::{Driver, round, run, says_the_same};
 use super::fixture::{backup, cluster, complete, failed, pod, spec};
 use super::tests::told;
 use crate::api::Kube;
@@ -61,8 +61,9 @@ pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
     let (_, stopping) = watch::channel(false);
     let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
     let teller = Teller::new(api.client(), reporter);
-    let kube = Kube::new(api.client(), Arc::new(Metrics::new()), Writes::new(claim, stopping, None));
-    Arc::new(Driver { kube, teller, agent_image: "agent:1".into() })
+    let metrics = Arc::new(Metrics::new());
+    let kube = Kube::new(api.client(), metrics.clone(), Writes::new(claim, stopping, None));
+    Arc::new(Driver { kube, teller, metrics, agent_image: "agent:1".into() })
 }
 
 pub fn served(api: &FakeApi) {
@@ -216,6 +217,31 @@ async fn an_operator_that_stops_between_job_and_status_goes_on_and_one_without_t
     look(&api, &driver(&api, Claim::forever())).await;
     assert_eq!(api.written(), ["POST jobs nightly", "PUT etcdbackups nightly status"]);
     assert_eq!(api.object(BACKUP)["status"]["phase"], "Running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mistake_in_one_backups_round_ends_no_other_and_not_the_operator() {
+    let api = FakeApi::default();
+    served(&api);
+    let mut other = api.object(BACKUP);
+    other["metadata"] = json!({ "name": "other", "creationTimestamp": Timestamp::now().to_string() });
+    api.put("/apis/quorate.dev/v1alpha1/namespaces/ns/etcdbackups/other", other);
+    api.disturb(&format!("GET {JOB}"), Fault::Panic);
+    let driver = Arc::into_inner(driver(&api, Claim::forever())).unwrap();
+    let metrics = driver.metrics.clone();
+    let (stop, stopping) = watch::channel(false);
+    let running = tokio::spawn(run(driver, Claim::forever(), Some("ns".into()), stopping));
+    let jobs = JOB.trim_end_matches("/nightly");
+    // It is tried again, which ends nothing either.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!((running.is_finished(), api.names(jobs)), (false, vec!["other".to_owned()]));
+    let counted = metrics.render().unwrap();
+    assert!(counted.contains("quorate_panics_total ") && !counted.contains("quorate_panics_total 0"), "{counted}");
+    api.mend();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(api.names(jobs), ["nightly", "other"]);
+    stop.send_replace(true);
+    running.await.unwrap();
 }
 
 #[test]

@@ -37,6 +37,7 @@ use super::render::Agent;
 use super::{Driver, Error};
 use crate::api::{Kube, WATCH_SECONDS};
 use crate::events::Teller;
+use crate::guard::guarded;
 use crate::lease::Claim;
 use crate::lists::Lists;
 use crate::metrics::Metrics;
@@ -124,7 +125,7 @@ pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, sto
         .await;
 }
 
-/// One round, on a task of its own: a panic in it is that round's failure and nobody else's.
+/// One round, once all lists are there, which can end nothing but itself.
 async fn round(
     cluster: Arc<EtcdCluster>,
     driver: Arc<Driver>,
@@ -138,11 +139,8 @@ async fn round(
     if !driver.may_act() {
         return Ok(Action::await_change());
     }
-    let round = tokio::spawn(async move { driver.round(cluster).await });
-    match round.await {
-        Ok(pause) => pause.map(Action::requeue),
-        Err(error) => Err(Error::Panic(error.to_string())),
-    }
+    let metrics = driver.metrics.clone();
+    guarded(&metrics, async move { driver.round(cluster).await.map(Action::requeue) }).await
 }
 
 /// An error with its causes, on one line.

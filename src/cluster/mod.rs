@@ -24,9 +24,9 @@ use self::act::{Acted, Actor, Stop};
 use self::memo::Memo;
 use self::observe::cache::Key;
 use self::observe::{Observed, Observer};
-use crate::api;
 use crate::events::Teller;
 use crate::metrics::Metrics;
+use crate::{api, guard};
 
 /// Why a round failed. The next one comes after a pause that grows.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +40,9 @@ pub enum Error {
     /// The status could not be written.
     #[error("failed to report")]
     Report(#[source] api::Error),
-    /// The round ended in a panic: a mistake of ours, that must not take the other clusters along.
-    #[error("failed to finish the round: {0}")]
-    Panic(String),
+    /// The round ended in a panic.
+    #[error(transparent)]
+    Panic(#[from] guard::Panic),
 }
 
 /// Drives clusters. One for all of them; between two rounds only [`Memo`]s are kept, and none of them is needed.
