@@ -8,10 +8,12 @@ use std::time::Duration;
 use futures::stream::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::Preconditions;
 use kube::runtime::controller::{Action, Config, Error as ControllerError};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Resource, ResourceExt};
+use quorate_backup::snapshot::Progress;
 use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, names};
 use serde_json::json;
 use tokio::sync::watch;
@@ -27,6 +29,7 @@ use crate::lease::Claim;
 use crate::metrics::Metrics;
 use crate::ownership::is_owned;
 use crate::stop::turned;
+use crate::store_secrets::Needed;
 use crate::{guard, jobs, store_secrets};
 
 /// How many are looked at at once: each round is a few short calls.
@@ -127,30 +130,64 @@ pub async fn round(backup: Arc<EtcdBackup>, driver: Arc<Driver>) -> Result<Actio
     }
 }
 
+/// What a round has read, once: what is decided and done by it is done by one picture.
+#[derive(Default)]
+struct Looked<'a> {
+    cluster: Option<EtcdCluster>,
+    missing: Option<Needed<'a>>,
+    job: Option<Job>,
+    pods: Vec<Pod>,
+    progress: Option<Progress>,
+}
+
+impl Looked<'_> {
+    /// The Job that takes this backup.
+    fn own_job(&self, backup: &EtcdBackup) -> Option<&Job> {
+        self.job.as_ref().filter(|job| is_owned(*job, backup))
+    }
+
+    fn seen<'a>(&'a self, backup: &'a EtcdBackup) -> Seen<'a> {
+        let Self { cluster, missing, job, pods, progress } = self;
+        let (cluster, job, now) = (cluster.as_ref(), job.as_ref(), Timestamp::now());
+        Seen { backup, cluster, missing: *missing, job, pods, progress: *progress, now }
+    }
+}
+
 impl Driver {
     async fn drive(&self, backup: &EtcdBackup) -> Result<Action, Error> {
         let backup = &*self.marked(backup).await?;
+        let looked = Box::pin(self.look(backup)).await?;
+        Box::pin(self.go_on(backup, &looked)).await
+    }
+
+    /// Reads what is needed to decide about a backup.
+    async fn look<'a>(&self, backup: &'a EtcdBackup) -> Result<Looked<'a>, api::Error> {
+        let mut looked = Looked::default();
+        if is_settled(backup) {
+            return Ok(looked);
+        }
+        let namespace = backup.namespace().unwrap_or_default();
+        looked.job = self.kube.get::<Job>(&namespace, &backup.name_any()).await?;
+        if let Some(own) = looked.own_job(backup) {
+            looked.pods = jobs::pods(&self.kube, own).await?;
+            looked.progress = progress::ask(&looked.pods).await;
+        } else if looked.job.is_none() && !has_ended(backup) && backup.metadata.deletion_timestamp.is_none() {
+            looked.cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
+            looked.missing = store_secrets::missing(&self.kube, &namespace, &backup.spec.store).await?;
+        }
+        Ok(looked)
+    }
+
+    /// Does what follows from what was read.
+    async fn go_on(&self, backup: &EtcdBackup, looked: &Looked<'_>) -> Result<Action, Error> {
         let namespace = backup.namespace().unwrap_or_default();
         let name = backup.name_any();
-        let (mut cluster, mut job, mut pods, mut missing, mut progress) = (None, None, Vec::new(), None, None);
-        if !is_settled(backup) {
-            job = self.kube.get::<Job>(&namespace, &name).await?;
-            if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
-                pods = jobs::pods(&self.kube, own).await?;
-                progress = progress::ask(&pods).await;
-            } else if job.is_none() && !has_ended(backup) {
-                cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
-                missing = store_secrets::missing(&self.kube, &namespace, &backup.spec.store).await?;
-            }
-        }
-        let (seen_cluster, seen_job) = (cluster.as_ref(), job.as_ref());
-        let now = Timestamp::now();
-        let seen = Seen { backup, cluster: seen_cluster, missing, job: seen_job, pods: &pods, progress, now };
+        let seen = looked.seen(backup);
         let Decision { step, mut status } = decide(seen);
         match step {
             Step::Wait => {}
             Step::Create { voters, deadline } => {
-                let order = Order { backup, cluster: seen_cluster, deadline, image: &self.agent_image };
+                let order = Order { backup, cluster: seen.cluster, deadline, image: &self.agent_image };
                 let taking = job::taking(order, &voters).ok_or(Error::Nameless)?;
                 if let Err(error) = self.kube.create(&namespace, &taking).await {
                     status = hindered(seen, &obstacle(error)?).status;
@@ -175,13 +212,12 @@ impl Driver {
     /// Leads a backup that is being deleted to its end.
     async fn let_go(&self, backup: &EtcdBackup) -> Result<Action, Error> {
         let namespace = backup.namespace().unwrap_or_default();
-        let taken = is_settled(backup) || {
-            let job = self.kube.get::<Job>(&namespace, &backup.name_any()).await?;
-            !job.is_some_and(|job| is_owned(&job, backup))
-        };
-        if !taken && backup.spec.deletion_policy == DeletionPolicy::Delete {
+        if backup.spec.deletion_policy == DeletionPolicy::Delete && !is_settled(backup) {
+            let looked = Box::pin(self.look(backup)).await?;
             // Only when its Job has ended it is known what there is to delete.
-            return Box::pin(self.drive(backup)).await;
+            if looked.own_job(backup).is_some() {
+                return Box::pin(self.go_on(backup, &looked)).await;
+            }
         }
         let name = names::deletion_job(&backup.name_any());
         let cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;

@@ -111,6 +111,10 @@ pub fn decide(seen: Seen<'_>) -> Decision {
                     let words = format!("An earlier Job {} is still being deleted. It is waited for.", job.name_any());
                     waiting(seen, Told::new(Reason::NameTaken, words))
                 }
+                // Nobody would see what came of it.
+                None if seen.backup.metadata.deletion_timestamp.is_some() => {
+                    Decision { step: Step::Wait, status: before }
+                }
                 None => without_job(seen),
             }
         }

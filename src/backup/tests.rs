@@ -421,6 +421,17 @@ fn another_job_of_that_name_is_left_alone_and_a_lost_one_is_not_made_again() {
 }
 
 #[test]
+fn what_is_being_deleted_gets_no_job() {
+    let mut scene = Scene::new();
+    scene.cluster = Some(cluster(TlsMode::Issued, "False"));
+    let pending = scene.show();
+    scene.cluster = Some(cluster(TlsMode::Issued, "True"));
+    assert!(matches!(scene.decide().step, Step::Create { .. }));
+    scene.backup.metadata.deletion_timestamp = Some(Time(CREATED));
+    assert_eq!(scene.decide(), Decision { step: Step::Wait, status: pending });
+}
+
+#[test]
 fn the_job_of_an_earlier_backup_of_that_name_is_waited_for_and_not_for_ever() {
     type Change = fn(&mut Job);
     let earlier: [Change; 2] = [
