@@ -76,7 +76,7 @@ impl Teller {
                 name: Some(name),
                 ..ObjectReference::default()
             });
-            let note = cut(note);
+            let note = cut(note, MAX_NOTE);
             let recorder = self.recorder(&note);
             let event = Event {
                 type_: if warning { EventType::Warning } else { EventType::Normal },
@@ -136,11 +136,12 @@ fn may_pass(error: &writes::Error<kube::Error>) -> bool {
     }
 }
 
-fn cut(note: String) -> String {
-    let fits = |end: &usize| *end <= MAX_NOTE;
-    match note.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(fits).last() {
-        Some(end) if end < note.len() => note[..end].to_owned(),
-        Some(_) | None => note,
+/// As many of its first letters as fit into so many bytes.
+pub fn cut(text: String, most: usize) -> String {
+    let fits = |end: &usize| *end <= most;
+    match text.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(fits).last() {
+        Some(end) if end < text.len() => text[..end].to_owned(),
+        Some(_) | None => text,
     }
 }
 

@@ -191,9 +191,6 @@ impl Driver {
                 let taking = job::taking(order, &voters).ok_or(Error::Nameless)?;
                 if let Err(error) = self.kube.create(&namespace, &taking).await {
                     status = hindered(seen, &obstacle(error)?).status;
-                    if says_the_same(backup.status.as_ref(), &status) {
-                        return Ok(pause(backup));
-                    }
                     // It may have been created without an answer, and need not be given up.
                     if ended(&status) && self.kube.get::<Job>(&namespace, &name).await?.is_some() {
                         return Ok(Action::requeue(SOON));
@@ -253,7 +250,7 @@ impl Driver {
                     Err(error) if error.is_of_a_namespace_that_goes() => {
                         delete::left(seen, &manifest, "Its namespace is being deleted, so no Job can be created.")
                     }
-                    Err(error) => delete::hindered(seen, &manifest, &obstacle(error)?),
+                    Err(error) => delete::refused(seen, &manifest, &obstacle(error)?),
                 };
                 Box::pin(self.carry_out(seen, next)).await
             }
@@ -316,16 +313,6 @@ fn obstacle(error: api::Error) -> Result<String, Error> {
     };
     tracing::warn!(%error, cause, "a Job was not created");
     Ok(if error.refusal().is_some() { cause } else { outermost(&cause) })
-}
-
-/// Whether nothing has changed but the words, which may tell of each try by a number of its own: a status that was written anew
-/// would wake the operator for the next try at once.
-pub fn says_the_same(old: Option<&EtcdBackupStatus>, new: &EtcdBackupStatus) -> bool {
-    let gist = |status: &EtcdBackupStatus| {
-        let of_each = status.conditions.iter().map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone()));
-        (status.phase, of_each.collect::<Vec<_>>())
-    };
-    old.is_some_and(|old| gist(old) == gist(new))
 }
 
 fn is_marked(backup: &EtcdBackup) -> bool {

@@ -10,7 +10,7 @@ use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, TlsMode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::controller::{Driver, round, run, says_the_same};
+use super::controller::{Driver, round, run};
 use super::fixture::{backup, cluster, complete, failed, pod, spec};
 use super::tests::told;
 use crate::api::Kube;
@@ -244,15 +244,16 @@ async fn a_mistake_in_one_backups_round_ends_no_other_and_not_the_operator() {
     running.await.unwrap();
 }
 
-#[test]
-fn other_words_of_the_same_refusal_are_not_news() {
-    let status = |reason: &str, words: &str| -> EtcdBackupStatus {
-        let condition = json!({ "type": "Complete", "status": "False", "reason": reason, "message": words,
-            "lastTransitionTime": "2026-11-21T14:25:36Z" });
-        serde_json::from_value(json!({ "phase": "Pending", "conditions": [condition] })).unwrap()
-    };
-    let old = status("ObjectRefused", "denied, request 1");
-    assert!(says_the_same(Some(&old), &status("ObjectRefused", "denied, request 2")));
-    assert!(!says_the_same(Some(&old), &status("SecretMissing", "denied, request 1")));
-    assert!(!says_the_same(None, &old));
+#[tokio::test(start_paused = true)]
+async fn the_refusal_that_is_shown_is_the_last_one() {
+    let api = FakeApi::default();
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    for (code, words) in [(StatusCode::FORBIDDEN, "Forbidden."), (StatusCode::BAD_REQUEST, "BadRequest.")] {
+        api.mend();
+        api.disturb(JOB_CREATION, Fault::Refuse(code));
+        look(&api, &driver).await;
+        let wanted = format!("Its Job can't be created. {words}");
+        assert_eq!(told(&status(&api)), (Some(BackupPhase::Pending), "ObjectRefused", wanted.as_str()));
+    }
 }

@@ -10,6 +10,7 @@ use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
 
 use super::status::{Now, Told, ended, going_on, progress};
+use crate::events::cut;
 use crate::jobs::{self, End};
 use crate::ownership::{Holder, holder, is_owned};
 use crate::store_secrets::Needed;
@@ -23,6 +24,9 @@ const GRACE: SignedDuration = SignedDuration::from_mins(10);
 const FIRST_POD: SignedDuration = SignedDuration::from_secs(10);
 /// How many links of a chain of causes are told of a failure that may pass, from the outermost.
 const OUTER_CAUSES: usize = 3;
+/// How much of another program's words is told, in bytes. The agent's are no longer; the API server refuses a condition with
+/// more than 32 KiB, and with it the whole status.
+const LONGEST_QUOTE: usize = 2000;
 
 /// What was seen.
 #[derive(Debug, Clone, Copy)]
@@ -175,7 +179,8 @@ fn without_job(seen: Seen<'_>) -> Decision {
 
 /// What is decided when Kubernetes did not create the Job, and why.
 pub fn hindered(seen: Seen<'_>, why: &str) -> Decision {
-    waiting(seen, Told::new(Reason::ObjectRefused, format!("Its Job can't be created. {}", sentence(why))))
+    let words = format!("Its Job can't be created. {}", sentence(why));
+    waiting(seen, Told::new(Reason::ObjectRefused, words).quoting())
 }
 
 /// While there can't be a Job: to wait, and when the time is over no more.
@@ -197,7 +202,7 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
     // Above its quota etcd takes no writes, and can be read all the same.
     let full = |available: &Condition| available.reason == Reason::NoSpace.as_str();
     if available.is_none_or(|available| available.status != "True" && !full(available)) {
-        let why = available.map(|available| available.message.clone()).unwrap_or_default();
+        let why = available.map(|available| cut(available.message.clone(), LONGEST_QUOTE)).unwrap_or_default();
         return Err(Told::new(Reason::NoHealthyMember, format!("EtcdCluster {name} does not serve. {why}")));
     }
     if let Some(Needed { name, holds }) = seen.missing {
@@ -277,11 +282,16 @@ fn as_told(seen: Seen<'_>, job: &Job) -> Decision {
     }
 }
 
-/// A text of another program's as a sentence of ours.
+/// A text of another program's as a sentence of ours, of bounded length.
 pub fn sentence(text: &str) -> String {
-    let mut letters = text.trim().chars();
+    let whole = text.trim();
+    let told = cut(whole.to_owned(), LONGEST_QUOTE);
+    let mut letters = told.chars();
     let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
     let text = first + letters.as_str();
+    if told.len() < whole.len() {
+        return text + "...";
+    }
     if text.is_empty() || text.ends_with(['.', '!', '?']) { text } else { text + "." }
 }
 

@@ -137,14 +137,28 @@ fn obstacle(seen: Seen<'_>) -> Option<String> {
 }
 
 /// While there can't be a Job: to wait, and after some time no more.
-pub fn hindered(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
+fn hindered(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
+    patient(seen, &not_yet(why)).unwrap_or_else(|| left(seen, manifest, why))
+}
+
+/// The same while Kubernetes does not create it, and why.
+pub fn refused(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
+    patient(seen, &not_yet(why).quoting()).unwrap_or_else(|| left(seen, manifest, why))
+}
+
+fn not_yet(why: &str) -> Told {
     let words = format!(
         "The backup is not being deleted from its store yet. {} It is waited, for {PATIENCE:#} at most.",
         sentence(why)
     );
+    Told::new(Reason::BackupDeleting, words)
+}
+
+/// To wait, if that does not take too long already.
+fn patient(seen: Seen<'_>, told: &Told) -> Option<Step> {
     let phase = seen.backup.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::Complete);
-    let waiting = going_away(seen.at(), phase, &Told::new(Reason::BackupDeleting, words));
-    if waited(seen, &waiting) < PATIENCE { Step::Wait(waiting) } else { left(seen, manifest, why) }
+    let waiting = going_away(seen.at(), phase, told);
+    (waited(seen, &waiting) < PATIENCE).then_some(Step::Wait(waiting))
 }
 
 /// How long it has been waited already: not since the deletion, at which no operator may have been there.

@@ -12,7 +12,7 @@ use quorate_crds::{
 use serde_json::{Value, json};
 
 use super::controller_tests::{BACKUP, JOB, JOB_CREATION, driver, look, put_pod, served};
-use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, hindered, left};
+use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, left, refused};
 use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
 use super::tests::{S3, order};
 use super::{job, status};
@@ -290,11 +290,15 @@ fn what_stands_in_the_way_is_waited_for_and_not_for_ever() {
 #[test]
 fn a_job_that_kubernetes_refuses_is_waited_for_and_not_for_ever() {
     let mut scene = Scene::new();
-    let Step::Wait(status) = hindered(scene.seen(), MANIFEST, "exceeded quota") else { panic!("it may pass") };
+    let Step::Wait(status) = refused(scene.seen(), MANIFEST, "exceeded quota") else { panic!("it may pass") };
     assert!(status.conditions[0].message.contains("Exceeded quota."), "{}", status.conditions[0].message);
     scene.backup.status = Some(status);
+    let flood = "quota ".repeat(100_000);
+    let Step::Wait(status) = refused(scene.seen(), MANIFEST, &flood) else { panic!("it may pass") };
+    let told = &status.conditions[0].message;
+    assert!(told.len() < 3000 && told.ends_with("... It is waited, for 10m at most."), "{told}");
     scene.now += PATIENCE;
-    let words = farewell(hindered(scene.seen(), MANIFEST, "exceeded quota"), Reason::BackupLeft);
+    let words = farewell(refused(scene.seen(), MANIFEST, "exceeded quota"), Reason::BackupLeft);
     assert!(words.ends_with("Exceeded quota."), "{words}");
     farewell(left(scene.seen(), MANIFEST, "the namespace goes"), Reason::BackupLeft);
 }

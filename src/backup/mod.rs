@@ -16,3 +16,5 @@ mod delete_tests;
 mod fixture;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod words_tests;

@@ -30,12 +30,19 @@ impl Now<'_> {
 pub struct Told {
     reason: Reason,
     sentence: String,
+    quotes: bool,
 }
 
 impl Told {
     /// In a word and in a sentence.
     pub fn new(reason: Reason, sentence: impl Into<String>) -> Self {
-        Self { reason, sentence: sentence.into() }
+        Self { reason, sentence: sentence.into(), quotes: false }
+    }
+
+    /// The same, if the sentence has an answer of Kubernetes' to the last try in it: what differs in numbers only is shown as
+    /// it was. A status that is written anew with each try would wake the operator for the next one at once.
+    pub fn quoting(self) -> Self {
+        Self { quotes: true, ..self }
     }
 
     /// The same for an event.
@@ -173,14 +180,26 @@ fn conditions(now: Now<'_>, truths: [&str; 3], told: &Told) -> Vec<Condition> {
 
 fn dated(kind: ConditionType, truth: &str, told: &Told, now: Now<'_>, old: &[Condition]) -> Condition {
     let unturned = old.iter().find(|one| one.type_ == kind.as_str() && one.status == truth);
+    let repeated = unturned.filter(|shown| is_repeated(shown, told));
     Condition {
         type_: kind.as_str().to_owned(),
         status: truth.to_owned(),
         reason: told.reason.as_str().to_owned(),
-        message: told.sentence.clone(),
+        message: repeated.map_or_else(|| told.sentence.clone(), |shown| shown.message.clone()),
         observed_generation: now.backup.metadata.generation,
         last_transition_time: unturned.map_or(Time(now.time), |one| one.last_transition_time.clone()),
     }
+}
+
+/// Whether Kubernetes says again what is shown, but for numbers.
+fn is_repeated(shown: &Condition, Told { reason, sentence, quotes }: &Told) -> bool {
+    *quotes && shown.reason == reason.as_str() && lasting(&shown.message).eq(lasting(sentence))
+}
+
+/// The words of an answer that say what is the matter: another cause has other ones. What differs with each try, as a time, a
+/// port, the number of a request, or how much of a quota is used just then, has digits in it.
+fn lasting(answer: &str) -> impl Iterator<Item = &str> {
+    answer.split_whitespace().filter(|word| !word.contains(|letter: char| letter.is_ascii_digit()))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use quorate_crds::{
 };
 use serde_json::{Value, json};
 
-use super::decide::{Decision, Seen, Step, decide, outermost};
+use super::decide::{Decision, Seen, Step, decide};
 use super::fixture::{CREATED, backup, cluster, complete, failed, pod, spec, volume_spec};
 use super::job::{self, Order};
 use crate::store_secrets::{Holds, Needed};
@@ -390,16 +390,6 @@ fn a_job_that_gets_no_pod_is_told_about() {
     scene.pods = vec![serde_json::from_value(pod(11, "", 0)).unwrap()];
     scene.pods[0].status = None;
     assert_eq!(told(&scene.show()).1, "SnapshotRunning");
-}
-
-#[test]
-fn what_differs_with_each_try_is_not_told() {
-    let reset = "Internal error occurred: failed calling webhook \"a.b\": failed to call webhook: \
-        Post \"https://b.c:443/\": read tcp 10.0.0.1:40122->10.0.0.2:443: read: connection reset by peer";
-    let wanted = "Internal error occurred: failed calling webhook \"a.b\": failed to call webhook";
-    assert_eq!(outermost(reset), wanted);
-    let short = "etcdserver: mvcc: database space exceeded";
-    assert_eq!(outermost(short), short);
 }
 
 #[test]
