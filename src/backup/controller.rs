@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::Preconditions;
 use kube::runtime::controller::{Action, Config, Error as ControllerError};
 use kube::runtime::{Controller, watcher};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use quorate_backup::snapshot::Progress;
 use quorate_crds::{BackupPhase, DeletionPolicy, EtcdBackup, EtcdBackupStatus, EtcdCluster, names};
 use serde_json::json;
@@ -21,8 +21,7 @@ use tracing::Instrument;
 
 use super::decide::{Decision, Seen, Step, decide, ends_at, hindered, may_have_job, outermost};
 use super::job::{self, Order};
-use super::status::{Now, Told, going_away};
-use super::{delete, progress};
+use super::progress;
 use crate::api::{self, Cause, Kube, WATCH_SECONDS};
 use crate::events::Teller;
 use crate::lease::Claim;
@@ -37,7 +36,7 @@ const CONCURRENCY: u16 = 8;
 /// How many objects a list asks for at a time.
 const PAGE: u32 = 100;
 /// While it waits for its cluster, or its pod runs: neither wakes it.
-const SOON: Duration = Duration::from_secs(2);
+pub const SOON: Duration = Duration::from_secs(2);
 /// After a failed call.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The longest time until an object whose end is known is looked at again.
@@ -132,7 +131,7 @@ pub async fn round(backup: Arc<EtcdBackup>, driver: Arc<Driver>) -> Result<Actio
 
 /// What a round has read, once: what is decided and done by it is done by one picture.
 #[derive(Default)]
-struct Looked<'a> {
+pub struct Looked<'a> {
     cluster: Option<EtcdCluster>,
     missing: Option<Needed<'a>>,
     job: Option<Job>,
@@ -142,7 +141,7 @@ struct Looked<'a> {
 
 impl Looked<'_> {
     /// The Job that takes this backup.
-    fn own_job(&self, backup: &EtcdBackup) -> Option<&Job> {
+    pub fn own_job(&self, backup: &EtcdBackup) -> Option<&Job> {
         self.job.as_ref().filter(|job| is_owned(*job, backup))
     }
 
@@ -161,7 +160,7 @@ impl Driver {
     }
 
     /// Reads what is needed to decide about a backup.
-    async fn look<'a>(&self, backup: &'a EtcdBackup) -> Result<Looked<'a>, api::Error> {
+    pub async fn look<'a>(&self, backup: &'a EtcdBackup) -> Result<Looked<'a>, api::Error> {
         let mut looked = Looked::default();
         if is_settled(backup) {
             return Ok(looked);
@@ -179,7 +178,7 @@ impl Driver {
     }
 
     /// Does what follows from what was read.
-    async fn go_on(&self, backup: &EtcdBackup, looked: &Looked<'_>) -> Result<Action, Error> {
+    pub async fn go_on(&self, backup: &EtcdBackup, looked: &Looked<'_>) -> Result<Action, Error> {
         let namespace = backup.namespace().unwrap_or_default();
         let name = backup.name_any();
         let seen = looked.seen(backup);
@@ -206,69 +205,6 @@ impl Driver {
         Ok(pause(&*self.show(backup, status).await?))
     }
 
-    /// Leads a backup that is being deleted to its end.
-    async fn let_go(&self, backup: &EtcdBackup) -> Result<Action, Error> {
-        let namespace = backup.namespace().unwrap_or_default();
-        if backup.spec.deletion_policy == DeletionPolicy::Delete && !is_settled(backup) {
-            let looked = Box::pin(self.look(backup)).await?;
-            // Only when its Job has ended it is known what there is to delete.
-            if looked.own_job(backup).is_some() {
-                return Box::pin(self.go_on(backup, &looked)).await;
-            }
-        }
-        let name = names::deletion_job(&backup.name_any());
-        let cluster = self.kube.get::<EtcdCluster>(&namespace, &backup.spec.cluster).await?;
-        let job = self.kube.get::<Job>(&namespace, &name).await?;
-        let (mut pods, mut restored_by, mut missing) = (Vec::new(), None, None);
-        if let Some(own) = job.as_ref().filter(|job| is_owned(*job, backup)) {
-            pods = jobs::pods(&self.kube, own).await?;
-        } else {
-            let clusters = self.kube.list::<EtcdCluster>(&namespace, "").await?;
-            restored_by =
-                clusters.iter().find(|cluster| delete::begins_with(cluster, backup)).map(ResourceExt::name_any);
-            missing = store_secrets::missing(&self.kube, &namespace, &backup.spec.store).await?;
-        }
-        let (cluster, job, restored_by) = (cluster.as_ref(), job.as_ref(), restored_by.as_deref());
-        let now = Timestamp::now();
-        let seen = delete::Seen { backup, cluster, restored_by, missing, job, pods: &pods, now };
-        self.carry_out(seen, delete::decide(seen)).await
-    }
-
-    async fn carry_out(&self, seen: delete::Seen<'_>, step: delete::Step) -> Result<Action, Error> {
-        let delete::Seen { backup, cluster, .. } = seen;
-        match step {
-            delete::Step::Wait(status) => {
-                self.show(backup, status).await?;
-                Ok(Action::requeue(SOON))
-            }
-            delete::Step::Release(told) => self.release(backup, told).await,
-            delete::Step::Create { manifest, hash, status } => {
-                let order = Order { backup, cluster, deadline: delete::PATIENCE, image: &self.agent_image };
-                let job = job::deleting(order, &manifest, &hash).ok_or(Error::Nameless)?;
-                let next = match self.kube.create(&backup.namespace().unwrap_or_default(), &job).await {
-                    Ok(_) => delete::Step::Wait(status),
-                    Err(error) if error.is_of_a_namespace_that_goes() => {
-                        delete::left(seen, &manifest, "Its namespace is being deleted, so no Job can be created.")
-                    }
-                    Err(error) => delete::refused(seen, &manifest, &obstacle(error)?),
-                };
-                Box::pin(self.carry_out(seen, next)).await
-            }
-        }
-    }
-
-    /// Tells what there is to tell, and lets Kubernetes delete the object.
-    async fn release(&self, backup: &EtcdBackup, told: Option<Told>) -> Result<Action, Error> {
-        let mut last = Cow::Borrowed(backup);
-        if let Some(told) = told {
-            let now = Now { backup, time: Timestamp::now() };
-            last = self.show(backup, going_away(now, BackupPhase::Deleting, &told)).await?;
-            self.teller.tell(self.kube.writes(), backup.object_ref(&()), vec![told.news()]);
-        }
-        self.mark(&last, false).await?;
-        Ok(Action::await_change())
-    }
-
     /// The backup with the finalizer if its policy asks for it, and without it if not.
     async fn marked<'a>(&self, backup: &'a EtcdBackup) -> Result<Cow<'a, EtcdBackup>, Error> {
         let wanted = backup.spec.deletion_policy == DeletionPolicy::Delete;
@@ -278,7 +214,8 @@ impl Driver {
         self.mark(backup, wanted).await.map(Cow::Owned)
     }
 
-    async fn mark(&self, backup: &EtcdBackup, wanted: bool) -> Result<EtcdBackup, Error> {
+    /// The backup with the finalizer, or without it.
+    pub async fn mark(&self, backup: &EtcdBackup, wanted: bool) -> Result<EtcdBackup, Error> {
         let mut finalizers = backup.metadata.finalizers.clone().unwrap_or_default();
         finalizers.retain(|finalizer| finalizer != names::FINALIZER_BACKUP);
         finalizers.extend(wanted.then(|| names::FINALIZER_BACKUP.to_owned()));
@@ -289,7 +226,11 @@ impl Driver {
     }
 
     /// The backup with this status. A write by an old picture is refused: the next look has a newer one.
-    async fn show<'a>(&self, backup: &'a EtcdBackup, status: EtcdBackupStatus) -> Result<Cow<'a, EtcdBackup>, Error> {
+    pub async fn show<'a>(
+        &self,
+        backup: &'a EtcdBackup,
+        status: EtcdBackupStatus,
+    ) -> Result<Cow<'a, EtcdBackup>, Error> {
         if backup.status.as_ref() == Some(&status) {
             return Ok(Cow::Borrowed(backup));
         }
@@ -300,7 +241,7 @@ impl Driver {
 
 /// Why Kubernetes did not create a Job, to be shown and waited for no longer than was promised. What the next look mends,
 /// and what was not sent, stays an error.
-fn obstacle(error: api::Error) -> Result<String, Error> {
+pub fn obstacle(error: api::Error) -> Result<String, Error> {
     if error.is_surprise() || error.is_shut() {
         return Err(error.into());
     }
@@ -324,7 +265,7 @@ fn has_ended(backup: &EtcdBackup) -> bool {
 }
 
 /// Whether it has ended, and no Job of its own can turn up.
-fn is_settled(backup: &EtcdBackup) -> bool {
+pub fn is_settled(backup: &EtcdBackup) -> bool {
     backup.status.as_ref().is_some_and(|status| ended(status) && !may_have_job(status))
 }
 

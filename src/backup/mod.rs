@@ -5,6 +5,7 @@ pub mod controller;
 mod decide;
 mod delete;
 mod job;
+mod let_go;
 mod progress;
 mod status;
 
@@ -14,6 +15,8 @@ mod controller_tests;
 mod delete_tests;
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod let_go_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
