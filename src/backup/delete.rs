@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use quorate_backup::store::Address;
 use quorate_crds::{
@@ -63,6 +64,9 @@ pub enum Step {
 /// Decides.
 pub fn decide(seen: Seen<'_>) -> Step {
     let status = seen.backup.status.clone().unwrap_or_default();
+    if let Some(told) = farewell(&status) {
+        return Step::Release(Some(told));
+    }
     let (Some(manifest), Some(hash)) = (status.manifest, status.hash) else { return Step::Release(None) };
     if let Some(job) = seen.job.filter(|job| is_owned(*job, seen.backup)) {
         return of_job(seen, job, &manifest);
@@ -86,6 +90,18 @@ pub fn decide(seen: Seen<'_>) -> Step {
         return left(seen, &manifest, "Its Job was deleted before it had ended.");
     }
     Step::Create { manifest, hash, status: deleting }
+}
+
+/// What the status says of its end already: but for the finalizer, and the event, all is done.
+fn farewell(status: &EtcdBackupStatus) -> Option<Told> {
+    let ready = ready(status)?;
+    let ends = [Reason::BackupDeleted, Reason::BackupLeft];
+    let reason = ends.into_iter().find(|reason| reason.as_str() == ready.reason)?;
+    Some(Told::new(reason, ready.message.clone()))
+}
+
+fn ready(status: &EtcdBackupStatus) -> Option<&Condition> {
+    status.conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str())
 }
 
 fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {

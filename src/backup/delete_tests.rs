@@ -188,6 +188,18 @@ fn a_job_that_does_not_end_is_waited_for_and_not_for_ever() {
 }
 
 #[test]
+fn what_was_shown_as_its_end_is_not_decided_again() {
+    let mut scene = Scene::with_job(Some("Complete"), &[]);
+    let Step::Release(Some(told)) = decide(scene.seen()) else { panic!("it is deleted") };
+    let at = status::Now { backup: &scene.backup, time: scene.now };
+    scene.backup.status = Some(status::going_away(at, BackupPhase::Deleting, &told));
+    // Somebody has deleted the Job, while the finalizer could not be taken off.
+    scene.job = None;
+    scene.backup.spec.deletion_policy = DeletionPolicy::Retain;
+    assert_eq!(decide(scene.seen()), Step::Release(Some(told)));
+}
+
+#[test]
 fn what_a_continuous_backup_may_go_on_from_stays() {
     let recorded = |address: &str, uid: &str| {
         let mut scene = Scene::new();

@@ -67,15 +67,27 @@ impl Driver {
         }
     }
 
-    /// Tells what there is to tell, and lets Kubernetes delete the object.
+    /// Lets Kubernetes delete the object, and tells what there is to tell of its end.
     async fn release(&self, backup: &EtcdBackup, told: Option<Told>) -> Result<Action, Error> {
         let mut last = Cow::Borrowed(backup);
-        if let Some(told) = told {
+        if let Some(told) = &told {
             let now = Now { backup, time: Timestamp::now() };
-            last = self.show(backup, going_away(now, BackupPhase::Deleting, &told)).await?;
-            self.teller.tell(self.kube.writes(), backup.object_ref(&()), vec![told.news()]);
+            last = self.show(backup, going_away(now, BackupPhase::Deleting, told)).await?;
         }
-        self.mark(&last, false).await?;
-        Ok(Action::await_change())
+        let released = self.mark(&last, false).await;
+        if may_be_done(&released) {
+            let news = told.iter().map(Told::news).collect();
+            self.teller.tell(self.kube.writes(), backup.object_ref(&()), news);
+        }
+        released.map(|_| Action::await_change())
+    }
+}
+
+/// Whether the finalizer is off, or may be: then it is told now or never. Otherwise the next look takes it off.
+fn may_be_done<T>(released: &Result<T, Error>) -> bool {
+    match released {
+        Ok(_) => true,
+        Err(Error::Kube(error)) => error.is_unanswered(),
+        Err(Error::Nameless | Error::Panic(_)) => false,
     }
 }

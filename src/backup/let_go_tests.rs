@@ -1,9 +1,15 @@
 //! What an API server gets to see of an EtcdBackup that is deleted with what it stands for, and what it may answer.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use http::StatusCode;
 use jiff::Timestamp;
+use quorate_crds::EtcdBackup;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
+use super::controller::{Driver, round};
 use super::controller_tests::{BACKUP, JOB, JOB_CREATION, driver, look, put_pod, served};
 use super::delete::PATIENCE;
 use super::fixture::{complete, pod};
@@ -11,6 +17,8 @@ use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
 const DELETION: &str = "/apis/batch/v1/namespaces/ns/jobs/nightly-delete";
+/// Longer than any call may take.
+const A_WHILE: Duration = Duration::from_secs(30);
 
 /// As an API server shows it once somebody has deleted it.
 fn delete(api: &FakeApi) {
@@ -108,4 +116,47 @@ async fn a_change_of_mind_counts_also_when_the_object_is_being_deleted() {
     set_policy(&api, "Retain");
     look(&api, &driver).await;
     assert_eq!(finalizers(&api), json!([]));
+}
+
+/// An object that is being deleted, and whose Job has deleted the backup.
+async fn deleted(api: &FakeApi, driver: &Arc<Driver>) {
+    served(api);
+    set_policy(api, "Delete");
+    look(api, driver).await;
+    put_pod(api, JOB, pod(1, &complete().to_string(), 0));
+    look(api, driver).await;
+    delete(api);
+    look(api, driver).await;
+    let mut job = api.object(DELETION);
+    job["status"] = json!({ "conditions": [{ "type": "Complete", "status": "True" }] });
+    api.put(DELETION, job);
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_end_is_told_once_and_not_before_the_finalizer_is_off() {
+    let api = FakeApi::default();
+    let driver = driver(&api, Claim::forever());
+    deleted(&api, &driver).await;
+    api.disturb("PATCH", Fault::Refuse(StatusCode::CONFLICT));
+    for _ in 0..3 {
+        look(&api, &driver).await;
+        sleep(A_WHILE).await;
+    }
+    assert_eq!((finalizers(&api), api.events()), (json!(["quorate.dev/backup"]), vec![]));
+    api.mend();
+    look(&api, &driver).await;
+    sleep(A_WHILE).await;
+    assert_eq!((finalizers(&api), api.events()), (json!([]), vec!["BackupDeleted".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_end_is_told_also_where_the_answer_is_lost_that_the_finalizer_is_off() {
+    let api = FakeApi::default();
+    let driver = driver(&api, Claim::forever());
+    deleted(&api, &driver).await;
+    api.disturb("PATCH", Fault::Lag { there: Duration::ZERO, back: A_WHILE });
+    let seen: EtcdBackup = serde_json::from_value(api.object(BACKUP)).unwrap();
+    assert!(round(Arc::new(seen), driver).await.is_err());
+    sleep(A_WHILE).await;
+    assert_eq!((finalizers(&api), api.events()), (json!([]), vec!["BackupDeleted".to_owned()]));
 }
