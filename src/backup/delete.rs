@@ -12,7 +12,7 @@ use quorate_crds::{
 };
 
 use super::decide::sentence;
-use super::status::{Now, Told, going_away};
+use super::status::{Now, Told, going_away, place};
 use crate::jobs::{self, End};
 use crate::ownership::{Holder, holder, is_owned};
 use crate::store_secrets::{Holds, Needed};
@@ -23,6 +23,14 @@ pub const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
 /// How long all of it may take: [`PATIENCE`] for what the Job needs and once more for the Job, and as long for Kubernetes to
 /// end it. One that is suspended, or whose pod was on a node that died, may never end.
 pub const LONGEST: SignedDuration = PATIENCE.saturating_mul(3);
+
+/// The reasons of failures after which the backup may be in the store, and why.
+const UNSEEN_ENDS: [(Reason, &str); 4] = [
+    (Reason::ResultUnknown, "Its Job has ended well, and its pod was gone before it could be read."),
+    (Reason::TimedOut, "Its Job did not end in time."),
+    (Reason::JobGone, "Its Job was deleted before its result was seen."),
+    (Reason::JobFailed, "Its Job failed without a word of what had come of it."),
+];
 
 /// What was seen.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +75,8 @@ pub fn decide(seen: Seen<'_>) -> Step {
     if let Some(told) = farewell(&status) {
         return Step::Release(Some(told));
     }
-    let (Some(manifest), Some(hash)) = (status.manifest, status.hash) else { return Step::Release(None) };
+    let (Some(manifest), Some(hash)) = (&status.manifest, &status.hash) else { return of_nameless(seen, &status) };
+    let (manifest, hash) = (manifest.clone(), hash.clone());
     if let Some(job) = seen.job.filter(|job| is_owned(*job, seen.backup)) {
         return of_job(seen, job, &manifest);
     }
@@ -102,6 +111,27 @@ fn farewell(status: &EtcdBackupStatus) -> Option<Told> {
 
 fn ready(status: &EtcdBackupStatus) -> Option<&Condition> {
     status.conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str())
+}
+
+/// What the status does not name can't be deleted. If it may be in the store all the same, that is told.
+fn of_nameless(seen: Seen<'_>, status: &EtcdBackupStatus) -> Step {
+    match seen.backup.spec.deletion_policy {
+        DeletionPolicy::Retain => Step::Release(None),
+        DeletionPolicy::Delete => Step::Release(unseen_end(status).map(|why| perhaps_left(seen, why))),
+    }
+}
+
+/// Why nobody knows whether there is a backup, if nobody does. A failure that the agent has told of is known.
+fn unseen_end(status: &EtcdBackupStatus) -> Option<&'static str> {
+    match status.phase {
+        Some(BackupPhase::Running) => Some("Its Job was deleted before its result was seen."),
+        Some(BackupPhase::Failed) => {
+            let reason = &ready(status)?.reason;
+            UNSEEN_ENDS.into_iter().find(|(unseen, _)| unseen.as_str() == reason).map(|(_, why)| why)
+        }
+        Some(BackupPhase::Complete | BackupPhase::Deleting) => Some("The status does not name its manifest."),
+        Some(BackupPhase::Pending) | None => None,
+    }
 }
 
 fn of_job(seen: Seen<'_>, job: &Job, manifest: &str) -> Step {
@@ -233,6 +263,19 @@ pub fn left(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
     Step::Release(Some(Told::new(Reason::BackupLeft, words)))
 }
 
+/// The object goes, and nobody knows whether what it stood for has come about.
+fn perhaps_left(seen: Seen<'_>, why: &str) -> Told {
+    let location = seen.location();
+    let below = seen.lineage().map(|lineage| format!(", below {lineage}/")).unwrap_or_default();
+    let words = format!(
+        "A backup of EtcdCluster {} may be in {location}{below}, and was not deleted: the manifest is not known. {} See with \
+         quorate-agent list whether it is there; quorate-agent delete removes it.",
+        seen.backup.spec.cluster,
+        sentence(why)
+    );
+    Told::new(Reason::BackupLeft, words)
+}
+
 /// The object goes, and what it stood for is to stay after all. Its Job deletes the manifest first, and goes with the object.
 fn kept_late(seen: Seen<'_>, manifest: &str) -> Step {
     let location = seen.location();
@@ -245,8 +288,15 @@ fn kept_late(seen: Seen<'_>, manifest: &str) -> Step {
 }
 
 impl<'a> Seen<'a> {
-    fn location(self) -> &'a str {
-        self.backup.status.as_ref().and_then(|status| status.location.as_deref()).unwrap_or("its store")
+    fn location(self) -> String {
+        place(self.backup)
+    }
+
+    /// Whose backup it would be: its cluster's, if that is the one for which the Job was made.
+    fn lineage(self) -> Option<&'a str> {
+        let status = self.backup.status.as_ref()?;
+        let cluster = self.cluster.filter(|cluster| cluster.metadata.creation_timestamp <= status.started_at);
+        status.lineage.as_deref().or_else(|| cluster?.metadata.uid.as_deref())
     }
 
     fn at(self) -> Now<'a> {

@@ -6,12 +6,13 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quorate_crds::{
-    BackupPhase, BackupStore, ContinuousBackup, DeletionPolicy, EtcdBackup, EtcdCluster, Reason, TlsMode,
+    BackupPhase, BackupStore, ContinuousBackup, DeletionPolicy, EtcdBackup, EtcdBackupSpec, EtcdCluster, Reason,
+    TlsMode,
 };
 use serde_json::{Value, json};
 
 use super::delete::{LONGEST, PATIENCE, Seen, Step, begins_with, decide, left, refused};
-use super::fixture::{CREATED, backup, cluster, complete, pod, spec};
+use super::fixture::{CREATED, backup, cluster, complete, pod, spec, volume_spec};
 use super::tests::{S3, order};
 use super::{job, status};
 use crate::store_secrets::{Holds, Needed};
@@ -109,6 +110,51 @@ fn what_is_to_be_kept_or_never_came_about_lets_the_object_go_at_once() {
     let mut scene = Scene::new();
     scene.backup.status = None;
     assert_eq!(decide(scene.seen()), Step::Release(None));
+}
+
+#[test]
+fn what_may_be_in_the_store_without_a_name_is_told() {
+    let told = |reason: &str, phase: BackupPhase, kind: DeletionPolicy| {
+        let mut scene = Scene::new();
+        let status = json!({ "phase": phase, "startedAt": CREATED.to_string(), "conditions": [{ "type": "Ready",
+            "status": "False", "reason": reason, "message": "x", "lastTransitionTime": CREATED.to_string() }] });
+        scene.backup.status = Some(serde_json::from_value(status).unwrap());
+        scene.backup.spec.deletion_policy = kind;
+        match decide(scene.seen()) {
+            Step::Release(told) => told.map(|told| told.news()),
+            other @ (Step::Wait(_) | Step::Create { .. }) => panic!("{other:?}"),
+        }
+    };
+    for (reason, phase) in [
+        ("ResultUnknown", BackupPhase::Failed),
+        ("TimedOut", BackupPhase::Failed),
+        ("JobGone", BackupPhase::Failed),
+        ("JobFailed", BackupPhase::Failed),
+        // Its Job went with the object.
+        ("SnapshotRunning", BackupPhase::Running),
+    ] {
+        let news = told(reason, phase, DeletionPolicy::Delete).unwrap();
+        assert_eq!((news.reason, news.warning), (Reason::BackupLeft, true));
+        let place = "A backup of EtcdCluster db may be in s3://bucket/etcd, below cluster-uid/, and was not deleted";
+        assert!(news.note.starts_with(place), "{}", news.note);
+        assert_eq!(told(reason, phase, DeletionPolicy::Retain), None);
+    }
+    // The agent said what had come of it, or there was no Job.
+    for (reason, phase) in [("StoreRefused", BackupPhase::Failed), ("ClusterMissing", BackupPhase::Pending)] {
+        assert_eq!(told(reason, phase, DeletionPolicy::Delete), None, "{reason}");
+    }
+}
+
+#[test]
+fn a_cluster_that_came_later_is_not_the_one_that_was_backed_up() {
+    let mut scene = Scene::new();
+    scene.backup.spec = EtcdBackupSpec { deletion_policy: DeletionPolicy::Delete, ..volume_spec() };
+    let status = json!({ "phase": "Running", "startedAt": CREATED.to_string() });
+    scene.backup.status = Some(serde_json::from_value(status).unwrap());
+    let Some(cluster) = &mut scene.cluster else { panic!("it has one") };
+    cluster.metadata.creation_timestamp = Some(Time(CREATED + SignedDuration::from_secs(1)));
+    let Step::Release(Some(told)) = decide(scene.seen()) else { panic!("there may be a backup") };
+    assert!(told.news().note.contains("may be in volume claim backups, and was not deleted"), "{}", told.news().note);
 }
 
 #[test]

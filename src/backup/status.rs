@@ -3,7 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quorate_backup::snapshot::{Complete, Progress};
-use quorate_crds::{BackupPhase, BackupProgress, ConditionType, EtcdBackup, EtcdBackupStatus, HexId, Reason};
+use quorate_crds::{
+    BackupPhase, BackupProgress, BackupStore, ConditionType, EtcdBackup, EtcdBackupStatus, HexId, Reason,
+};
 
 use crate::events::News;
 
@@ -134,10 +136,7 @@ fn described(backup: &EtcdBackup, before: EtcdBackupStatus, complete: &Complete)
         seconds,
     } = complete;
     // A volume is mounted somewhere else by whoever reads it.
-    let location = match &backup.spec.store.volume_claim {
-        Some(claim) => format!("volume claim {}", claim.name),
-        None => location.clone(),
-    };
+    let location = claim_of(&backup.spec.store).unwrap_or_else(|| location.clone());
     let number = |value: u64| i64::try_from(value).ok();
     EtcdBackupStatus {
         revision: number(*revision),
@@ -156,6 +155,17 @@ fn described(backup: &EtcdBackup, before: EtcdBackupStatus, complete: &Complete)
         encrypted_to: encrypted_to.iter().map(ToString::to_string).collect(),
         ..before
     }
+}
+
+fn claim_of(store: &BackupStore) -> Option<String> {
+    store.volume_claim.as_ref().map(|claim| format!("volume claim {}", claim.name))
+}
+
+/// The store of a backup for people, also of one that is not described.
+pub fn place(backup: &EtcdBackup) -> String {
+    let described = backup.status.as_ref().and_then(|status| status.location.clone());
+    let store = &backup.spec.store;
+    described.or_else(|| claim_of(store)).or_else(|| store.address.clone()).unwrap_or_else(|| "its store".to_owned())
 }
 
 /// A size for people, with the units of Kubernetes.
