@@ -245,15 +245,20 @@ pub fn obstacle(error: api::Error) -> Result<String, Error> {
     if error.is_surprise() || error.is_shut() {
         return Err(error.into());
     }
-    let cause = match &error.cause {
+    let cause = cause(&error);
+    tracing::warn!(%error, cause, "a Job was not created");
+    Ok(if error.refusal().is_some() { cause } else { outermost(&cause) })
+}
+
+/// What Kubernetes answered, or why it did not.
+pub fn cause(error: &api::Error) -> String {
+    match &error.cause {
         Cause::Kube(cause) => match cause.as_ref() {
-            kube::Error::Api(status) => status.message.clone(),
+            kube::Error::Api(status) => status.message.trim().to_owned(),
             other => other.to_string(),
         },
         Cause::Shut(_) | Cause::Deadline(_) => error.cause.to_string(),
-    };
-    tracing::warn!(%error, cause, "a Job was not created");
-    Ok(if error.refusal().is_some() { cause } else { outermost(&cause) })
+    }
 }
 
 fn is_marked(backup: &EtcdBackup) -> bool {

@@ -47,6 +47,8 @@ pub struct Seen<'a> {
     pub job: Option<&'a Job>,
     /// That Job's pods.
     pub pods: &'a [Pod],
+    /// Something of this, or of the Job that takes the backup, can't be read, and why. What is not seen may be there then.
+    pub unread: Option<&'a str>,
     /// The time.
     pub now: Timestamp,
 }
@@ -79,6 +81,9 @@ pub fn decide(seen: Seen<'_>) -> Step {
     let (manifest, hash) = (manifest.clone(), hash.clone());
     if let Some(job) = seen.job.filter(|job| is_owned(*job, seen.backup)) {
         return of_job(seen, job, &manifest);
+    }
+    if let Some(why) = seen.unread {
+        return unseen(seen, &manifest, why);
     }
     if seen.backup.spec.deletion_policy == DeletionPolicy::Retain {
         // Its Job may be gone again.
@@ -117,8 +122,16 @@ fn ready(status: &EtcdBackupStatus) -> Option<&Condition> {
 fn of_nameless(seen: Seen<'_>, status: &EtcdBackupStatus) -> Step {
     match seen.backup.spec.deletion_policy {
         DeletionPolicy::Retain => Step::Release(None),
-        DeletionPolicy::Delete => Step::Release(unseen_end(status).map(|why| perhaps_left(seen, why))),
+        DeletionPolicy::Delete => match seen.unread {
+            Some(why) => untold(seen, why),
+            None => Step::Release(unseen_end(status).map(|why| perhaps_left(seen, why))),
+        },
     }
+}
+
+/// Whether the status names what there is to delete.
+pub fn is_named(backup: &EtcdBackup) -> bool {
+    backup.status.as_ref().is_some_and(|status| status.manifest.is_some() && status.hash.is_some())
 }
 
 /// Why nobody knows whether there is a backup, if nobody does. A failure that the agent has told of is known.
@@ -184,27 +197,42 @@ fn obstacle(seen: Seen<'_>) -> Option<String> {
 
 /// While there can't be a Job: to wait, and after some time no more.
 fn hindered(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
-    patient(seen, &not_yet(why)).unwrap_or_else(|| left(seen, manifest, why))
+    patient(seen, &not_yet(why), PATIENCE).unwrap_or_else(|| left(seen, manifest, why))
 }
 
 /// The same while Kubernetes does not create it, and why.
 pub fn refused(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
-    patient(seen, &not_yet(why).quoting()).unwrap_or_else(|| left(seen, manifest, why))
+    patient(seen, &not_yet(why).quoting(), PATIENCE).unwrap_or_else(|| left(seen, manifest, why))
+}
+
+/// While it can't be seen how the deletion goes, or what stands in its way: once its Job may be there, as long as that may take.
+fn unseen(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
+    let begun = seen.backup.status.as_ref().is_some_and(|status| status.phase == Some(BackupPhase::Deleting));
+    let longest = if begun { LONGEST } else { PATIENCE };
+    let told = held_up("It can't be seen how the backup is to be deleted from its store.", why, longest).quoting();
+    patient(seen, &told, longest).unwrap_or_else(|| left(seen, manifest, why))
+}
+
+/// While it can't be seen whether a snapshot is being taken, which would be waited for.
+fn untold(seen: Seen<'_>, why: &str) -> Step {
+    let told = held_up("It can't be seen whether the snapshot is still being taken.", why, PATIENCE).quoting();
+    patient(seen, &told, PATIENCE).unwrap_or_else(|| Step::Release(Some(perhaps_left(seen, why))))
 }
 
 fn not_yet(why: &str) -> Told {
-    let words = format!(
-        "The backup is not being deleted from its store yet. {} It is waited, for {PATIENCE:#} at most.",
-        sentence(why)
-    );
+    held_up("The backup is not being deleted from its store yet.", why, PATIENCE)
+}
+
+fn held_up(what: &str, why: &str, longest: SignedDuration) -> Told {
+    let words = format!("{what} {} It is waited, for {longest:#} at most.", sentence(why));
     Told::new(Reason::BackupDeleting, words)
 }
 
 /// To wait, if that does not take too long already.
-fn patient(seen: Seen<'_>, told: &Told) -> Option<Step> {
-    let phase = seen.backup.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::Complete);
+fn patient(seen: Seen<'_>, told: &Told, longest: SignedDuration) -> Option<Step> {
+    let phase = seen.backup.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::Pending);
     let waiting = going_away(seen.at(), phase, told);
-    (waited(seen, &waiting) < PATIENCE).then_some(Step::Wait(waiting))
+    (waited(seen, &waiting) < longest).then_some(Step::Wait(waiting))
 }
 
 /// How long it has been waited already: not since the deletion, at which no operator may have been there.

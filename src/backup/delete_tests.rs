@@ -27,6 +27,7 @@ struct Scene {
     missing: Option<Needed<'static>>,
     job: Option<Job>,
     pods: Vec<Pod>,
+    unread: Option<&'static str>,
     now: Timestamp,
 }
 
@@ -39,7 +40,8 @@ impl Scene {
         let ended = status::ended(status::Now { backup: &backup, time: CREATED }, Ok(&complete));
         backup.status = Some(ended);
         let cluster = Some(cluster(TlsMode::Issued, "True"));
-        Self { backup, cluster, restored_by: None, missing: None, job: None, pods: Vec::new(), now: CREATED }
+        let (pods, now) = (Vec::new(), CREATED);
+        Self { backup, cluster, restored_by: None, missing: None, job: None, pods, unread: None, now }
     }
 
     /// With the Job that deletes, which has this condition, and with pods.
@@ -57,9 +59,10 @@ impl Scene {
     }
 
     fn seen(&self) -> Seen<'_> {
-        let Self { backup, cluster, restored_by, missing, job, pods, now } = self;
+        let Self { backup, cluster, restored_by, missing, job, pods, unread, now } = self;
         let (cluster, job) = (cluster.as_ref(), job.as_ref());
-        Seen { backup, cluster, restored_by: *restored_by, missing: *missing, job, pods, now: *now }
+        let (restored_by, missing, unread, now) = (*restored_by, *missing, *unread, *now);
+        Seen { backup, cluster, restored_by, missing, job, pods, unread, now }
     }
 
     /// What is waited for, in words.
@@ -338,6 +341,49 @@ fn what_stands_in_the_way_is_waited_for_and_not_for_ever() {
         scene.now += SignedDuration::from_secs(1);
         assert!(scene.leaves(Reason::BackupLeft).contains(words));
     }
+}
+
+#[test]
+fn what_can_not_be_read_is_waited_for_and_not_for_ever() {
+    const UNREAD: Option<&str> = Some("failed to list EtcdCluster: 404 page not found");
+    for (begun, longest) in [(false, PATIENCE), (true, LONGEST)] {
+        let mut scene = Scene::with_job(None, &[]);
+        if begun {
+            scene.waits();
+        }
+        scene.job = None;
+        scene.unread = UNREAD;
+        // A cluster that is not seen may record there, or begin with it: nothing is deleted.
+        scene.cluster = None;
+        let (phase, told) = scene.waits();
+        assert!(told.contains("Failed to list EtcdCluster: 404 page not found."), "{told}");
+        assert_eq!(phase, if begun { BackupPhase::Deleting } else { BackupPhase::Complete });
+        scene.now += longest - SignedDuration::from_secs(1);
+        scene.waits();
+        scene.now += SignedDuration::from_secs(1);
+        assert!(scene.leaves(Reason::BackupLeft).contains("404 page not found."));
+        scene.job = Scene::with_job(Some("Complete"), &[]).job;
+        scene.leaves(Reason::BackupDeleted);
+    }
+}
+
+#[test]
+fn a_snapshot_that_can_not_be_looked_at_is_waited_for_from_then_on_and_not_for_ever() {
+    let mut scene = Scene::new();
+    scene.backup.status = None;
+    let running = status::Told::new(Reason::SnapshotRunning, "x");
+    let at = status::Now { backup: &scene.backup, time: scene.now };
+    scene.backup.status = Some(status::going_on(at, BackupPhase::Running, &running));
+    // It takes its time.
+    scene.now += LONGEST;
+    scene.unread = Some("failed to get Job nightly: forbidden");
+    let (phase, told) = scene.waits();
+    assert!(phase == BackupPhase::Running && told.contains("Failed to get Job nightly: forbidden."), "{told}");
+    scene.now += PATIENCE - SignedDuration::from_secs(1);
+    scene.waits();
+    scene.now += SignedDuration::from_secs(1);
+    let Step::Release(Some(told)) = decide(scene.seen()) else { panic!("that is long enough") };
+    assert!(told.news().note.contains("may be in s3://bucket/etcd"), "{}", told.news().note);
 }
 
 #[test]

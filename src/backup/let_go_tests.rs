@@ -160,3 +160,50 @@ async fn its_end_is_told_also_where_the_answer_is_lost_that_the_finalizer_is_off
     sleep(A_WHILE).await;
     assert_eq!((finalizers(&api), api.events()), (json!([]), vec!["BackupDeleted".to_owned()]));
 }
+
+/// As if it had been waited for long already.
+fn let_time_pass(api: &FakeApi) {
+    let mut object = api.object(BACKUP);
+    let reconciling = &mut object["status"]["conditions"][1];
+    assert_eq!((&reconciling["type"], &reconciling["status"]), (&json!("Reconciling"), &json!("True")));
+    reconciling["lastTransitionTime"] = json!((Timestamp::now() - PATIENCE).to_string());
+    api.put(BACKUP, object);
+}
+
+/// Reason and message of Ready.
+fn told(api: &FakeApi) -> (String, String) {
+    let ready = &api.object(BACKUP)["status"]["conditions"][0];
+    ["reason", "message"].map(|field| ready[field].as_str().unwrap().to_owned()).into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_kubernetes_does_not_show_any_more_does_not_hold_the_object_for_ever() {
+    for ends_before in [true, false] {
+        let api = FakeApi::default();
+        served(&api);
+        set_policy(&api, "Delete");
+        let driver = driver(&api, Claim::forever());
+        look(&api, &driver).await;
+        if ends_before {
+            put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+            look(&api, &driver).await;
+            // The definition of EtcdClusters is gone.
+            api.disturb("/etcdclusters", Fault::Refuse(StatusCode::NOT_FOUND));
+        } else {
+            api.disturb("GET /apis/batch/", Fault::Refuse(StatusCode::FORBIDDEN));
+        }
+        delete(&api);
+        look(&api, &driver).await;
+        let (reason, words) = told(&api);
+        assert!(reason == "BackupDeleting" && words.contains("It can't be seen"), "{reason}: {words}");
+        assert_eq!(finalizers(&api), json!(["quorate.dev/backup"]));
+        let waiting = api.object(BACKUP);
+        look(&api, &driver).await;
+        assert_eq!(api.object(BACKUP), waiting, "nothing has changed");
+        let_time_pass(&api);
+        look(&api, &driver).await;
+        let (reason, words) = told(&api);
+        assert!(reason == "BackupLeft" && words.contains("s3://bucket/etcd"), "{reason}: {words}");
+        assert_eq!((finalizers(&api), api.names("/apis/batch/v1/namespaces/ns/jobs").len()), (json!([]), 1));
+    }
+}

@@ -190,6 +190,9 @@ fn conditions(now: Now<'_>, truths: [&str; 3], told: &Told) -> Vec<Condition> {
 
 fn dated(kind: ConditionType, truth: &str, told: &Told, now: Now<'_>, old: &[Condition]) -> Condition {
     let unturned = old.iter().find(|one| one.type_ == kind.as_str() && one.status == truth);
+    // The deletion begins when it is first told, also while a snapshot is being taken.
+    let begins = |shown: &Condition| told.reason == Reason::BackupDeleting && shown.reason != told.reason.as_str();
+    let since = unturned.filter(|shown| kind != ConditionType::Reconciling || !begins(shown));
     let repeated = unturned.filter(|shown| is_repeated(shown, told));
     Condition {
         type_: kind.as_str().to_owned(),
@@ -197,7 +200,7 @@ fn dated(kind: ConditionType, truth: &str, told: &Told, now: Now<'_>, old: &[Con
         reason: told.reason.as_str().to_owned(),
         message: repeated.map_or_else(|| told.sentence.clone(), |shown| shown.message.clone()),
         observed_generation: now.backup.metadata.generation,
-        last_transition_time: unturned.map_or(Time(now.time), |one| one.last_transition_time.clone()),
+        last_transition_time: since.map_or(Time(now.time), |one| one.last_transition_time.clone()),
     }
 }
 
