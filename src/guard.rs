@@ -8,21 +8,25 @@ use crate::metrics::Metrics;
 #[error("failed to finish the round: {0}")]
 pub struct Panic(String);
 
-/// A round, as the task that it has to itself ended: a panic is that round's failure and nobody else's.
-pub async fn guarded<T, E>(
+/// A round, as the task that it has to itself ended: a panic is that round's failure and nobody else's. It begins at once:
+/// whoever waits for it holds no more than the task, so that no caller's own future has the round's as a part.
+pub fn guarded<T, E>(
     metrics: &Metrics,
     round: impl Future<Output = Result<T, E>> + Send + 'static,
-) -> Result<T, E>
+) -> impl Future<Output = Result<T, E>>
 where
     T: Send + 'static,
     E: From<Panic> + Send + 'static,
 {
-    tokio::spawn(round).await.unwrap_or_else(|error| {
-        if error.is_panic() {
-            metrics.panicked();
-        }
-        Err(Panic(error.to_string()).into())
-    })
+    let task = tokio::spawn(round);
+    async move {
+        task.await.unwrap_or_else(|error| {
+            if error.is_panic() {
+                metrics.panicked();
+            }
+            Err(Panic(error.to_string()).into())
+        })
+    }
 }
 
 #[cfg(test)]

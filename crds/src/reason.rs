@@ -223,7 +223,8 @@ reasons! {
     BackupDeleting,
     /// The backup was deleted from the store. Nothing to do.
     BackupDeleted,
-    /// The object was deleted, and the backup is still in the store, in whole or in part; the message says where and why.
+    /// The object was deleted, and the backup is still in the store, in whole or in part, or may be: the message says where and
+    /// why.
     /// Remove it with `quorate-agent delete` when what stood in the way is gone. Where a continuous backup records, leave it to
     /// `spec.backup.retention`: a sidecar that goes on from it notices within a minute that it is gone, and what was recorded
     /// meanwhile can't be restored.

@@ -141,7 +141,9 @@ async fn wherever_an_operator_stops_the_next_one_ends_in_the_same_state() {
         api.put(CLUSTER, object());
         api.breaks_after(Some(stopped_after));
         let first = rounds(&driver(&api, Claim::forever()), &api).await;
-        assert!(first.is_err(), "{stopped_after} of {all}");
+        // No step needs the client Service: the round goes on, and here nothing comes after it.
+        let next = &reference.written()[stopped_after];
+        assert!(first.is_err() || next == "PATCH services db-client", "{stopped_after} of {all}: {next}");
         assert_eq!(api.written().len(), stopped_after);
         api.breaks_after(None);
         rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
