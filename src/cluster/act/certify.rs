@@ -3,7 +3,7 @@
 //! each handshake, so nothing is restarted.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -106,7 +106,7 @@ impl Acting<'_> {
 
     /// Issues what is due and not done along with a step, and takes away what nobody uses any more. One Secret that can't be
     /// written keeps none of the others from being renewed: it is told in the end.
-    pub(super) async fn certify(&self, plan: &Plan, duties: &Duties, renewed: &mut Vec<Renewed>) -> Result<(), Stop> {
+    pub(super) async fn certify(&self, plan: &Plan, duties: &Duties) -> Result<(), Stop> {
         if !self.issues() {
             return Ok(());
         }
@@ -118,11 +118,11 @@ impl Acting<'_> {
         if duties.client
             && let Some(keyring) = self.wallet.keyring()
         {
-            renewed.extend(unless_left_out(self.certify_client(&keyring).await, &mut left_out)?.flatten());
+            unless_left_out(self.certify_client(&keyring).await, &mut left_out)?;
         }
         let along: BTreeSet<_> = made_by(plan).collect();
         for serial in duties.members.difference(&along) {
-            renewed.extend(unless_left_out(self.certify_member(*serial).await, &mut left_out)?.flatten());
+            unless_left_out(self.certify_member(*serial).await, &mut left_out)?;
         }
         unless_left_out(self.drop_departed(plan).await, &mut left_out)?;
         left_out.map_or(Ok(()), Err)
@@ -141,7 +141,7 @@ impl Acting<'_> {
         }
     }
 
-    async fn certify_client(&self, keyring: &Keyring) -> Result<Option<Renewed>, Stop> {
+    async fn certify_client(&self, keyring: &Keyring) -> Result<(), Stop> {
         let (terms, now) = (self.terms(), Timestamp::now());
         let contents = self.wallet.contents().unwrap_or_default();
         let live = contents.get(&names::client_secret(self.cluster.name));
@@ -151,10 +151,10 @@ impl Acting<'_> {
     }
 
     /// Makes sure that a member's Secret is there and right: a pod whose Secret is missing is not started by the kubelet.
-    pub(super) async fn certify_member(&self, serial: Serial) -> Result<Option<Renewed>, Stop> {
+    pub(super) async fn certify_member(&self, serial: Serial) -> Result<(), Stop> {
         let (terms, now) = (self.terms(), Timestamp::now());
         if !self.issues() || !self.wallet.duties(&BTreeSet::from([serial]), &terms, now).members.contains(&serial) {
-            return Ok(None);
+            return Ok(());
         }
         let Some(keyring) = self.wallet.keyring() else { return Err(self.no_authority()) };
         let contents = self.wallet.contents().unwrap_or_default();
@@ -178,8 +178,8 @@ impl Acting<'_> {
         }
     }
 
-    /// Creates a Secret, or exchanges what is in it if it is still the one that was read.
-    async fn put_secret(&self, secret: Secret, live: Option<&Secret>, now: Timestamp) -> Result<Option<Renewed>, Stop> {
+    /// Creates a Secret, or exchanges what is in it if it is still the one that was read, which is noted.
+    async fn put_secret(&self, secret: Secret, live: Option<&Secret>, now: Timestamp) -> Result<(), Stop> {
         let name = secret.name_any();
         let authorities = self.wallet.keyring();
         let last = authorities.iter().map(|keyring| keyring.peer.until().min(keyring.client.until())).min();
@@ -189,7 +189,7 @@ impl Acting<'_> {
         let Some(live) = live else {
             let made = self.create_secret(&secret).await?;
             self.wallet.wrote(made, until);
-            return Ok(None);
+            return Ok(());
         };
         let change = json!({
             "metadata": { "uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version,
@@ -200,7 +200,9 @@ impl Acting<'_> {
         let written = written.inspect_err(|_| self.wallet.forget())?;
         tracing::info!(cluster = %self.cluster.name, secret = name, %until, "renewed");
         self.wallet.wrote(written, until);
-        Ok(Some(Renewed { secret: name, until }))
+        let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.push(Renewed { secret: name, until });
+        Ok(())
     }
 
     async fn create_secret(&self, secret: &Secret) -> Result<Secret, Stop> {
@@ -270,12 +272,12 @@ fn not_known_of(name: &str) -> Stop {
 
 /// What came of one Secret of several. The first that could not be written is kept, to be told when the others are done; what
 /// concerns all of them ends it.
-fn unless_left_out<T>(result: Result<T, Stop>, left_out: &mut Option<Stop>) -> Result<Option<T>, Stop> {
+fn unless_left_out(result: Result<(), Stop>, left_out: &mut Option<Stop>) -> Result<(), Stop> {
     match result {
-        Ok(done) => Ok(Some(done)),
+        Ok(()) => Ok(()),
         Err(stop) if stop.is_of_one_object() => {
             left_out.get_or_insert(stop);
-            Ok(None)
+            Ok(())
         }
         Err(stop) => Err(stop),
     }

@@ -84,26 +84,31 @@ async fn an_annotation_that_could_not_be_taken_away_is_taken_away_later_whatever
 }
 
 #[tokio::test]
-async fn what_was_renewed_is_told_though_a_step_stopped() {
-    let api = FakeApi::default();
-    api.put(CLUSTER, object());
-    Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
-    // The certificates last too long for what is wished for now, and a pod is to be made.
-    let mut shorter = api.object(CLUSTER);
-    shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
-    api.put(CLUSTER, shorter);
-    api.remove("/api/v1/namespaces/ns/pods/db-1");
-    api.disturb("POST /api/v1/namespaces/ns/pods", Fault::Refuse(StatusCode::FORBIDDEN));
-    let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
-    let (archives, proofs, seen) = (Archives::default(), Proofs::default(), BTreeMap::new());
-    let glance = driver.observer.glance(watched(&api), None, &seen, (&archives, &proofs), &wallet);
-    let glanced = Box::pin(glance).await.unwrap();
-    let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
-    let status = status(&observed, &plan, Timestamp::now());
-    let acted = driver.actor.act(&observed, &plan, &status, &mut Furnished::default(), &wallet).await;
-    assert!(acted.stop.is_some(), "{:?}", plan.steps);
-    let renewed: Vec<_> = acted.renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
-    assert!(renewed.contains(&"db-client"), "{renewed:?}");
+async fn what_was_renewed_is_told_also_of_a_member_whose_pod_is_made_or_refused() {
+    for refused in [true, false] {
+        let api = FakeApi::default();
+        api.put(CLUSTER, object());
+        Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+        // The certificates last too long for what is wished for now, and a pod is to be made.
+        let mut shorter = api.object(CLUSTER);
+        shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
+        api.put(CLUSTER, shorter);
+        api.remove("/api/v1/namespaces/ns/pods/db-1");
+        if refused {
+            api.disturb("POST /api/v1/namespaces/ns/pods", Fault::Refuse(StatusCode::FORBIDDEN));
+        }
+        let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
+        let (archives, proofs, seen) = (Archives::default(), Proofs::default(), BTreeMap::new());
+        let glance = driver.observer.glance(watched(&api), None, &seen, (&archives, &proofs), &wallet);
+        let glanced = Box::pin(glance).await.unwrap();
+        let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
+        let status = status(&observed, &plan, Timestamp::now());
+        let acted = driver.actor.act(&observed, &plan, &status, &mut Furnished::default(), &wallet).await;
+        assert!(acted.stop.is_some() || !refused, "{:?}", plan.steps);
+        let mut renewed: Vec<_> = acted.renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
+        renewed.sort_unstable();
+        assert_eq!(renewed, ["db-0", "db-1", "db-2", "db-client"], "refused: {refused}");
+    }
 }
 
 /// A cluster whose claims are smaller than its spec asks for.

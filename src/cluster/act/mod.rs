@@ -12,7 +12,7 @@ mod taken;
 mod urge;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::join_all;
 use kube::ResourceExt;
@@ -137,6 +137,8 @@ struct Acting<'a> {
     wallet: &'a Wallet,
     /// The object's version as it was last read or written in this round.
     version: Option<String>,
+    /// What was renewed in this round, along with a step or not.
+    renewed: Mutex<Vec<Renewed>>,
 }
 
 impl Actor {
@@ -175,7 +177,7 @@ impl Actor {
         let Some(cluster) = render::Cluster::of(&observed.cluster) else {
             return Err(Stop::Surprise("the object has no UID".into()));
         };
-        let mut acting = Acting { actor: self, observed, cluster, wallet, version: None };
+        let mut acting = Acting { actor: self, observed, cluster, wallet, version: None, renewed: Mutex::default() };
         if observed.world.wish.life == Life::Wanted {
             acting.hold_with_finalizer(acted).await?;
         }
@@ -195,8 +197,9 @@ impl Actor {
         }
         acting.version = acted.cluster.resource_version();
         let steps = Box::pin(acting.steps(&plan.steps, &mut acted.done));
-        let certify = Box::pin(acting.certify(plan, &duties, &mut acted.renewed));
+        let certify = Box::pin(acting.certify(plan, &duties));
         let (steps, certified) = tokio::join!(steps, certify);
+        acted.renewed = acting.renewed.into_inner().unwrap_or_else(PoisonError::into_inner);
         steps.and(certified)
     }
 
@@ -286,7 +289,7 @@ impl Acting<'_> {
                 Make::Claim => {
                     let (claim, secret) = tokio::join!(self.create_claim(serial), self.certify_member(serial));
                     match (claim, secret) {
-                        (Ok(uid), Ok(_)) => {
+                        (Ok(uid), Ok(())) => {
                             new_claim = Some(uid);
                             Ok(())
                         }
@@ -301,7 +304,7 @@ impl Acting<'_> {
                         (Bind::Ephemeral, _) => Ok(None),
                     };
                     match (volume, self.certify_member(serial).await) {
-                        (Ok(volume), Ok(_)) => self.create_pod(serial, volume.as_ref(), birth, release).await,
+                        (Ok(volume), Ok(())) => self.create_pod(serial, volume.as_ref(), birth, release).await,
                         (Err(stop), _) | (_, Err(stop)) => Err(stop),
                     }
                 }
