@@ -148,7 +148,8 @@ impl Driver {
         status: &mut EtcdClusterStatus,
         acted: &Acted,
     ) -> Result<LookAgain, Error> {
-        if let Some((reason, words)) = acted.stop.as_ref().or(acted.refused.as_ref()).and_then(refused) {
+        // A surprise says nothing of what was refused in the same round.
+        if let Some((reason, words)) = acted.stop.iter().chain(&acted.refused).find_map(refused) {
             let old = observed.cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
             report::conditions::stall(&mut status.conditions, old, reason, &words, Timestamp::now());
         }

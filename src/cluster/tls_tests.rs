@@ -1,6 +1,7 @@
 //! Tests of what the driver does about certificates, against an API server in this process: what is issued, in which
 //! order, what is renewed, and what keeps a cluster from being begun.
 
+use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use quorate_crds::EtcdClusterStatus;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use super::Driver;
 use super::observe::pods::AnyPod;
 use super::tests::{CLUSTER, driver, object, rounds, watched};
-use crate::fake_api::FakeApi;
+use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
@@ -249,6 +250,33 @@ async fn a_secret_of_somebody_else_in_one_place_holds_up_the_renewal_of_no_other
     let (truth, reason, message) = condition(&api, "Stalled");
     assert_eq!((truth.as_str(), reason.as_str()), ("True", "ObjectRefused"));
     assert!(message.contains("db-client"), "{message}");
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_also_while_somebody_else_has_the_name_of_the_service_that_members_need() {
+    let api = begun().await;
+    api.put("/api/v1/namespaces/ns/services/db", json!({ "metadata": { "name": "db" } }));
+    let mut shorter = api.object(CLUSTER);
+    shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
+    api.put(CLUSTER, shorter);
+    let writes = api.written().len();
+    assert!(!looks(&api).await, "it is still told");
+    let renewed = ["db-client", "db-0", "db-1", "db-2"].map(|name| format!("PATCH secrets {name}"));
+    assert_eq!(written_to_secrets(&api, writes), renewed);
+    assert_eq!(condition(&api, "Stalled").1, "NameTaken");
+}
+
+#[tokio::test]
+async fn a_secret_of_somebody_else_is_told_also_where_a_surprise_ends_the_steps() {
+    let api = begun().await;
+    api.put(&format!("{SECRETS}/db-client"), json!({ "metadata": { "name": "db-client" } }));
+    api.remove(&format!("{PODS}/db-1"));
+    api.disturb(&format!("POST {PODS}"), Fault::Refuse(StatusCode::CONFLICT));
+    for _ in 0..2 {
+        assert!(!looks(&api).await);
+    }
+    let (truth, _, message) = condition(&api, "Stalled");
+    assert!(truth == "True" && message.contains("db-client"), "{message}");
 }
 
 #[tokio::test]

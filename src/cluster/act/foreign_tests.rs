@@ -1,6 +1,7 @@
 //! Tests of names that are taken, against an API server in this process: what somebody else made is left as it is and told,
 //! what an earlier cluster left is waited for, and what is ours stays ours though no watch shows it.
 
+use http::StatusCode;
 use k8s_openapi::api::core::v1::Service;
 use kube::runtime::watcher::Event;
 use quorate_crds::{Reason, names};
@@ -13,7 +14,7 @@ use crate::cluster::Driver;
 use crate::cluster::observe::{Observed, facts};
 use crate::cluster::report::fixture;
 use crate::cluster::tests::{CLUSTER, act, driver, object, rounds, watched};
-use crate::fake_api::FakeApi;
+use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
 const FURNITURE: [(&str, &str); 3] =
@@ -179,6 +180,20 @@ async fn a_taken_name_is_in_the_conditions_and_a_taken_client_service_holds_up_n
         assert_eq!(condition(&api, "Stalled").0, "False");
         assert_eq!(api.written().iter().filter(|line| line.starts_with("POST pods")).count(), 3);
     }
+}
+
+/// Else it would be told anew after each round that ends so.
+#[tokio::test]
+async fn a_taken_client_service_is_told_also_where_a_surprise_ends_the_round() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    put(&api, CLIENT, &json!({}), None);
+    api.disturb("POST /api/v1/namespaces/ns/pods", Fault::Refuse(StatusCode::CONFLICT));
+    for _ in 0..3 {
+        Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+    }
+    let (truth, reason, message) = condition(&api, "Stalled");
+    assert_eq!((truth.as_str(), reason.as_str()), ("True", "NameTaken"), "{message}");
 }
 
 async fn makes(api: &FakeApi, observed: &Observed, step: Step) -> Acted {

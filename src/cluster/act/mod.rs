@@ -187,20 +187,29 @@ impl Actor {
             acted.status_written = true;
         }
         // What has failed is left as it is: it may be somebody else's.
-        let mut duties = Duties::default();
+        let (mut duties, mut prepared) = (Duties::default(), Ok(()));
         if observed.world.wish.life == Life::Wanted && plan.phase != Phase::Failed {
             duties = acting.certificate_duties(plan).await?;
             let furnish = Box::pin(acting.furnish(plan, furnished));
             let (furnished, authorities) = tokio::join!(furnish, Box::pin(acting.make_authorities(&duties)));
-            acted.refused = furnished?;
-            authorities?;
+            prepared = furnished.map(|refused| acted.refused = refused).and(authorities);
         }
         acting.version = acted.cluster.resource_version();
-        let steps = Box::pin(acting.steps(&plan.steps, &mut acted.done));
+        // Certificates run out also where something in a Service's place keeps any step from being done.
+        let steps = Box::pin(async {
+            match prepared {
+                Ok(()) => acting.steps(&plan.steps, &mut acted.done).await,
+                Err(stop) => Err(stop),
+            }
+        });
         let certify = Box::pin(acting.certify(plan, &duties));
         let (steps, certified) = tokio::join!(steps, certify);
         acted.renewed = acting.renewed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        steps.and(certified)
+        match (steps, certified) {
+            // What passes by itself does not hide what somebody has to mend.
+            (Err(stop), Err(graver)) if stop.is_surprise() => Err(graver),
+            (steps, certified) => steps.and(certified),
+        }
     }
 
     /// Writes the status of an object, if it is still the one that was observed.
