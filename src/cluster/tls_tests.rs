@@ -158,7 +158,7 @@ async fn a_secret_of_somebody_else_in_our_place_is_left_alone_and_named() {
     assert!(!looks(&api).await && !looks(&api).await);
     assert_eq!(api.object(&path), before);
     let (truth, reason, message) = condition(&api, "Stalled");
-    assert_eq!((truth.as_str(), reason.as_str()), ("True", "ObjectRefused"));
+    assert_eq!((truth.as_str(), reason.as_str()), ("True", "NameTaken"));
     assert!(message.contains("db-peer-ca"), "{message}");
 }
 
@@ -248,7 +248,7 @@ async fn a_secret_of_somebody_else_in_one_place_holds_up_the_renewal_of_no_other
     assert_eq!(written_to_secrets(&api, writes), renewed);
     assert_eq!(api.object(&path), before);
     let (truth, reason, message) = condition(&api, "Stalled");
-    assert_eq!((truth.as_str(), reason.as_str()), ("True", "ObjectRefused"));
+    assert_eq!((truth.as_str(), reason.as_str()), ("True", "NameTaken"));
     assert!(message.contains("db-client"), "{message}");
 }
 

@@ -9,10 +9,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::Preconditions;
-use quorate_crds::{Reason, TlsMode, names};
+use quorate_crds::{TlsMode, names};
 use quorate_statemachine::{Life, Phase, Plan, Seeding, Serial, Step};
 use serde_json::json;
 
+use super::taken::of_a_stranger;
 use super::{Acting, Stop};
 use crate::cluster::observe::certificates;
 use crate::cluster::pki::{
@@ -225,10 +226,7 @@ impl Acting<'_> {
         match holder(&found, &*self.observed.cluster) {
             Holder::Us => self.label_again(&found).await,
             Holder::Nobody => Ok(not_known_of(name)),
-            Holder::Stranger => Ok(Stop::Refused(
-                Reason::ObjectRefused,
-                format!("Secret {name} is there and does not belong to this cluster. Rename or delete it."),
-            )),
+            Holder::Stranger => Ok(of_a_stranger(&found)),
         }
     }
 

@@ -76,7 +76,8 @@ fn is_labelled(object: &impl ResourceExt, cluster: &str) -> bool {
     object.labels().get(LABEL_CLUSTER).is_some_and(|label| label == cluster)
 }
 
-fn of_a_stranger<K: Namespaced>(there: &K) -> Stop {
+/// What is told of somebody else's object in the place of one of ours.
+pub(super) fn of_a_stranger<K: Namespaced>(there: &K) -> Stop {
     let (kind, name) = (K::kind(&()), there.name_any());
     Stop::Refused(
         Reason::NameTaken,
