@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::events::quoted;
 use crate::metrics::Metrics;
 use crate::writes::{self, Writes};
 
@@ -100,6 +101,11 @@ impl Error {
     /// The API server refused the object itself (an admission policy, a quota, a field): its words.
     pub fn refusal(&self) -> Option<&str> {
         self.status().filter(|s| s.is_forbidden() || s.is_invalid() || s.code == 400).map(|s| s.message.as_str())
+    }
+
+    /// The same for people, with what was asked for: no more than a condition takes.
+    pub fn told_refusal(&self) -> Option<String> {
+        self.refusal().map(|words| format!("{self}: {}", quoted(words)))
     }
 
     /// The API server does not do this, or not with this object: it has no such subresource, or finds fault with the
@@ -373,12 +379,31 @@ mod tests {
     use futures::StreamExt;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::runtime::watcher;
+    use serde_json::json;
     use tokio::net::TcpListener;
     use tokio::sync::watch;
 
     use super::*;
     use crate::fake_api::{FakeApi, Fault};
     use crate::lease::Claim;
+
+    /// What the API server has answered.
+    fn answered(status: serde_json::Value) -> Error {
+        let status: kube::core::Status = serde_json::from_value(status).unwrap();
+        let cause = Cause::Kube(Box::new(kube::Error::Api(Box::new(status))));
+        Error { verb: "patch", kind: "Service".into(), name: "db".into(), cause }
+    }
+
+    #[test]
+    fn of_a_refusal_no_more_is_told_than_a_condition_takes() {
+        let told = |words: &str| {
+            let refused = json!({ "code": 403, "reason": "Forbidden", "message": words });
+            answered(refused).told_refusal().unwrap()
+        };
+        assert_eq!(told("no"), "failed to patch Service db: no");
+        let long = told(&"denied ".repeat(10_000));
+        assert!(long.len() < 3000 && long.ends_with("..."), "{long}");
+    }
 
     #[test]
     fn a_watch_at_which_nothing_happens_ends_before_it_counts_as_silent() {
@@ -413,7 +438,7 @@ mod tests {
         api.mend();
         api.disturb("PATCH", Fault::Lose);
         let begun = tokio::time::Instant::now();
-        let lost = kube.merge::<ConfigMap>("ns", "m", &serde_json::json!({})).await.unwrap_err();
+        let lost = kube.merge::<ConfigMap>("ns", "m", &json!({})).await.unwrap_err();
         assert!(matches!(lost.cause, Cause::Deadline(_)) && begun.elapsed().as_secs() == DEADLINE.as_secs());
         assert!(lost.is_unanswered());
         stop.send_replace(true);

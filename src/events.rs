@@ -19,6 +19,9 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(6);
 /// The pause before the second try; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How much of another program's words is told, in bytes. The agent's are no longer; the API server refuses a condition with
+/// more than 32 KiB, and with it the whole status.
+pub const LONGEST_QUOTE: usize = 2000;
 /// The longest note that the API server takes, in bytes.
 const MAX_NOTE: usize = 1024;
 
@@ -134,6 +137,12 @@ fn may_pass(error: &writes::Error<kube::Error>) -> bool {
         writes::Error::Failed(kube::Error::Api(status)) => matches!(status.code, 429 | 502..=504),
         writes::Error::Failed(_) | writes::Error::NotLeading | writes::Error::Stopping => false,
     }
+}
+
+/// Another program's words, as much of them as is told.
+pub fn quoted(words: &str) -> String {
+    let told = cut(words.to_owned(), LONGEST_QUOTE);
+    if told.len() < words.len() { told + "..." } else { told }
 }
 
 /// As many of its first letters as fit into so many bytes.

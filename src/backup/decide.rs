@@ -10,7 +10,7 @@ use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, EtcdBackupStatus, EtcdCluster, MemberRole, Reason};
 
 use super::status::{Now, Told, ended, going_on, progress};
-use crate::events::cut;
+use crate::events::{LONGEST_QUOTE, cut};
 use crate::jobs::{self, End};
 use crate::ownership::{Holder, holder, is_owned};
 use crate::store_secrets::Needed;
@@ -24,9 +24,6 @@ const GRACE: SignedDuration = SignedDuration::from_mins(10);
 const FIRST_POD: SignedDuration = SignedDuration::from_secs(10);
 /// How many links of a chain of causes are told of a failure that may pass, from the outermost.
 const OUTER_CAUSES: usize = 3;
-/// How much of another program's words is told, in bytes. The agent's are no longer; the API server refuses a condition with
-/// more than 32 KiB, and with it the whole status.
-const LONGEST_QUOTE: usize = 2000;
 
 /// What was seen.
 #[derive(Debug, Clone, Copy)]

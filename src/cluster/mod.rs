@@ -237,7 +237,7 @@ fn is_let_go(cluster: &EtcdCluster) -> bool {
 /// What the user has to hear of a plan that could not be carried out: Kubernetes' own words, or what can't be rendered.
 fn refused(stop: &Stop) -> Option<(Reason, String)> {
     match stop {
-        Stop::Kube(error) => error.refusal().map(|words| (Reason::ObjectRefused, format!("{error}: {words}"))),
+        Stop::Kube(error) => error.told_refusal().map(|words| (Reason::ObjectRefused, words)),
         Stop::Render(error) => Some((Reason::SpecInvalid, error.to_string())),
         Stop::Refused(reason, words) => Some((*reason, words.clone())),
         Stop::Etcd(error) if error.refusal() == Some(quorate_etcd::Refusal::Forbidden) => Some((

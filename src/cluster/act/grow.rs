@@ -78,7 +78,7 @@ impl Ungrown {
             self.0.remove(&claim.uid);
             return None;
         };
-        let Some(words) = error.refusal().map(|words| format!("{error}: {words}")) else { return Some(error.into()) };
+        let Some(words) = error.told_refusal() else { return Some(error.into()) };
         self.0.insert(claim.uid.clone(), Refused { size: size.clone(), words, at: Instant::now() });
         None
     }
