@@ -77,9 +77,10 @@ impl Error {
         }
     }
 
-    /// Somebody else was faster: the object has changed, is gone, or is there already. The next round sees it.
+    /// Somebody else was faster: the object has changed, is gone, is there already, or is another one by now. The next round
+    /// sees it.
     pub fn is_surprise(&self) -> bool {
-        self.status().is_some_and(|s| s.is_conflict() || s.is_not_found() || s.is_already_exists())
+        self.status().is_some_and(|s| s.is_not_found() || is_conflict(s))
     }
 
     /// The caller lacks the right.
@@ -100,7 +101,8 @@ impl Error {
 
     /// The API server refused the object itself (an admission policy, a quota, a field): its words.
     pub fn refusal(&self) -> Option<&str> {
-        self.status().filter(|s| s.is_forbidden() || s.is_invalid() || s.code == 400).map(|s| s.message.as_str())
+        let refused = |s: &&kube::core::Status| s.is_forbidden() || s.is_invalid() || s.code == 400;
+        self.status().filter(refused).filter(|s| !is_conflict(s)).map(|s| s.message.as_str())
     }
 
     /// The same for people, with what was asked for: no more than a condition takes.
@@ -111,7 +113,8 @@ impl Error {
     /// The API server does not do this, or not with this object: it has no such subresource, or finds fault with the
     /// change. A right or a quota that is lacking is something else, and so is an object that has changed.
     pub fn is_not_done_here(&self) -> bool {
-        self.status().is_some_and(|s| s.is_not_found() || s.is_invalid() || s.code == 400 || s.code == 405)
+        let not_done = |s: &kube::core::Status| s.is_not_found() || s.is_invalid() || s.code == 400 || s.code == 405;
+        self.status().is_some_and(|s| not_done(s) && !is_conflict(s))
     }
 
     /// What was asked for may have been done all the same: no answer came, or one that says that Kubernetes' own etcd did not
@@ -135,6 +138,14 @@ impl Error {
     pub fn is_shut(&self) -> bool {
         matches!(self.cause, Cause::Shut(_))
     }
+}
+
+/// Whether the object is not the one that was meant. To a patch with the UID of another one the API server answers that this
+/// field can't be changed (`ValidateObjectMetaAccessorUpdate` in apimachinery's `pkg/api/validation/objectmeta.go`).
+fn is_conflict(status: &kube::core::Status) -> bool {
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    let is_another = status.is_invalid() && causes.any(|cause| cause.field == "metadata.uid");
+    is_another || status.is_conflict() || status.is_already_exists()
 }
 
 /// A kind of which each object lives in a namespace.
@@ -257,7 +268,7 @@ impl Kube {
     }
 
     /// Merges into an object. A `metadata.uid` or `metadata.resourceVersion` in `change` that differs from the object's
-    /// is refused by the API server as a conflict: that is how a patch is guarded.
+    /// is refused by the API server, which is a surprise: that is how a patch is guarded.
     pub async fn merge<K: Namespaced>(
         &self,
         namespace: &str,
@@ -357,7 +368,7 @@ impl Kube {
             Err(Cause::Shut(_)) => "shut",
             Err(Cause::Deadline(_)) => "deadline",
             Err(Cause::Kube(error)) => match error.as_ref() {
-                kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => "conflict",
+                kube::Error::Api(status) if is_conflict(status) => "conflict",
                 kube::Error::Api(status) if status.is_not_found() => "not-found",
                 _ => "error",
             },
@@ -373,121 +384,5 @@ fn as_ourselves() -> PatchParams {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use futures::StreamExt;
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::runtime::watcher;
-    use serde_json::json;
-    use tokio::net::TcpListener;
-    use tokio::sync::watch;
-
-    use super::*;
-    use crate::fake_api::{FakeApi, Fault};
-    use crate::lease::Claim;
-
-    /// What the API server has answered.
-    fn answered(status: serde_json::Value) -> Error {
-        let status: kube::core::Status = serde_json::from_value(status).unwrap();
-        let cause = Cause::Kube(Box::new(kube::Error::Api(Box::new(status))));
-        Error { verb: "patch", kind: "Service".into(), name: "db".into(), cause }
-    }
-
-    #[test]
-    fn of_a_refusal_no_more_is_told_than_a_condition_takes() {
-        let told = |words: &str| {
-            let refused = json!({ "code": 403, "reason": "Forbidden", "message": words });
-            answered(refused).told_refusal().unwrap()
-        };
-        assert_eq!(told("no"), "failed to patch Service db: no");
-        let long = told(&"denied ".repeat(10_000));
-        assert!(long.len() < 3000 && long.ends_with("..."), "{long}");
-    }
-
-    #[test]
-    fn a_watch_at_which_nothing_happens_ends_before_it_counts_as_silent() {
-        assert!(Duration::from_secs(WATCH_SECONDS.into()) < SILENCE);
-        assert!(DEADLINE < SILENCE);
-    }
-
-    #[tokio::test]
-    async fn nothing_was_asked_for_where_no_connection_came_about() {
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let client = Client::try_from(Config::new(format!("http://{nobody}").parse().unwrap())).unwrap();
-        let (_going_on, stopping) = watch::channel(false);
-        let kube = Kube::new(client, Arc::new(Metrics::new()), Writes::new(Claim::forever(), stopping, None));
-        let error = kube.get::<ConfigMap>("ns", "m").await.unwrap_err();
-        assert!(matches!(&error.cause, Cause::Kube(_)) && !error.is_unanswered(), "{error:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn each_call_is_counted_by_verb_kind_and_outcome() {
-        let (api, metrics, (stop, stopping)) = (FakeApi::default(), Arc::new(Metrics::new()), watch::channel(false));
-        let kube = Kube::new(api.client(), metrics.clone(), Writes::new(Claim::forever(), stopping, None));
-        let mut map = ConfigMap::default();
-        map.metadata.name = Some("m".into());
-        kube.create("ns", &map).await.unwrap();
-        assert!(kube.create("ns", &map).await.unwrap_err().is_surprise());
-        assert!(kube.get::<ConfigMap>("ns", "m").await.unwrap().is_some());
-        assert!(kube.get::<ConfigMap>("ns", "none").await.unwrap().is_none());
-        assert_eq!(kube.list::<ConfigMap>("ns", "").await.unwrap().len(), 1);
-        assert!(!kube.delete::<ConfigMap>("ns", "none", Preconditions::default()).await.unwrap_err().is_unanswered());
-        api.disturb("GET", Fault::Refuse(http::StatusCode::INTERNAL_SERVER_ERROR));
-        assert!(kube.get::<ConfigMap>("ns", "m").await.unwrap_err().is_unanswered());
-        api.mend();
-        api.disturb("PATCH", Fault::Lose);
-        let begun = tokio::time::Instant::now();
-        let lost = kube.merge::<ConfigMap>("ns", "m", &json!({})).await.unwrap_err();
-        assert!(matches!(lost.cause, Cause::Deadline(_)) && begun.elapsed().as_secs() == DEADLINE.as_secs());
-        assert!(lost.is_unanswered());
-        stop.send_replace(true);
-        let shut = kube.apply("ns", &map).await.unwrap_err();
-        assert!(shut.is_shut() && !shut.is_unanswered());
-        let text = metrics.render().unwrap();
-        let counted: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("quorate_api_calls_total")).collect();
-        let of = |verb: &str, outcome: &str, count: u8| {
-            format!(r#"{{service="kubernetes",verb="{verb}",kind="ConfigMap",outcome="{outcome}"}} {count}"#)
-        };
-        let expected = [
-            of("create", "ok", 1),
-            of("create", "conflict", 1),
-            of("get", "ok", 2),
-            of("list", "ok", 1),
-            of("delete", "not-found", 1),
-            of("get", "error", 1),
-            of("patch", "deadline", 1),
-            of("apply", "shut", 1),
-        ];
-        assert!(expected.iter().all(|line| counted.contains(&line.as_str())), "{text}");
-        assert_eq!(counted.len(), expected.len(), "{text}");
-    }
-
-    /// It takes connections and never says a word, as an API server whose machine stands still.
-    #[tokio::test]
-    async fn a_list_that_nobody_answers_ends() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let accepted = tokio::spawn(async move {
-            let mut held = Vec::new();
-            while let Ok((connection, _)) = listener.accept().await {
-                held.push(connection);
-            }
-        });
-        let client = client_of(Config::new(url), Duration::from_millis(200)).unwrap();
-        let begun = Instant::now();
-        let api = Api::<ConfigMap>::all(client);
-        let mut events = Box::pin(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)));
-        let ended = timeout(DEADLINE, async {
-            while let Some(event) = events.next().await {
-                if event.is_err() {
-                    return true;
-                }
-            }
-            false
-        });
-        assert_eq!(ended.await, Ok(true));
-        assert!(begun.elapsed() >= Duration::from_millis(200));
-        accepted.abort();
-    }
-}
+#[path = "api_tests.rs"]
+mod tests;

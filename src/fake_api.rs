@@ -304,7 +304,7 @@ impl State {
         };
         let guards = if *method == Method::DELETE { &sent["preconditions"] } else { &sent["metadata"] };
         if !self.forgets_versions && !fits(&live, guards) {
-            return refusal(StatusCode::CONFLICT, "Conflict");
+            return if *method == Method::PATCH { not_this_one(&live, guards) } else { conflict() };
         }
         if *method == Method::DELETE {
             self.take_away(path);
@@ -369,6 +369,24 @@ fn is_in(collection: &str, only: Option<&str>, object: &str) -> bool {
 /// Whether an object is the one that a write is meant for.
 fn fits(live: &Value, guards: &Value) -> bool {
     ["uid", "resourceVersion"].iter().all(|guard| guards[guard].is_null() || guards[guard] == live["metadata"][guard])
+}
+
+/// To a patch of an object as it was not: if its version is right, or not named, only the UID is at fault.
+fn not_this_one(live: &Value, guards: &Value) -> Answer {
+    let version = &guards["resourceVersion"];
+    let is_another = !live["metadata"]["uid"].is_null();
+    let at_fault = is_another && (version.is_null() || *version == live["metadata"]["resourceVersion"]);
+    if !at_fault {
+        return conflict();
+    }
+    let (code, mut status) = refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid");
+    let cause = json!({ "reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid" });
+    status["details"] = json!({ "causes": [cause] });
+    (code, status)
+}
+
+fn conflict() -> Answer {
+    refusal(StatusCode::CONFLICT, "Conflict")
 }
 
 /// RFC 7396.
