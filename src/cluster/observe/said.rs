@@ -93,7 +93,7 @@ pub struct Said {
     pub seen: BTreeMap<Serial, Seen>,
     /// The linearizable member list, if anybody gave one in time.
     pub list: Option<quorate_etcd::MemberList>,
-    /// What the leader said of the whole, if it was asked.
+    /// What was said of the whole, if anybody was asked who can tell: by the leader, and of a downgrade perhaps by another.
     pub overall: Overall,
 }
 

@@ -10,8 +10,10 @@ use crate::cluster::observe::trials::TrialFacts;
 pub const ROLL_WAITS: &str = "The next member is changed when all are ready, caught up and connected to each other.";
 pub const VERSIONS_UNKNOWN: &str =
     "The next step waits until it is known what the members run, and what the cluster runs at.";
-pub const CLUSTER_VERSION_LAGS: &str = "All members run the new version. The next step waits for etcd to move the cluster's own, which takes some seconds.";
-pub const DOWNGRADE_UNDER_WAY: &str = "etcd lowers the version of the cluster, and of each database.";
+pub const CLUSTER_VERSION_LAGS: &str = "All members are told to run the new version. The next step waits for etcd to move the \
+                                        cluster's own, which takes some seconds once all of them are up.";
+pub const DOWNGRADE_UNDER_WAY: &str = "etcd lowers the version of the cluster, and of each database. The next step waits for \
+                                       that, which takes some seconds once all members are up.";
 pub const LOGS_ARE_CUT: &str =
     "Every member takes a snapshot, so that no log entry is left that the next version can't read.";
 pub const ALARM_RAISED: &str = "An alarm is raised in etcd, so versions are not changed. Mend what `etcdctl alarm list` \

@@ -8,7 +8,7 @@ use quorate_statemachine::{
 };
 
 use super::fixture::{self, SERIALS, after, healthy, sighted};
-use super::{events, status};
+use super::{events, sentences, status};
 use crate::cluster::act::Renewed;
 use crate::cluster::observe::Observed;
 use crate::cluster::observe::trials::TrialFacts;
@@ -446,4 +446,14 @@ fn a_renewal_is_told_in_one_sentence_with_the_days_until_the_first_runs_out() {
     // Days that are not whole are not counted.
     assert!(told(&[renewed("db-0", 24 * 3 - 1)]).note.contains("valid for 2 days"));
     assert!(told(&[renewed("db-0", 1)]).note.ends_with("They are valid until 1970-01-01T01:00:00Z."));
+}
+
+#[test]
+fn while_etcd_moves_a_version_nothing_is_said_of_members_that_may_be_down_but_that_it_takes_all_of_them() {
+    let observed = healthy();
+    let plan = plan(&observed.world);
+    for finding in [Finding::ClusterVersionLags, Finding::DowngradeUnderWay] {
+        let told = sentences::tell(&observed, &plan, None, finding).sentence;
+        assert!(told.contains("up.") && !told.contains("members run"), "{told}");
+    }
 }
