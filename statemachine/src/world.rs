@@ -376,7 +376,7 @@ pub enum NodeSight {
 pub enum Overall {
     /// It was not asked, or nobody answered.
     Unknown,
-    /// What the leader said.
+    /// What the leader said, and of a downgrade perhaps another, who can tell of it.
     Known {
         /// The minor that the cluster may be taken down to, if that was enabled.
         downgrade: Option<Minor>,
