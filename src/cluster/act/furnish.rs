@@ -136,14 +136,22 @@ impl Furnished {
 /// Whether everything that is wished for is there. Defaults that the API server filled in may be there too.
 fn covers(live: &Value, wished: &Value) -> bool {
     match (live, wished) {
-        (Value::Object(live), Value::Object(wished)) => {
-            wished.iter().all(|(key, wished)| live.get(key).is_some_and(|live| covers(live, wished)))
-        }
+        (Value::Object(live), Value::Object(wished)) => wished.iter().all(|(key, wished)| {
+            // Others may own it as well, and applying it would not change that.
+            let covers = if key == "ownerReferences" { includes } else { covers };
+            live.get(key).is_some_and(|live| covers(live, wished))
+        }),
         (Value::Array(live), Value::Array(wished)) => {
             live.len() == wished.len() && live.iter().zip(wished).all(|(live, wished)| covers(live, wished))
         }
         (live, wished) => live == wished,
     }
+}
+
+/// Whether everything that is wished for is among what is there.
+fn includes(live: &Value, wished: &Value) -> bool {
+    let (Some(live), Some(wished)) = (live.as_array(), wished.as_array()) else { return false };
+    wished.iter().all(|wished| live.iter().any(|live| covers(live, wished)))
 }
 
 #[cfg(test)]
@@ -178,5 +186,16 @@ mod tests {
         assert!(!Furnished::default().due("x", &poor, Some(&rich)), "somebody else's annotation stays");
         furnished.forget("x");
         assert!(furnished.due("x", &poor, Some(&poor)));
+    }
+
+    #[test]
+    fn what_others_own_as_well_is_not_applied_in_every_round() {
+        let owned = |owners: &[&str]| {
+            let owners: Vec<_> = owners.iter().map(|uid| json!({ "uid": uid, "controller": *uid == "us" })).collect();
+            json!({ "metadata": { "ownerReferences": owners } })
+        };
+        assert!(covers(&owned(&["other", "us"]), &owned(&["us"])));
+        assert!(!covers(&owned(&["other"]), &owned(&["us"])));
+        assert!(!covers(&json!({ "ports": [{ "port": 1 }, { "port": 2 }] }), &json!({ "ports": [{ "port": 2 }] })));
     }
 }
