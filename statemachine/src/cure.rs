@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use crate::{
-    Failed, Finding, Memory, Overall, Release, Standing,
+    Failed, Finding, Memory, Minor, Overall, Release, Standing,
     draft::Draft,
     member::{Ground, Member},
 };
@@ -57,22 +57,27 @@ fn fits(draft: &Draft<'_>, member: &Member<'_>, told: &Release, ran: Option<&Rel
 ///
 /// Down: as long as nobody knows the cluster to run above that. It may have been up unseen, so that this is for the user to
 /// say, not for [`leads_back`]; if it was, [`way_up`] brings it back. Not in a downgrade, where the cluster's version is lowered
-/// before the database of a member that is down. Up, out of a downgrade: to the very release that it ran on this data.
+/// before the database of a member that is down. Up, out of a downgrade: to the very release that it ran on this data. For one
+/// that turned back down that is what it failed on: it goes up in its turn only, as there its log is thought of.
 fn turns_back(draft: &Draft<'_>, told: &Release, ran: &Release, to: &Release) -> bool {
     let (minor, from) = (to.version.minor, told.version.minor);
     match minor.cmp(&from) {
         Ordering::Less => {
             let known = [draft.cluster_version, draft.highest_cluster_version()];
-            ran.version.minor == minor && known == [Some(minor); 2] && no_downgrade(draft)
+            ran.version.minor == minor && known == [Some(minor); 2] && is_enabled(draft, None)
         }
         Ordering::Equal => false,
-        Ordering::Greater => ran == to && minor == from.next() && draft.cluster_version == Some(from),
+        Ordering::Greater => {
+            let is_its_turn = is_enabled(draft, Some(from)) || !draft.only_patches;
+            ran == to && minor == from.next() && draft.cluster_version == Some(from) && is_its_turn
+        }
     }
 }
 
-fn no_downgrade(draft: &Draft<'_>) -> bool {
+/// Whether it is known that this downgrade is enabled, or that none is.
+fn is_enabled(draft: &Draft<'_>, to: Option<Minor>) -> bool {
     match draft.world.overall {
-        Overall::Known { downgrade, alarm: _ } => downgrade.is_none(),
+        Overall::Known { downgrade, alarm: _ } => downgrade == to,
         Overall::Unknown => false,
     }
 }

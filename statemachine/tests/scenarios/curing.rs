@@ -60,6 +60,16 @@ fn the_last_member_turns_back_when_that_is_wished() {
     last().entry(2, |entry| entry.former = None).plan().never("switch");
 }
 
+/// As long as nobody knows what etcd is about to do, it stays.
+#[test]
+fn a_member_that_was_turned_back_goes_up_again_only_in_its_turn() {
+    let turned = || cluster(3).all_run(USUAL).wish_version(V7).told(2, V7).told(2, USUAL).crashing(2);
+    turned().plan().never("switch").tells_all(Finding::VersionsUnknown);
+    turned().asked().plan().also_does("switch 2 to 3.7.3");
+    // Its log may have entries that 3.7 can't read.
+    turned().asked().ledger(|ledger| ledger.oldest_log = Some(Minor(5))).plan().never("switch");
+}
+
 /// What docs/failure-modes.md has done about one that was up on the new minor unseen, and was taken back.
 #[test]
 fn a_member_alone_that_was_taken_back_in_vain_goes_up_once_its_ledger_says_so() {
