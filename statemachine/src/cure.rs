@@ -82,12 +82,12 @@ fn is_enabled(draft: &Draft<'_>, to: Option<Minor>) -> bool {
     }
 }
 
-/// What it ran before it was told to run what it fails on. If the ledger says something else than its pod, that is it: it
-/// was to be taken back, and an operator ended in between.
+/// What it ran before it was told to run what it fails on. If the ledger names none, and says something else than its pod, that
+/// is it: it was to be taken back, and an operator ended in between.
 fn former(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Release> {
     let entry = draft.ledger.members.get(&member.serial)?;
-    let before = if entry.release.as_ref() == Some(told) { &entry.former } else { &entry.release };
-    before.clone().filter(|former| former != told)
+    // One that was to get another patch has both: what it ran is kept then.
+    [&entry.former, &entry.release].into_iter().flatten().find(|before| *before != told).cloned()
 }
 
 /// What the leader runs, for a member that is told a lower minor than the cluster runs at: it was taken back, and had been

@@ -38,6 +38,11 @@ fn the_last_member_gets_another_patch_while_the_clusters_version_waits_for_it() 
     let again = || last().told(2, next).entry(2, |entry| entry.former = Some(release(USUAL)));
     again().wish_version(next).plan().never("switch");
     again().wish_version(Version::new(7, 5)).plan().also_does("switch 2 to 3.7.5");
+    // Nor has one been whose operator ended before its pod was told.
+    let ended = || last().entry(2, |entry| entry.release = Some(release(next)));
+    ended().wish_version(next).plan().also_does("switch 2 to 3.7.4");
+    let told = ended().wish_version(USUAL).plan().also_does("switch 2 to 3.6.16");
+    assert_eq!(told.entry(2).and_then(|entry| entry.former.clone()), Some(release(V7)));
     // One that was, fails for other reasons.
     let was_well = begun().runs(0, V7).runs(1, V7).runs(2, V7).crashing(2);
     was_well.wish_version(next).plan().never("switch");
