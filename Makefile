@@ -14,7 +14,7 @@ THREADS    ?= $(shell echo $$((2 * $$(nproc))))
 
 # Debian packages that the build needs: a program or a file, and the package that has it. protoc finds the protobuf
 # messages that etcd's import only with libprotobuf-dev, which its own package merely recommends.
-NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config \
+NEEDED      = cc:gcc protoc:protobuf-compiler pkg-config:pkg-config setsid:util-linux \
               /usr/include/google/protobuf/descriptor.proto:libprotobuf-dev
 
 # What needs the processor runs beside what waits, as two jobs of one make.
@@ -66,13 +66,13 @@ thorough: export QUORATE_MODEL = thorough
 thorough: MODEL = --package quorate-statemachine --test model -- --include-ignored --show-output
 model thorough:
 	@echo "the model runs beside what follows, into .cache/$@.log"
-	@trap 'kill -- -$$!' INT TERM; $(LOW) $(CARGO) test $(MODEL) > .cache/$@.log 2>&1 & wait $$!; \
+	@trap 'kill -- -$$!' HUP INT TERM; $(LOW) $(CARGO) test $(MODEL) > .cache/$@.log 2>&1 & wait $$!; \
 	  result=$$?; cat .cache/$@.log; exit $$result
 
 scenes: crates
 	$(E2E) test --jobs $(JOBS); result=$$?; $(E2E) down; exit $$result
 
-e2e: built ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes, ETCD=3.5.35 on that etcd
+e2e: $(if $(FILTER),setup,built) ## Every scene, every loop to its end, the model with more faults; FILTER=... for some scenes, ETCD=3.5.35 on that etcd
 	@$(if $(FILTER),$(MAKE) --no-print-directory every,$(BESIDE) thorough every)
 
 every:
