@@ -1,12 +1,12 @@
 //! Services of somebody else that have the names of a cluster's own: they are left as they are and told, and the cluster goes
 //! on by itself once the names are free.
 
-use anyhow::{Result, ensure};
-use quorate_crds::Reason;
+use anyhow::{Context as _, Result, ensure};
+use quorate_crds::{ConditionType, Reason};
 use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, play, wait_for};
 use serde_json::json;
 
-use super::{CONDITIONS, reasons, shows};
+use super::{CONDITIONS, shows};
 
 const TAKEN: &str = Reason::NameTaken.as_str();
 
@@ -47,8 +47,13 @@ async fn services_of_somebody_else_are_left_alone_and_told() -> Result<()> {
         ensure!(after == before, "{before:?} became {after:?}");
         // Members need their own Service, and not that of the clients.
         scene.kubectl(&["delete", "service", "db"]).await?.well()?;
-        db.settles(1).await?;
         is_told(&db, "db-client").await?;
+        db.until("a member that serves", PATIENCE, |view| {
+            let available = view.condition(ConditionType::Available).context("it is not said whether it serves")?;
+            ensure!(available.reason == Reason::ClusterReady.as_str(), "{available:?}");
+            Ok(())
+        })
+        .await?;
         ensure!(version(scene, "db-client").await? == before[1], "the clients' Service was written to");
         scene.kubectl(&["delete", "service", "db-client"]).await?.well()?;
         wait_for("a Service of the cluster's own for clients", PATIENCE, async || {
@@ -58,13 +63,7 @@ async fn services_of_somebody_else_are_left_alone_and_told() -> Result<()> {
             Ok(())
         })
         .await?;
-        db.until("nothing that is told", PATIENCE, |view| {
-            let reasons = reasons(view);
-            ensure!(!reasons.iter().any(|reason| reason == TAKEN), "{reasons:?}");
-            Ok(())
-        })
-        .await
-        .map(drop)
+        db.settles(1).await.map(drop)
     })
     .await
 }
