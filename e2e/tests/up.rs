@@ -46,7 +46,7 @@ impl Running {
     }
 
     /// Kills it after a time. Says whether it had not ended by then.
-    fn is_killed_after(mut self, time: Duration) -> Result<bool> {
+    fn killed_after(mut self, time: Duration) -> Result<bool> {
         if self.ends_by(Instant::now() + time)?.is_some() {
             return self.succeeds().map(|()| false);
         }
@@ -109,7 +109,7 @@ fn up_is_clean_after_any_crash() -> Result<()> {
     assert!(run(&["kubectl", "--", "get", "node", "node2"]).is_err(), "a check that can't fail");
 
     ensure!(
-        Running::start(&["down"])?.is_killed_after(Duration::from_millis(30))?,
+        Running::start(&["down"])?.killed_after(Duration::from_millis(30))?,
         "a `down` had ended before it was killed"
     );
     comes_up().context("after a `down` that was killed")?;
@@ -122,7 +122,7 @@ fn up_is_clean_after_any_crash() -> Result<()> {
         let time = loop {
             run(&["down"])?;
             let time = whole * moment / (MOMENTS + 1);
-            if Running::start(&["up", "--nodes", "1"])?.is_killed_after(time)? {
+            if Running::start(&["up", "--nodes", "1"])?.killed_after(time)? {
                 break time;
             }
             // It was quicker than the one whose time was taken: its own moments come earlier.
