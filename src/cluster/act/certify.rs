@@ -14,7 +14,7 @@ use quorate_statemachine::{Life, Phase, Plan, Seeding, Serial, Step};
 use serde_json::json;
 
 use super::taken::of_a_stranger;
-use super::{Acting, Stop};
+use super::{Acting, Make, Stop, to_make};
 use crate::cluster::observe::certificates;
 use crate::cluster::pki::{
     Authority, Certificates, Duties, Fault, Keyring, MemberKeys, Realm, Terms, authority_secret, client_secret,
@@ -283,24 +283,8 @@ fn unless_left_out(result: Result<(), Stop>, left_out: &mut Option<Stop>) -> Res
 
 /// The members for whom a plan makes a pod.
 fn made_by(plan: &Plan) -> impl Iterator<Item = Serial> {
-    plan.steps.iter().filter_map(|step| match step {
-        Step::CreatePod { serial, .. } => Some(*serial),
-        Step::CreateClaim(_)
-        | Step::IssueTicket { .. }
-        | Step::DeletePod { .. }
-        | Step::DeleteClaim { .. }
-        | Step::LabelPod { .. }
-        | Step::AddLearner { .. }
-        | Step::Promote { .. }
-        | Step::Remove { .. }
-        | Step::MoveLeader { .. }
-        | Step::SwitchRelease { .. }
-        | Step::ResizePod { .. }
-        | Step::TryRelease { .. }
-        | Step::EndTrial { .. }
-        | Step::TakeSnapshot(_)
-        | Step::EnableDowngrade(_)
-        | Step::CancelDowngrade
-        | Step::ReleaseFinalizer => None,
+    plan.steps.iter().filter_map(to_make).filter_map(|(serial, make)| match make {
+        Make::Pod { .. } => Some(serial),
+        Make::Claim => None,
     })
 }
