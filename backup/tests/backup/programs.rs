@@ -1,6 +1,7 @@
 //! The servers that tests run: where their programs are, and when they answer. Builds none of them.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -40,4 +41,14 @@ pub fn serves(process: &mut Child, address: SocketAddr) {
         assert!(ended.is_none(), "what should serve on {address} has ended: {ended:?}");
         thread::sleep(PERIOD);
     }
+}
+
+/// What a server answers to a `GET` of this path: its status and the body. Nothing while it does not answer.
+pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
 }

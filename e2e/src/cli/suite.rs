@@ -2,6 +2,7 @@
 //! cluster can be reached. Judges nothing itself; whether the operator's rights were right can be said in the end only.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use anyhow::Context as _;
 use k8s_openapi::jiff::Timestamp;
@@ -14,7 +15,7 @@ use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
 use crate::provider::Provider;
-use crate::scene::ETCD_VARIABLE;
+use crate::scene::{self, ETCD_VARIABLE};
 use crate::tools::{self, Tool};
 use crate::workspace;
 
@@ -59,7 +60,7 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
         deploy::deploy(&provider, &progress).await?;
     }
     // What an operator of before was denied is no fault of this one.
-    let began = Timestamp::now();
+    let (began, at) = (Timestamp::now(), SystemTime::now());
     let command = provider
         .exec(&program.display().to_string())?
         .env("QUORATE_PROVIDER", provider.kind().to_string())
@@ -68,6 +69,9 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
         .env(ETCD_VARIABLE, choice.etcd.as_deref().unwrap_or_default())
         .args(arguments(&choice));
     let tests = code(command.show().await?);
+    if let Some(failed) = scene::failed_since(at).filter(|_| tests != 0) {
+        println!("\n{failed}");
+    }
     let rights_are_wrong = match &provider {
         Provider::Local(lab) => rbac::judge(lab, began, choice.is_every()).await?,
         Provider::Kind(_) | Provider::Current(_) => false,

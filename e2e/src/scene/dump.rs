@@ -1,7 +1,8 @@
 //! After a failure: everything one needs to understand it, written to `.cache/failures/<test>/`, and a short excerpt for
 //! the terminal. It only reads, and what it can't read it says so instead of failing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::{Scene, kubectl};
 use crate::workspace;
@@ -10,19 +11,23 @@ use crate::workspace;
 const OPERATOR_NAMESPACE: &str = "quorate-system";
 /// How many lines of each source the excerpt quotes.
 const EXCERPT_LINES: usize = 12;
+/// Where the error itself is.
+const ERROR: &str = "error.txt";
+/// How many lines of an error are told once more when all scenes have ended.
+const TOLD_LINES: usize = 80;
 /// What is written out of the scene's namespace.
 const KINDS: &str = "etcd,pods,persistentvolumeclaims,services,poddisruptionbudgets";
 
 /// Writes the dump and returns the excerpt.
 pub async fn dump(scene: &Scene, error: &anyhow::Error) -> String {
-    let folder = workspace::cache().join("failures").join(scene.name());
+    let folder = failures().join(scene.name());
     // What an earlier failure left would be taken for this one's.
     let _ = std::fs::remove_dir_all(&folder);
     if let Err(failed) = std::fs::create_dir_all(&folder) {
         return format!("failed to create {}: {failed}", folder.display());
     }
     let out = Out { folder };
-    out.write("error.txt", &format!("{error:?}\n"));
+    out.write(ERROR, &format!("{error:?}\n"));
     let space = scene.namespace();
     let objects = out.save("objects.txt", &["-n", space, "get", KINDS, "-o", "wide"]).await;
     out.save("objects.yaml", &["-n", space, "get", KINDS, "-o", "yaml"]).await;
@@ -41,6 +46,29 @@ pub async fn dump(scene: &Scene, error: &anyhow::Error) -> String {
         tail(&operator),
         out.folder.display()
     )
+}
+
+fn failures() -> PathBuf {
+    workspace::cache().join("failures")
+}
+
+/// What failed since then, in short: below thousands of lines of many scenes it would have to be looked for.
+pub fn failed_since(began: SystemTime) -> Option<String> {
+    errors_since(&failures(), began)
+}
+
+fn errors_since(folder: &Path, began: SystemTime) -> Option<String> {
+    let mut scenes: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+    scenes.sort_unstable();
+    let errors = scenes.iter().filter_map(|scene| {
+        let path = scene.join(ERROR);
+        let written = path.metadata().and_then(|found| found.modified()).ok()?;
+        let error = std::fs::read_to_string(&path).ok().filter(|_| written >= began)?;
+        let error: Vec<&str> = error.lines().take(TOLD_LINES).collect();
+        Some(format!("{}: {}\n", scene.file_name()?.display(), error.join("\n  ")))
+    });
+    let told: String = errors.collect();
+    (!told.is_empty()).then(|| format!("what failed, in short:\n{told}everything: {}", folder.display()))
 }
 
 /// The logs of each container of each pod of a namespace, of its life now and of the one before. Returns the longest
@@ -103,6 +131,21 @@ fn tail(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_in_this_run_is_told_in_short() {
+        let below = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(below.path().join("chaos")).unwrap();
+        std::fs::create_dir_all(below.path().join("without")).unwrap();
+        let long: String = (0..200).map(|line| format!("line {line}\n")).collect();
+        std::fs::write(below.path().join("chaos").join(ERROR), format!("it did not converge\n{long}")).unwrap();
+        let told = errors_since(below.path(), SystemTime::UNIX_EPOCH).unwrap();
+        assert!(told.starts_with("what failed, in short:\nchaos: it did not converge\n  line 0\n"), "{told}");
+        assert!(told.contains("line 78") && !told.contains("line 79"), "{told}");
+        let later = SystemTime::now() + std::time::Duration::from_mins(1);
+        assert_eq!(errors_since(below.path(), later), None);
+        assert_eq!(errors_since(&below.path().join("none"), SystemTime::UNIX_EPOCH), None);
+    }
 
     #[test]
     fn the_excerpt_is_short() {

@@ -34,6 +34,7 @@ use crate::lab::Lab;
 
 pub use cluster::{Cluster, Identity};
 pub use contents::{Contents, Entry, Held};
+pub use dump::failed_since;
 pub use gateway::Gateway;
 pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
 pub use kubectl::{Said, kubectl};
