@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBuilder};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::wait::{Condition as _, conditions};
@@ -19,6 +20,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const ESTABLISH_DEADLINE: Duration = Duration::from_secs(30);
 /// How often it is asked whether it is.
 const ESTABLISH_INTERVAL: Duration = Duration::from_millis(200);
+/// The pauses between two tries, the first and the longest: as those of a watch that fails.
+const AGAIN_FIRST: Duration = Duration::from_millis(200);
+const AGAIN_LONGEST: Duration = Duration::from_secs(5);
 
 /// Why the operator can't start on this definition.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +54,42 @@ pub enum Error {
     NotServed(String),
 }
 
-/// Makes sure that EtcdClusters and EtcdBackups are served as this operator knows them.
-pub async fn ensure(client: &Client) -> Result<(), Error> {
+impl Error {
+    /// Whether it may pass by itself: an API server that starts does not answer, and then refuses for a moment whomever it
+    /// does not know yet.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Deadline(_) | Self::Kube(..) | Self::NotServed(_) => true,
+            Self::Missing(_) | Self::Outdated { .. } | Self::Compare(_) => false,
+        }
+    }
+}
+
+/// Makes sure that EtcdClusters and EtcdBackups are served as this operator knows them, and waits for what may pass by
+/// itself. To end instead would run into the kubelet's back-off: after five times there would be no operator for minutes
+/// after the API server is back.
+pub async fn ensure_in_the_end(client: &Client) -> Result<(), Error> {
+    let mut pauses = ExponentialBuilder::default()
+        .with_min_delay(AGAIN_FIRST)
+        .with_max_delay(AGAIN_LONGEST)
+        .without_max_times()
+        .with_jitter()
+        .build();
+    loop {
+        let error = match ensure(client).await {
+            Err(error) if error.may_pass() => error,
+            ended => return ended,
+        };
+        let pause = pauses.next().unwrap_or(AGAIN_LONGEST);
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let words = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+        tracing::warn!(error = words, ?pause, "the definitions are looked for again");
+        sleep(pause).await;
+    }
+}
+
+/// Makes sure of that, or says why it can't now.
+async fn ensure(client: &Client) -> Result<(), Error> {
     for wished in [manifest::cluster(), manifest::backup()] {
         ensure_one(client, wished).await?;
     }

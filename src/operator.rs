@@ -66,7 +66,16 @@ async fn operate(
     let server = tokio::spawn(serve::serve(listener, metrics.clone(), lists.clone(), turned(stopping.clone())));
 
     let client = client.await?;
-    definitions::ensure(&client).await?;
+    let mut told = std::pin::pin!(told);
+    tokio::select! {
+        ensured = Box::pin(definitions::ensure_in_the_end(&client)) => ensured?,
+        () = &mut told => {
+            tracing::info!("stops before it has begun");
+            stop.send_replace(true);
+            let _ = server.await;
+            return Ok(());
+        }
+    }
     let Settings { lease_namespace, lease_name, identity, .. } = &settings;
     let (election, claim) = Election::new(client.clone(), lease_namespace, lease_name, identity, metrics.clone());
     let writes = Writes::new(claim.clone(), stopping.clone(), settings.crash_after_writes);
@@ -112,7 +121,7 @@ async fn operate(
     let mut work = std::pin::pin!(async { tokio::join!(controllers, of_backups) });
     tokio::select! {
         _ = &mut work => (),
-        () = told => (),
+        () = &mut told => (),
     }
     tracing::info!("stops");
     stop.send_replace(true);

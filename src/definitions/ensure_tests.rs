@@ -147,6 +147,40 @@ async fn an_api_server_that_fails_is_told_with_its_words() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_or_only_just_back_does_not_end_the_start() {
+    for fault in [
+        Fault::Lose,
+        Fault::Refuse(StatusCode::UNAUTHORIZED),
+        Fault::Refuse(StatusCode::FORBIDDEN),
+        Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let api = FakeApi::default();
+        outdated(&api);
+        api.disturb("GET", fault);
+        let client = api.client();
+        let ensured = tokio::spawn(async move { ensure_in_the_end(&client).await });
+        sleep(Duration::from_mins(2)).await;
+        assert!(!ensured.is_finished(), "{fault:?}");
+        api.mend();
+        sleep(DEADLINE + AGAIN_LONGEST * 3).await;
+        assert!(ensured.is_finished(), "{fault:?}");
+        ensured.await.unwrap().unwrap();
+        assert!(lacks(&api, CLUSTERS, manifest::cluster()).is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_somebody_else_can_mend_ends_the_start() {
+    let api = FakeApi::default();
+    api.disturb("PATCH", Fault::Refuse(StatusCode::FORBIDDEN));
+    let error = ensure_in_the_end(&api.client()).await.unwrap_err();
+    assert!(matches!(error, Error::Missing(_)), "{error:?}");
+    outdated(&api);
+    let error = ensure_in_the_end(&api.client()).await.unwrap_err();
+    assert!(matches!(error, Error::Outdated { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_definition_that_is_never_served_is_waited_for_so_long_and_no_longer() {
     let api = FakeApi::default();
     let (error, words, after) = failure(&api).await;

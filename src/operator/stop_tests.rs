@@ -150,3 +150,30 @@ async fn one_that_waits_for_a_list_never_takes_the_lease_and_ends_at_once() {
     assert!(operator.stops().await < Duration::from_secs(1));
     assert_eq!(api.written(), [""; 0]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_the_api_server_to_come_back_stays_and_ends_at_once_when_told() {
+    for fault in [Fault::Refuse(StatusCode::UNAUTHORIZED), Fault::Lose] {
+        let api = server();
+        let operator = Operator::starts(&api, "a");
+        operator.line.mend();
+        operator.line.disturb("GET", fault);
+        sleep(Duration::from_mins(1)).await;
+        assert!(!operator.run.is_finished(), "{fault:?}");
+        assert!(operator.stops().await < Duration::from_secs(1), "{fault:?}");
+        assert_eq!(api.written(), [""; 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_starts_before_the_api_server_leads_once_it_is_there() {
+    let api = server();
+    let operator = Operator::starts(&api, "a");
+    operator.line.mend();
+    operator.line.disturb("", Fault::Refuse(StatusCode::SERVICE_UNAVAILABLE));
+    sleep(Duration::from_mins(1)).await;
+    operator.line.mend();
+    until("all pods", || api.names(PODS).len() == 3).await;
+    assert_eq!(holder(&api), "a");
+    assert!(operator.stops().await < GRACE);
+}
