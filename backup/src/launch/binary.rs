@@ -16,10 +16,10 @@ use crate::ticket::EtcdVersion;
 
 /// Where the official image has it.
 const USUAL_PLACE: &str = "/usr/local/bin/etcd";
-/// `etcd --version` takes 20 to 60 ms; on a machine that is slower by 100 something is broken.
-const VERSION_DEADLINE: Duration = Duration::from_secs(10);
-/// The same in a trial, which is not repeated: its node reads the image for the first time, perhaps from a disk that is busy.
-const TRIAL_DEADLINE: Duration = Duration::from_mins(1);
+/// `etcd --version` takes 20 to 60 ms, unless the node reads the image for the first time, from a disk that is busy. What
+/// comes of a longer wait can't be taken back: a trial that failed is not repeated, and a member whose binary is refused is
+/// told to run what it ran before, for good.
+const VERSION_DEADLINE: Duration = Duration::from_mins(1);
 /// What etcd calls its version in the output of `--version`.
 const VERSION_LABEL: &str = "etcd Version:";
 /// Variables that etcd would take as flags, against the ticket, and those that speak to the launcher.
@@ -42,7 +42,7 @@ struct Known {
 impl Binary {
     /// Begins to ask for the version, while the ticket is still under way.
     pub fn ask(wanted: PathBuf) -> Self {
-        let asking = Some(tokio::spawn(ask(wanted.clone(), Vec::new(), VERSION_DEADLINE)));
+        let asking = Some(tokio::spawn(ask(wanted.clone(), Vec::new())));
         Self { wanted, asking, known: None }
     }
 
@@ -61,7 +61,7 @@ impl Binary {
             Some(asking) => asking.await.unwrap_or_else(|fault| {
                 Err(Refusal::new(Reason::BinaryMissing, format!("failed to ask etcd: {fault}")))
             }),
-            None => ask(self.wanted.clone(), Vec::new(), VERSION_DEADLINE).await,
+            None => ask(self.wanted.clone(), Vec::new()).await,
         };
         let known = asked?;
         self.known = Some(known.clone());
@@ -87,8 +87,8 @@ impl Known {
 /// (`server/etcdmain/config.go`, `parse`).
 pub async fn takes(wanted: PathBuf, version: &EtcdVersion, flags: Vec<String>) -> Result<(), Refusal> {
     // Without the flags first: else a binary of another version is told from a wrong flag only by its words.
-    ask(wanted.clone(), Vec::new(), TRIAL_DEADLINE).await?.demand(version)?;
-    ask(wanted, flags, TRIAL_DEADLINE).await.map(drop)
+    ask(wanted.clone(), Vec::new()).await?.demand(version)?;
+    ask(wanted, flags).await.map(drop)
 }
 
 /// Becomes etcd; returns only if that fails.
@@ -99,7 +99,7 @@ pub fn become_etcd(path: &Path, flags: &[String]) -> Refusal {
     Refusal::new(Reason::BinaryMissing, format!("failed to become {}: {fault}", path.display()))
 }
 
-async fn ask(wanted: PathBuf, flags: Vec<String>, deadline: Duration) -> Result<Known, Refusal> {
+async fn ask(wanted: PathBuf, flags: Vec<String>) -> Result<Known, Refusal> {
     let path = find(&wanted, std::env::var_os("PATH").as_deref()).ok_or_else(|| {
         let message = format!("no executable {} on PATH, nor {USUAL_PLACE}", wanted.display());
         Refusal::new(Reason::BinaryMissing, message)
@@ -107,11 +107,11 @@ async fn ask(wanted: PathBuf, flags: Vec<String>, deadline: Duration) -> Result<
     let mut command = Command::new(&path);
     without_private_variables(&mut command).args(flags).arg("--version").stdin(Stdio::null());
     let mut command = tokio::process::Command::from(command);
-    let output = match timeout(deadline, command.kill_on_drop(true).output()).await {
+    let output = match timeout(VERSION_DEADLINE, command.kill_on_drop(true).output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(fault)) => return Err(not_runnable(&path, &fault)),
         Err(_) => {
-            let message = format!("{} did not say its version within {deadline:?}", path.display());
+            let message = format!("{} did not say its version within {VERSION_DEADLINE:?}", path.display());
             return Err(Refusal::new(Reason::WrongVersion, message));
         }
     };

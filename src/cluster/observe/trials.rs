@@ -112,8 +112,20 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
             Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
         },
         (None, None) if phase == Some("Failed") => (Outcome::Undecided, String::new()),
+        (None, None) if is_stranded(pod) => (Outcome::Undecided, "its container was made and not started".to_owned()),
         (None, None) => (Outcome::Open, String::new()),
     }
+}
+
+/// Whether its container was made and not started, because the node was switched off in between: the kubelet starts a pod that
+/// is not to be restarted in no second sandbox (`computePodActions` in `pkg/kubelet/kuberuntime`), and never says more of it.
+/// Of any other container that waits it gives a reason, or there is none yet.
+fn is_stranded(pod: &Pod) -> bool {
+    etcd_status_of(pod).is_some_and(|etcd| {
+        let made = etcd.container_id.as_deref().is_some_and(|id| !id.is_empty());
+        let waiting = etcd.state.as_ref().and_then(|state| state.waiting.as_ref());
+        made && waiting.is_some_and(|waiting| waiting.reason.as_deref().unwrap_or_default().is_empty())
+    })
 }
 
 #[cfg(test)]
@@ -179,6 +191,21 @@ mod tests {
             let slow = json!({ "waiting": { "reason": "CreateContainerError", "message": said } });
             assert_eq!(tried(&etcd(&slow)).0, Outcome::Open, "{said}");
         }
+    }
+
+    #[test]
+    fn a_node_that_was_switched_off_meanwhile_says_nothing_of_the_image() {
+        let mut ended = etcd(&json!({ "terminated": { "exitCode": 255, "reason": "Unknown" } }));
+        ended["phase"] = json!("Failed");
+        assert_eq!(tried(&ended).0, Outcome::Undecided);
+        ended["containerStatuses"][0]["state"]["terminated"]["reason"] = json!("Error");
+        assert_eq!(tried(&ended).0, Outcome::Failed, "that it said itself");
+        let mut waits = etcd(&json!({ "waiting": {} }));
+        assert_eq!(tried(&waits).0, Outcome::Open, "it is not made yet");
+        waits["containerStatuses"][0]["containerID"] = json!("containerd://1");
+        assert_eq!(tried(&waits).0, Outcome::Undecided, "it was made and not started");
+        waits["containerStatuses"][0]["state"]["waiting"]["reason"] = json!("ContainerCreating");
+        assert_eq!(tried(&waits).0, Outcome::Open);
     }
 
     #[test]

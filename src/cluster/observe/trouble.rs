@@ -24,6 +24,9 @@ const FAILING_REASONS: [&str; 4] =
 const BACK_OFF: &str = "CrashLoopBackOff";
 /// What a container ends with that SIGKILL or SIGTERM ended: 128 and the signal's number, as a shell tells it.
 const KILLED: [i32; 2] = [128 + 9, 128 + 15];
+/// What containerd says of a container that ran when it went away itself, and does not any more when it is back: its node was
+/// switched off, mostly (`unknownExitCode` and `unknownExitReason` in containerd's CRI plugin).
+const NOBODY_SAW: (i32, &str) = (255, "Unknown");
 /// How long after a pod was last ready its kills are excused. One that ran shorter than this and is killed that much later
 /// never comes up: that is told like a failure, and mended like one by another spec (a runtime may report what ran out of
 /// memory as merely killed). Twice the longest time that the kubelet waits between two starts.
@@ -81,9 +84,11 @@ fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -
     Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}{code}", container.name)) })
 }
 
-/// Whether it was ended from outside: by a signal that it did not send itself, and not for the memory that it took.
+/// Whether it was ended from outside: by a signal that it did not send itself, and not for the memory that it took; or along
+/// with what would have told how it ended.
 pub(super) fn was_killed(ended: &ContainerStateTerminated) -> bool {
-    KILLED.contains(&ended.exit_code) && ended.reason.as_deref() != Some("OOMKilled")
+    let reason = ended.reason.as_deref().unwrap_or_default();
+    (ended.exit_code, reason) == NOBODY_SAW || (KILLED.contains(&ended.exit_code) && reason != "OOMKilled")
 }
 
 /// Whether its pod had not been ready for long when it ended, nor had it run for long.
@@ -189,7 +194,8 @@ mod tests {
         assert!(after(137, "Error").words.ends_with("(it ended with exit code 137)"), "{:?}", after(137, "Error"));
         assert_eq!(after(143, "Error").trouble, Trouble::ContainerKilled);
         assert_eq!(after(137, "OOMKilled").trouble, Trouble::ContainerFailing);
-        for code in [0, 1, 2, 139] {
+        assert_eq!(after(255, "Unknown").trouble, Trouble::ContainerKilled, "its node was switched off");
+        for code in [0, 1, 2, 139, 255] {
             assert_eq!(after(code, "Error").trouble, Trouble::ContainerFailing, "{code}");
         }
     }
