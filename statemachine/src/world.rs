@@ -253,7 +253,8 @@ pub enum Trouble {
     Unschedulable,
     /// A container fails again and again.
     ContainerFailing,
-    /// A container was killed again and again, from outside: that is not the fault of what it runs.
+    /// A container was killed again and again, from outside, or its node is too slow to start it: that is not the fault of
+    /// what it runs.
     ContainerKilled,
 }
 

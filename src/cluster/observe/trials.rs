@@ -17,9 +17,6 @@ use crate::ownership::owner_uid;
 const NEVER_BEGAN: [&str; 2] = ["StartError", "ContainerCannotRun"];
 /// What runc says where it does: the image names the folder to begin in, and holds what is mounted over.
 const OF_IMAGE: [&str; 2] = ["chdir to cwd", "not a directory"];
-/// What a kubelet says while its runtime is slow to make a container: it gave up, or the try before is still under way. It
-/// tries again by itself.
-const SLOW: [&str; 2] = ["context deadline exceeded", "failed to reserve container name"];
 
 /// The pod of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,9 +102,6 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         }
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
-            Trouble::ContainerFailing if SLOW.iter().any(|said| told.words.contains(said)) => {
-                (Outcome::Open, told.words)
-            }
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
             Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
         },

@@ -20,6 +20,9 @@ const IMAGE_REASONS: [&str; 6] = [
 /// Why a container can't be started, or is not started for now.
 const FAILING_REASONS: [&str; 4] =
     [BACK_OFF, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+/// What a kubelet says while its runtime is slow to make a container: it gave up, or the try before is still under way. It
+/// tries again by itself.
+const SLOW: [&str; 2] = ["context deadline exceeded", "failed to reserve container name"];
 /// The kubelet waits before it starts a container again that has ended, for whatever reason.
 const BACK_OFF: &str = "CrashLoopBackOff";
 /// What a container ends with that SIGKILL or SIGTERM ended: 128 and the signal's number, as a shell tells it.
@@ -67,19 +70,19 @@ fn unready_since(status: &PodStatus) -> Option<Timestamp> {
 fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -> Option<Told> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref()?;
+    let said = waiting.message.as_deref().unwrap_or_default();
     let ended = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let is_slow = SLOW.iter().any(|slow| said.contains(slow));
+    let is_kill = reason == BACK_OFF && ended.is_some_and(|it| was_killed(it) && !never_comes_up(it, unready_since));
     let trouble = if IMAGE_REASONS.contains(&reason) {
         Trouble::ImageMissing
     } else if !FAILING_REASONS.contains(&reason) {
         return None;
-    } else if reason == BACK_OFF
-        && ended.is_some_and(|ended| was_killed(ended) && !never_comes_up(ended, unready_since))
-    {
+    } else if is_slow || is_kill {
         Trouble::ContainerKilled
     } else {
         Trouble::ContainerFailing
     };
-    let said = waiting.message.as_deref().unwrap_or_default();
     let code = ended.map(|ended| format!(" (it ended with exit code {})", ended.exit_code)).unwrap_or_default();
     Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}{code}", container.name)) })
 }
@@ -198,6 +201,16 @@ mod tests {
         for code in [0, 1, 2, 139, 255] {
             assert_eq!(after(code, "Error").trouble, Trouble::ContainerFailing, "{code}");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_too_slow_to_make_a_container_is_not_the_fault_of_what_it_runs() {
+        let told = |said: &str| {
+            of(&pod(&json!({ "containerStatuses": waiting("CreateContainerError", said) }))).unwrap().trouble
+        };
+        assert_eq!(told("context deadline exceeded"), Trouble::ContainerKilled);
+        assert_eq!(told("failed to reserve container name \"etcd_db-0\": it is reserved"), Trouble::ContainerKilled);
+        assert_eq!(told("no command specified"), Trouble::ContainerFailing);
     }
 
     #[test]
