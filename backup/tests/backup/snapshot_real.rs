@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use etcd_client::{AlarmAction, AlarmType, Client, CompactionOptions, Txn, TxnOp};
