@@ -209,7 +209,7 @@ pub async fn prune(store: &Store, plan: &Plan) -> Result<Pruned, StoreError> {
     for removal in &plan.removals {
         match removal {
             Removal::Garbage { key, bytes } => {
-                remove(store, key, *bytes, &mut pruned).await;
+                remove(store, key, Some(*bytes), &mut pruned).await;
             }
             Removal::Generation(key) => remove_generation(store, key, &mut pruned).await?,
         }
@@ -223,15 +223,18 @@ pub(super) async fn remove_generation(
     generation: &GenerationKey,
     pruned: &mut Pruned,
 ) -> Result<(), StoreError> {
-    // Without its first manifest nobody takes the rest for a backup. If it can't go, nothing else of it may.
-    if remove(store, &generation.full(), 0, pruned).await == Removed::No {
+    let full = generation.full();
+    let bytes = store.size(&full).await?;
+    // Without its first manifest nobody takes the rest for a backup. If it can't go, nothing else of it may. One that was lost
+    // before is deleted all the same: somebody may just have put it back, and its data goes.
+    if remove(store, &full, bytes, pruned).await == Removed::No {
         return Ok(());
     }
     let mut rest: Vec<Listed> = store.list(Some(&generation.folder())).try_collect().await?;
     let data = format!("{}/", generation.data_folder());
     rest.sort_by_key(|listed| listed.key.as_str().starts_with(&data));
     for Listed { key, bytes, modified: _ } in rest {
-        remove(store, &key, bytes, pruned).await;
+        remove(store, &key, Some(bytes), pruned).await;
     }
     Ok(())
 }
@@ -242,11 +245,12 @@ enum Removed {
     No,
 }
 
-async fn remove(store: &Store, key: &Key, bytes: u64, pruned: &mut Pruned) -> Removed {
+/// Removes an object of this size, or one that was not there, which is not counted.
+async fn remove(store: &Store, key: &Key, bytes: Option<u64>, pruned: &mut Pruned) -> Removed {
     match store.delete(key).await {
         Ok(()) => {
-            pruned.objects += 1;
-            pruned.bytes += bytes;
+            pruned.objects += u64::from(bytes.is_some());
+            pruned.bytes += bytes.unwrap_or_default();
             Removed::Yes
         }
         Err(error) => {

@@ -2,7 +2,7 @@
 //! stays as it is, and of others no more stays than what is kept.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use quorate_backup::care::{DeleteError, Keep, Plan, Removal, delete, plan, prune};
+use quorate_backup::care::{DeleteError, Keep, Plan, Pruned, Removal, delete, plan, prune};
 use quorate_backup::format::GenerationKey;
 use quorate_backup::store::{Key, Store};
 
@@ -94,15 +94,21 @@ fn of_generation(recorded: &Recorded, key: &GenerationKey) -> Vec<PathBuf> {
     if folder.exists() { files(&folder) } else { Vec::new() }
 }
 
+/// How much files take together.
+fn bytes_of(files: &[PathBuf]) -> u64 {
+    files.iter().map(|file| fs::metadata(file).unwrap().len()).sum()
+}
+
 #[tokio::test]
 async fn a_generation_whose_manifest_is_kept_stays_whole_and_others_go() {
     let recorded = Recorded::with_deltas(&[10, 40]).await;
     let key = &recorded.chain.key;
     let other = recorded.taken_at(recorded.chain.full.taken - SignedDuration::from_hours(50)).await;
     let before = of_generation(&recorded, key);
+    let bytes = bytes_of(&of_generation(&recorded, &other));
     let removals = vec![Removal::Generation(key.clone()), Removal::Generation(other.clone())];
     let pruned = prune(&Locked::store(&recorded, &key.full()), &Plan { removals, kept: 0 }).await.unwrap();
-    assert_eq!((pruned.objects, pruned.failed.len()), (2, 1), "{pruned:?}");
+    assert_eq!((pruned.objects, pruned.bytes, pruned.failed.len()), (2, bytes, 1), "{pruned:?}");
     assert!(pruned.failed[0].contains(key.full().as_str()), "{pruned:?}");
     assert!(pruned.failed[0].contains("the object is locked"), "{pruned:?}");
     assert_eq!(of_generation(&recorded, &other), Vec::<PathBuf>::new());
@@ -157,7 +163,10 @@ async fn what_a_lock_has_left_of_a_generation_goes_by_the_rules_when_the_lock_is
     }
     let plan = planned().await;
     assert_eq!((&plan.removals[..], plan.kept), (&[Removal::Generation(key.clone())][..], 1));
-    prune(&recorded.store, &plan).await.unwrap();
+    // What is told is what was there: the manifest of its full snapshot has gone before.
+    let bytes = bytes_of(&of_generation(&recorded, key));
+    let pruned = prune(&recorded.store, &plan).await.unwrap();
+    assert_eq!(pruned, Pruned { objects: 1, bytes, failed: Vec::new() });
     assert_eq!(of_generation(&recorded, key), Vec::<PathBuf>::new());
     assert_eq!(of_generation(&recorded, &later).len(), 2);
 }
