@@ -52,10 +52,19 @@ impl Archive {
 
     /// Whether it has lost twice, and shows that it stands by.
     fn stands_by(&self) -> bool {
+        self.commits_lost() >= 2 && self.report().unwrap().role == Role::Standby
+    }
+
+    /// How many commits it says that it has lost to another one.
+    pub fn commits_lost(&self) -> u64 {
         let (_, metrics) = self.get("/metrics").unwrap();
         let lost = metrics.lines().find_map(|line| line.strip_prefix("quorate_archive_commits_lost_total "));
-        let lost: u64 = lost.and_then(|lost| lost.trim().parse().ok()).unwrap_or_default();
-        lost >= 2 && self.report().unwrap().role == Role::Standby
+        lost.and_then(|lost| lost.trim().parse().ok()).unwrap_or_default()
+    }
+
+    /// Whether it says that it records, or could.
+    pub fn is_ready(&self) -> bool {
+        self.get("/readyz").unwrap().0 == 200
     }
 
     fn report(&self) -> Option<Report> {

@@ -10,6 +10,7 @@ mod certificates;
 mod checks;
 mod flaws;
 mod google;
+mod late;
 mod locks;
 pub mod place;
 mod refused;
@@ -209,6 +210,16 @@ async fn users_that_change_are_noticed_also_where_there_is_always_something_to_s
 #[tokio::test]
 async fn what_is_written_while_a_store_refuses_the_credentials_is_stored_with_new_ones() {
     refused::until_it_is_told_the_new_key().await;
+}
+
+#[tokio::test]
+async fn an_archive_that_starts_while_the_store_does_not_serve_waits_and_then_records() {
+    Box::pin(late::is_waited_for()).await;
+}
+
+#[tokio::test]
+async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_generation() {
+    Box::pin(troubles::of_a_record_are_passed_over()).await;
 }
 
 #[test]

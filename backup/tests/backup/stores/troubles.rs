@@ -3,13 +3,17 @@
 
 use std::fs;
 
+use quorate_backup::archive::status::Role;
+use quorate_backup::format::{Chain, generations};
 use quorate_backup::snapshot::Reason;
 
 use super::Server;
 use super::google::{Double, Trouble};
 use super::place::Place;
+use crate::archive_roles::{Archive, put, reached};
 use crate::database::{events_after, small, tail};
 use crate::fake::{Mood, Served};
+use crate::real::{Etcd, newest};
 use crate::snapshot::large;
 
 /// What is stored of it are two parts, and it is read in several.
@@ -66,6 +70,33 @@ pub fn leave_one_backup(trouble: Trouble) {
     is_listed_once(&place);
     proves(&place);
     restores(&place);
+}
+
+/// Of puts while an archive records: each delta is committed once, and by it.
+pub async fn of_a_record_are_passed_over() {
+    let Some(binaries) = newest() else { return };
+    let (etcd, server) = (Etcd::start(&binaries), Double::start());
+    let place = server.place("troubled");
+    let store = place.arguments();
+    let arguments: Vec<_> = store.iter().map(String::as_str).chain(["--flush-every", "200ms"]).collect();
+    let mut archive = Archive::into(&etcd, &arguments);
+    let first = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let mut last = 0;
+    for trouble in [Trouble::Refused, Trouble::AnswerLost, Trouble::Conflict] {
+        server.turn_to(trouble);
+        last = put(&etcd).await;
+        let report = archive.says("all of it", |report| reached(report, last)).await;
+        assert_eq!((report.role, &report.generation), (Role::Committer, &first.generation), "{trouble:?}");
+        assert!(server.troubled_requests() >= 1, "there was no trouble of {trouble:?}");
+    }
+    assert_eq!(archive.commits_lost(), 0, "it takes its own manifest for another's");
+    archive.kill();
+    server.turn_to(Trouble::None);
+    let store = place.open();
+    let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
+    let [key] = &keys[..] else { panic!("{keys:?}") };
+    let chain = Chain::read(&store, key).await.unwrap();
+    assert!(chain.links.len() >= 3 && chain.head().to_etcd() >= last, "{} deltas", chain.links.len());
 }
 
 /// Of a read: it goes on where it broke off.

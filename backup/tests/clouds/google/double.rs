@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use url::form_urlencoded;
 
@@ -27,6 +28,8 @@ use super::trouble::{ONLY_CREATES, Sent, Trouble, Troubles, half_of, half_sent, 
 pub const BUCKET: &str = "backups";
 /// What the file with the key is called.
 pub const KEY_FILE: &str = "service-account.json";
+/// How many connections may wait until they are taken.
+const WAITING: u32 = 128;
 
 /// A server with one bucket.
 pub struct Double {
@@ -37,6 +40,8 @@ pub struct Double {
     objects: Arc<Mutex<Objects>>,
     troubles: Arc<Troubles>,
     pause: Arc<Pause>,
+    /// Its port, until it listens there.
+    silent: Option<TcpSocket>,
     runtime: Option<Runtime>,
 }
 
@@ -70,19 +75,39 @@ impl Double {
     }
 
     fn begin(ip: Ipv4Addr, trouble: Trouble) -> Self {
+        let mut double = Self::bound(ip, trouble);
+        double.listen();
+        double
+    }
+
+    /// One that is not there yet: whoever asks it is refused the connection.
+    pub fn away() -> Self {
+        Self::bound(Ipv4Addr::LOCALHOST, Trouble::None)
+    }
+
+    fn bound(ip: Ipv4Addr, trouble: Trouble) -> Self {
         let (writer, reader) = (Account::new("writer@quorate.example"), Account::new("reader@quorate.example"));
         let accounts = Arc::<Accounts>::default();
         accounts.know(&writer, Right::ReadWrite);
         accounts.know(&reader, Right::Read);
         let objects = Arc::<Mutex<Objects>>::default();
-        let listener = TcpListener::bind((ip, 0)).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let runtime = Runtime::new().unwrap();
+        // Bound, so that nobody else is given the port.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((ip, 0))).unwrap();
+        let address = socket.local_addr().unwrap();
         let (pause, troubles) = (Arc::<Pause>::default(), Arc::new(Troubles::new(trouble)));
-        let ills = (Arc::clone(&pause), Arc::clone(&troubles));
-        runtime.spawn(serve(listener, Arc::clone(&accounts), Arc::clone(&objects), ills));
-        Self { address, accounts, writer, reader, objects, troubles, pause, runtime: Some(runtime) }
+        let (silent, runtime) = (Some(socket), Some(Runtime::new().unwrap()));
+        Self { address, accounts, writer, reader, objects, troubles, pause, silent, runtime }
+    }
+
+    /// It is there from now on.
+    pub fn listen(&mut self) {
+        let (Some(socket), Some(runtime)) = (self.silent.take(), &self.runtime) else { return };
+        // A socket that listens belongs to a runtime.
+        let _entered = runtime.enter();
+        let listener = socket.listen(WAITING).unwrap();
+        let ills = (Arc::clone(&self.pause), Arc::clone(&self.troubles));
+        runtime.spawn(serve(listener, Arc::clone(&self.accounts), Arc::clone(&self.objects), ills));
     }
 
     /// Where it listens.
@@ -150,7 +175,6 @@ async fn serve(
     objects: Arc<Mutex<Objects>>,
     (pause, troubles): (Arc<Pause>, Arc<Troubles>),
 ) {
-    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (accounts, objects) = (Arc::clone(&accounts), Arc::clone(&objects));
@@ -182,7 +206,7 @@ async fn sent(
     let body = body.collect().await?.to_bytes();
     let call = Call::new(&head.method, &head.uri, &head.headers, body);
     let result = match trouble {
-        Trouble::Refused => Err(Fault::ServiceUnavailable),
+        Trouble::Refused | Trouble::Overloaded => Err(Fault::ServiceUnavailable),
         Trouble::Conflict => Err(Fault::OperationAborted),
         _ => accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(objects)),
     };

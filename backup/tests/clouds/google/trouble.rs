@@ -23,6 +23,8 @@ pub enum Trouble {
     None,
     /// The server refuses, as one that has too much to do.
     Refused,
+    /// It does so however often it is asked.
+    Overloaded,
     /// The connection is lost in the middle of a part of an upload.
     Cut,
     /// A put that only creates is done, and the connection is lost where its answer would be.
@@ -65,6 +67,7 @@ impl Troubles {
         let (concerned, lasts) = match *kind {
             Trouble::None => (false, false),
             Trouble::Refused => (true, false),
+            Trouble::Overloaded => (true, true),
             Trouble::Cut => (is_part, false),
             Trouble::AnswerLost | Trouble::Conflict => (head.headers.contains_key(ONLY_CREATES), false),
             Trouble::Overwrites => (head.headers.contains_key(ONLY_CREATES), true),
