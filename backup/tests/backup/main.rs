@@ -28,6 +28,7 @@ mod pair;
 #[path = "../../../etcd/tests/ports/mod.rs"]
 mod ports;
 mod programs;
+mod quota;
 mod real;
 mod recorded;
 mod restore;

@@ -30,7 +30,7 @@ struct Place {
 }
 
 /// A restore at work.
-struct Seed {
+pub struct Seed {
     child: Child,
     address: SocketAddr,
 }
@@ -130,7 +130,7 @@ impl Place {
 }
 
 impl Seed {
-    fn of(mut command: Command) -> Self {
+    pub fn of(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("listening on ")));
@@ -148,15 +148,15 @@ impl Seed {
         serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
     }
 
-    fn says(&self, reason: Reason) -> Report {
+    pub fn says(&self, reason: Reason) -> Report {
         until(&format!("it says {reason}"), || self.report().filter(|report| report.reason == reason))
     }
 
-    fn ends(mut self) {
+    pub fn ends(mut self) {
         assert!(until("it ends", || self.child.try_wait().unwrap()).success());
     }
 
-    fn killed(mut self) {
+    pub fn killed(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
