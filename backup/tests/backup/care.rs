@@ -6,11 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
 use quorate_backup::care::Report;
-use quorate_backup::format::{Chain, GenerationKey};
+use quorate_backup::format::{Chain, GenerationKey, generations};
 
 use crate::agent::{Ended, run};
 use crate::database::tail;
+use crate::fake::{Mood, Served};
 use crate::recorded::{Recorded, address, files};
+use crate::snapshot::large;
 
 pub fn texts(json: &serde_json::Value) -> Vec<&str> {
     json.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
@@ -251,7 +253,8 @@ async fn one_backup_is_deleted_and_no_other() {
     // What is gone is as good as deleted, also what an earlier try has left.
     fs::create_dir_all(folder.join("d")).unwrap();
     fs::write(folder.join("d/left"), "x").unwrap();
-    delete(&recorded, key, &hash).json();
+    let again = delete(&recorded, key, &hash).json();
+    assert_eq!((again["objects"].as_u64(), again["bytes"].as_u64()), (Some(1), Some(1)), "{again}");
     assert!(!folder.exists());
     let left = recorded.run("list", &[]).json();
     assert_eq!(left.as_array().unwrap().iter().filter(|line| line["state"] == "whole").count(), 4, "{left}");
@@ -264,4 +267,29 @@ async fn a_backup_from_which_a_record_goes_on_is_not_deleted() {
     let ended = delete(&recorded, &recorded.chain.key, &recorded.chain.full_hash.to_string());
     assert!(ended.error().contains("a continuous backup has gone on from"), "{}", ended.stderr);
     assert_eq!(files(recorded.folder.path()), before);
+}
+
+/// Two restores with one token and the same URLs are clusters of one id: only whose they are tells them apart.
+#[tokio::test]
+async fn clusters_of_one_id_in_one_store_are_told_apart_by_whose_they_are() {
+    let recorded = Recorded::with_deltas(&[20, 40]).await;
+    let (member, store) = (Served::start(Mood::Sound, large(0)), address(recorded.folder.path()));
+    let of_green = ["--store", &store, "--lineage", "green", "--output", "json"];
+    run(&[&["snapshot", "--endpoint", &member.url][..], &of_green].concat()).json();
+    let keys = generations(&recorded.store, &"green".parse().unwrap()).await.unwrap();
+    let [green] = &keys[..] else { panic!("{keys:?}") };
+    assert_eq!(green.cluster, recorded.chain.key.cluster);
+    // That of green is the later one.
+    let folder = tempfile::tempdir().unwrap();
+    for (lineage, revision) in [("blue", 40), ("green", 7)] {
+        let database = folder.path().join(lineage);
+        let arguments = ["restore", "--store", &store, "--lineage", lineage, "--output", "json", "--database"];
+        let told = run(&[&arguments[..], &[database.to_str().unwrap()]].concat()).json();
+        assert_eq!((told["revision"].as_u64(), tail(&database).revision), (Some(revision), revision), "{told}");
+    }
+    let blue = recorded.folder.path().join("blue");
+    let before = files(&blue);
+    let hash = Chain::read(&recorded.store, green).await.unwrap().full_hash.to_string();
+    assert_eq!(delete(&recorded, green, &hash).json()["objects"].as_u64(), Some(2));
+    assert_eq!(files(&blue), before);
 }
