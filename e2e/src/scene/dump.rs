@@ -137,8 +137,9 @@ mod tests {
         let below = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(below.path().join("chaos")).unwrap();
         std::fs::create_dir_all(below.path().join("without")).unwrap();
-        let long: String = (0..200).map(|line| format!("line {line}\n")).collect();
-        std::fs::write(below.path().join("chaos").join(ERROR), format!("it did not converge\n{long}")).unwrap();
+        let long: Vec<String> = (0..200).map(|line| format!("line {line}")).collect();
+        let error = format!("it did not converge\n{}", long.join("\n"));
+        std::fs::write(below.path().join("chaos").join(ERROR), error).unwrap();
         let told = errors_since(below.path(), SystemTime::UNIX_EPOCH).unwrap();
         assert!(told.starts_with("what failed, in short:\nchaos: it did not converge\n  line 0\n"), "{told}");
         assert!(told.contains("line 78") && !told.contains("line 79"), "{told}");

@@ -40,5 +40,6 @@ mod upgrade;
 mod upgrade_flags;
 mod upgrade_killed;
 mod upgrade_lost;
+mod upgrade_trial;
 mod verify;
 mod write;

@@ -87,7 +87,8 @@ async fn members_go_from_one_minor_to_the_next_in_place_under_a_writer() -> Resu
     .await
 }
 
-async fn no_trial_is_left(scene: &Scene, db: &Cluster) -> Result<()> {
+/// Waits until no pod is there but the members'.
+pub async fn no_trial_is_left(scene: &Scene, db: &Cluster) -> Result<()> {
     wait_for("the pods of trials to be gone", PATIENCE, async || {
         let pods = scene.api::<Pod>().list(&kube::api::ListParams::default()).await?.items;
         let names: Vec<_> = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
