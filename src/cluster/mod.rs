@@ -149,13 +149,17 @@ impl Driver {
         acted: &Acted,
     ) -> Result<LookAgain, Error> {
         // A surprise says nothing of what was refused in the same round.
-        if let Some((reason, words)) = acted.stop.iter().chain(&acted.refused).find_map(refused) {
+        let refusal = acted.stop.iter().chain(&acted.refused).find_map(refused);
+        // What was written along with the ledger was made before anything could be refused.
+        let overtaken = acted.status_written && refusal.is_some();
+        if let Some((reason, words)) = refusal {
             let old = observed.cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
             report::conditions::stall(&mut status.conditions, old, reason, &words, Timestamp::now());
         }
         memo.wrote(&observed.cluster, &acted.cluster);
         let released = acted.done.contains(&Step::ReleaseFinalizer);
-        let due = !acted.status_written && !released && observed.cluster.status.as_ref() != Some(status);
+        let differs = !acted.status_written && observed.cluster.status.as_ref() != Some(status);
+        let due = !released && (differs || overtaken);
         let mut written = acted.status_written;
         if due {
             match self.actor.write_status(&acted.cluster, status).await {
@@ -166,7 +170,8 @@ impl Driver {
                 Err(error) => {
                     // What was done is told now or never. So is what has turned, if it may have been written all the same,
                     // just now or with the ledger: then the next round finds it so.
-                    let with_ledger = plan.ledger.is_some() && acted.stop.as_ref().is_some_and(Stop::is_unanswered);
+                    let may_be = plan.ledger.is_some() && acted.stop.as_ref().is_some_and(Stop::is_unanswered);
+                    let with_ledger = acted.status_written || may_be;
                     self.tell(observed, plan, status, acted, with_ledger || error.is_unanswered());
                     let is_passing = error.is_surprise() || error.is_shut();
                     return if is_passing { Ok(LookAgain::Soon) } else { Err(Error::Report(error)) };

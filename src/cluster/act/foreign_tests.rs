@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::furnish_tests::{BUDGET, CLIENT, HEADLESS, cluster, furnishes};
 use super::{Acted, Furnished, Stop};
 use crate::cluster::Driver;
+use crate::cluster::memo::Memo;
 use crate::cluster::observe::{Observed, facts};
 use crate::cluster::report::fixture;
 use crate::cluster::tests::{CLUSTER, act, driver, object, rounds, watched};
@@ -166,7 +167,6 @@ async fn a_taken_name_is_in_the_conditions_and_a_taken_client_service_holds_up_n
         api.put(CLUSTER, object());
         put(&api, path, &json!({}), None);
         let before = api.object(path);
-        // A status that is written along with the ledger does not say yet what comes of the round.
         for _ in 0..3 {
             let done = Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await;
             assert_eq!(done.is_ok(), goes_on, "{what}: {done:?}");
@@ -179,6 +179,24 @@ async fn a_taken_name_is_in_the_conditions_and_a_taken_client_service_holds_up_n
         Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
         assert_eq!(condition(&api, "Stalled").0, "False");
         assert_eq!(api.written().iter().filter(|line| line.starts_with("POST pods")).count(), 3);
+    }
+}
+
+/// Else it would be stored, and told once more, only by the next round.
+#[tokio::test]
+async fn a_taken_name_is_stored_in_the_very_round_that_writes_the_ledger() {
+    for (what, path) in [("Service db-client", CLIENT), ("Service db", HEADLESS)] {
+        let api = FakeApi::default();
+        api.put(CLUSTER, object());
+        put(&api, path, &json!({}), None);
+        let driver = driver(&api, Claim::forever());
+        let _ = Box::pin(driver.drive(&mut Memo::new(&watched(&api)), watched(&api))).await;
+        let stored = api.written().iter().filter(|line| *line == "PUT etcdclusters db status").count();
+        assert_eq!(stored, 2, "with the ledger, and after it: {:?}", api.written());
+        assert!(!api.object(CLUSTER)["status"]["ledger"].is_null());
+        let (truth, reason, message) = condition(&api, "Stalled");
+        assert_eq!((truth.as_str(), reason.as_str()), ("True", "NameTaken"), "{message}");
+        assert!(message.contains(what), "{message}");
     }
 }
 
