@@ -146,7 +146,7 @@ impl Memo {
             self.alarm = observed.cluster.status.as_ref().and_then(alarm_in);
         }
         match observed.world.overall {
-            Overall::Known { alarm, downgrade: _ } => self.alarm = alarm,
+            Overall::Known { alarm, downgrade: _ } | Overall::OfAlarms(alarm) => self.alarm = alarm,
             Overall::Unknown if sleeps_or_goes(plan.phase) => self.alarm = None,
             Overall::Unknown => {
                 if let (Membership::Known(_), Some(alarm)) = (&observed.world.membership, self.alarm) {

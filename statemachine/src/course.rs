@@ -34,7 +34,7 @@ pub fn next<'w>(world: &'w World, ledger: &Ledger, census: &Census<'w>) -> Leg<'
     let goal = &world.wish.release;
     let cluster = census.cluster_version();
     let downgrade = match world.overall {
-        Overall::Unknown => None,
+        Overall::Unknown | Overall::OfAlarms(_) => None,
         Overall::Known { downgrade, alarm: _ } => Some(downgrade),
     };
     // One that is down has been told so before, and one whose leader is down has got there before.

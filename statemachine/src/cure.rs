@@ -78,7 +78,7 @@ fn turns_back(draft: &Draft<'_>, told: &Release, ran: &Release, to: &Release) ->
 fn is_enabled(draft: &Draft<'_>, to: Option<Minor>) -> bool {
     match draft.world.overall {
         Overall::Known { downgrade, alarm: _ } => downgrade == to,
-        Overall::Unknown => false,
+        Overall::Unknown | Overall::OfAlarms(_) => false,
     }
 }
 

@@ -156,7 +156,7 @@ fn set_course<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Leg<'w> {
 fn bars_newcomers(draft: &Draft<'_>, census: &Census<'_>) -> bool {
     let enabled = match draft.world.overall {
         Overall::Known { downgrade, alarm: _ } => downgrade.is_some(),
-        Overall::Unknown => false,
+        Overall::Unknown | Overall::OfAlarms(_) => false,
     };
     enabled && census.expects_newcomers()
 }

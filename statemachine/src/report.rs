@@ -10,8 +10,8 @@ use crate::{
 /// Tells of an alarm, which only the user can mend.
 pub fn alarm(draft: &mut Draft<'_>) {
     match draft.world.overall {
-        Overall::Known { alarm: Some(alarm), .. } => draft.tell(Finding::Alarm(alarm)),
-        Overall::Known { alarm: None, .. } | Overall::Unknown => {}
+        Overall::Known { alarm: Some(alarm), .. } | Overall::OfAlarms(Some(alarm)) => draft.tell(Finding::Alarm(alarm)),
+        Overall::Known { alarm: None, .. } | Overall::OfAlarms(None) | Overall::Unknown => {}
     }
 }
 

@@ -80,15 +80,17 @@ fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, t
         return Turn::Rest;
     }
     match draft.world.overall {
-        Overall::Known { alarm: Some(_), .. } => {
+        Overall::Known { alarm: Some(_), .. } | Overall::OfAlarms(Some(_)) => {
             draft.tell(Finding::AlarmRaised);
             Turn::Rest
         }
-        Overall::Known { alarm: None, .. } | Overall::Unknown => match shown(draft, census, release) {
-            Verdict::Passed => turn,
-            Verdict::Open => Turn::Wait,
-            Verdict::Failed => Turn::Rest,
-        },
+        Overall::Known { alarm: None, .. } | Overall::OfAlarms(None) | Overall::Unknown => {
+            match shown(draft, census, release) {
+                Verdict::Passed => turn,
+                Verdict::Open => Turn::Wait,
+                Verdict::Failed => Turn::Rest,
+            }
+        }
     }
 }
 

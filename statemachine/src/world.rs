@@ -377,6 +377,8 @@ pub enum NodeSight {
 pub enum Overall {
     /// It was not asked, or nobody answered.
     Unknown,
+    /// The gravest alarm that is raised, as the leader said. Of a downgrade it can't tell, and nobody who can has answered.
+    OfAlarms(Option<Alarm>),
     /// What the leader said, and of a downgrade perhaps another, who can tell of it.
     Known {
         /// The minor that the cluster may be taken down to, if that was enabled.

@@ -82,19 +82,18 @@ fn serving(seen: &Seen) -> Option<&Alive> {
 }
 
 /// What the answers say of the whole: what the leader says; and where it can't tell of a downgrade, what is said of that by
-/// who has come furthest of those that can. If there are such and none has answered, nothing is known. Where there is none, as
-/// before the first member of 3.6, it is as the leader says: its silence must not keep a cluster of 3.5 from going on.
+/// who has come furthest of those that can. If there are such and none has answered, only the alarms are known. Where there is
+/// none, as before the first member of 3.6, it is as the leader says: its silence must not keep a cluster of 3.5 from going on.
 fn of(said: &Said, answers: &BTreeMap<Serial, Status>) -> Overall {
     let Some(leading) = said.leader().and_then(|(serial, _)| answers.get(&serial)) else { return Overall::Unknown };
     let others = || answers.values().filter(|status| tells(status)).max_by_key(|status| status.applied);
     let teller = Some(leading).filter(|status| tells(status)).or_else(others);
+    let alarm = leading.errors.iter().filter_map(|error| alarm(error)).max();
     if teller.is_none() && somebody_could_tell(said) {
-        return Overall::Unknown;
+        return Overall::OfAlarms(alarm);
     }
-    Overall::Known {
-        downgrade: teller.and_then(|status| status.downgrade.as_deref()).and_then(Minor::parse),
-        alarm: leading.errors.iter().filter_map(|error| alarm(error)).max(),
-    }
+    let downgrade = teller.and_then(|status| status.downgrade.as_deref()).and_then(Minor::parse);
+    Overall::Known { downgrade, alarm }
 }
 
 /// Whether a status tells of a downgrade that is enabled.
@@ -216,7 +215,10 @@ mod tests {
     fn of_a_downgrade_nothing_is_known_if_nobody_who_could_tell_has_answered() {
         let blind = status("3.5.35", None);
         let leader_alone = |versions: [Version; 3]| of_three(versions, &[(0, blind.clone())]);
-        assert_eq!(leader_alone([OLD, NEW, OLD]), Overall::Unknown);
+        assert_eq!(leader_alone([OLD, NEW, OLD]), Overall::OfAlarms(None));
+        let full = Status { errors: vec!["memberID:1 alarm:NOSPACE ".into()], ..blind.clone() };
+        let mixed = of_three([OLD, NEW, OLD], &[(0, full)]);
+        assert_eq!(mixed, Overall::OfAlarms(Some(Alarm::NoSpace)), "of alarms every version tells");
         assert_eq!(leader_alone([OLD; 3]), known(None), "there is none, and 3.5 has to be left some day");
         assert_eq!(
             of_three([OLD, NEW, OLD], &[(1, status("3.6.16", None))]),

@@ -147,7 +147,7 @@ fn alarm(observed: &Observed, plan: &Plan) -> Option<Told> {
         Some(*alarm)
     });
     let raised = match observed.world.overall {
-        Overall::Known { alarm, downgrade: _ } => alarm,
+        Overall::Known { alarm, downgrade: _ } | Overall::OfAlarms(alarm) => alarm,
         Overall::Unknown => remembered,
     };
     raised.map(sentences::of_alarm)

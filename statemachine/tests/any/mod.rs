@@ -61,9 +61,10 @@ fn release() -> impl Strategy<Value = Release> {
 
 fn overall() -> impl Strategy<Value = Overall> {
     let alarm = option::weighted(0.1, select(vec![Alarm::NoSpace, Alarm::Corrupt]));
-    let known = (option::weighted(0.4, minor()), alarm);
+    let known = (option::weighted(0.4, minor()), alarm.clone());
     prop_oneof![
         1 => Just(Overall::Unknown),
+        1 => alarm.prop_map(Overall::OfAlarms),
         5 => known.prop_map(|(downgrade, alarm)| Overall::Known { downgrade, alarm }),
     ]
 }

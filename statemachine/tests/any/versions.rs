@@ -47,7 +47,7 @@ fn runs_as_told(world: &World, serial: Serial) -> bool {
 fn downgrade(world: &World) -> Option<Minor> {
     match world.overall {
         Overall::Known { downgrade, .. } => downgrade,
-        Overall::Unknown => None,
+        Overall::Unknown | Overall::OfAlarms(_) => None,
     }
 }
 

@@ -170,6 +170,8 @@ fn nothing_before_etcd_was_asked() {
     let mut scene = begun();
     scene.world.overall = quorate_statemachine::Overall::Unknown;
     scene.plan().does([]).tells_all(Finding::VersionsUnknown);
+    scene.world.overall = quorate_statemachine::Overall::OfAlarms(Some(Alarm::NoSpace));
+    scene.plan().does([]).tells_all(Finding::VersionsUnknown).tells_all(Finding::Alarm(Alarm::NoSpace));
     begun().list(|list| list.leader = None).plan().does([]);
     begun().etcd(0, |alive| alive.cluster_version = None).plan().does([]);
     begun().alarmed(Alarm::NoSpace).plan().does([]).tells_all(Finding::AlarmRaised).phase(Phase::Upgrading);
