@@ -247,8 +247,10 @@ pub enum RoleLabel {
 /// What keeps a pod from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
-    /// An image can't be pulled.
+    /// Etcd's image can't be pulled.
     ImageMissing,
+    /// The image of what comes along with etcd can't be pulled: that says nothing of the release.
+    AgentImageMissing,
     /// No node takes it.
     Unschedulable,
     /// A container fails again and again.

@@ -103,7 +103,9 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
-            Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
+            Trouble::AgentImageMissing | Trouble::Unschedulable | Trouble::ContainerKilled => {
+                (Outcome::Open, told.words)
+            }
         },
         (None, None) if phase == Some("Failed") => (Outcome::Undecided, String::new()),
         (None, None) if is_stranded(pod) => (Outcome::Undecided, "its container was made and not started".to_owned()),
@@ -168,6 +170,16 @@ mod tests {
         assert_eq!(tried(&waiting("ImagePullBackOff")).0, Outcome::ImageMissing);
         assert_eq!(tried(&waiting("CreateContainerError")).0, Outcome::Failed);
         assert_eq!(tried(&waiting("ContainerCreating")).0, Outcome::Open);
+    }
+
+    #[test]
+    fn an_image_of_the_agent_that_is_missing_says_nothing_of_the_release() {
+        let pulling = |image: &str| {
+            let message = format!("Back-off pulling image \"{image}\": ErrImagePull: not found");
+            tried(&etcd(&json!({ "waiting": { "reason": "ImagePullBackOff", "message": message } })))
+        };
+        assert_eq!(pulling(render::fixture::release().image.as_str()).0, Outcome::ImageMissing);
+        assert_eq!(pulling(&render::fixture::agent().image).0, Outcome::Open);
     }
 
     #[test]

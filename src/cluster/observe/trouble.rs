@@ -57,7 +57,7 @@ pub fn of(pod: &Pod) -> Option<Told> {
     let mut containers = all.filter(|container| !etcd_runs || container.name != ARCHIVE_CONTAINER);
     let ready_until = unready_since(status);
     containers
-        .find_map(|container| in_container(container, ready_until))
+        .find_map(|container| in_container(pod, container, ready_until))
         .or_else(|| status.conditions.iter().flatten().find_map(in_condition))
 }
 
@@ -67,7 +67,7 @@ fn unready_since(status: &PodStatus) -> Option<Timestamp> {
     (ready.status != "True").then_some(ready.last_transition_time.as_ref()?.0)
 }
 
-fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -> Option<Told> {
+fn in_container(pod: &Pod, container: &ContainerStatus, unready_since: Option<Timestamp>) -> Option<Told> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref()?;
     let said = waiting.message.as_deref().unwrap_or_default();
@@ -75,7 +75,7 @@ fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -
     let is_slow = SLOW.iter().any(|slow| said.contains(slow));
     let is_kill = reason == BACK_OFF && ended.is_some_and(|it| was_killed(it) && !never_comes_up(it, unready_since));
     let trouble = if IMAGE_REASONS.contains(&reason) {
-        Trouble::ImageMissing
+        if is_of_agent(pod, &container.name, said) { Trouble::AgentImageMissing } else { Trouble::ImageMissing }
     } else if !FAILING_REASONS.contains(&reason) {
         return None;
     } else if is_slow || is_kill {
@@ -85,6 +85,18 @@ fn in_container(container: &ContainerStatus, unready_since: Option<Timestamp>) -
     };
     let code = ended.map(|ended| format!(" (it ended with exit code {})", ended.exit_code)).unwrap_or_default();
     Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}{code}", container.name)) })
+}
+
+/// Whether the image that a container waits for is not etcd's: it runs another one itself, or has another mounted. Of the
+/// latter the kubelet tells with the container that mounts it (`toKubeContainerImageVolumes` in its
+/// `pkg/kubelet/kuberuntime/kuberuntime_container.go`), in words that name the image.
+fn is_of_agent(pod: &Pod, container: &str, said: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let etcd = spec.containers.iter().find(|one| one.name == ETCD_CONTAINER).and_then(|etcd| etcd.image.as_deref());
+    let own = all.find(|one| one.name == container).and_then(|one| one.image.as_deref());
+    let mut mounted = spec.volumes.iter().flatten().filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
+    own != etcd || (mounted.any(|image| said.contains(image)) && !etcd.is_some_and(|etcd| said.contains(etcd)))
 }
 
 /// Whether it was ended from outside: by a signal that it did not send itself, and not for the memory that it took; or along
@@ -152,6 +164,28 @@ mod tests {
         assert_eq!(told.words, "container etcd: ImagePullBackOff: Back-off pulling image \"x\"");
         let init = of(&pod(&json!({ "initContainerStatuses": waiting("ErrImageNeverPull", "") }))).unwrap();
         assert_eq!((init.trouble, init.words.as_str()), (Trouble::ImageMissing, "container etcd: ErrImageNeverPull"));
+    }
+
+    #[test]
+    fn a_missing_image_of_what_comes_along_is_not_taken_for_etcds() {
+        let spec = json!({
+            "initContainers": [{ "name": "agent", "image": "agent:1" }, { "name": "restore", "image": "etcd:1" }],
+            "containers": [{ "name": "etcd", "image": "etcd:1" }],
+            "volumes": [{ "name": "quorate", "image": { "reference": "agent:1" } }],
+        });
+        let told = |kind: &str, name: &str, image: &str| {
+            let mut statuses = waiting("ImagePullBackOff", &format!("Back-off pulling image \"{image}\""));
+            statuses[0]["name"] = json!(name);
+            let mut pod = pod(&json!({ kind: statuses }));
+            pod.spec = serde_json::from_value(spec.clone()).unwrap();
+            let told = of(&pod).unwrap();
+            assert!(told.words.starts_with(&format!("container {name}: ")), "{}", told.words);
+            told.trouble
+        };
+        assert_eq!(told("containerStatuses", "etcd", "etcd:1"), Trouble::ImageMissing);
+        assert_eq!(told("containerStatuses", "etcd", "agent:1"), Trouble::AgentImageMissing, "it is mounted there");
+        assert_eq!(told("initContainerStatuses", "agent", "agent:1"), Trouble::AgentImageMissing);
+        assert_eq!(told("initContainerStatuses", "restore", "etcd:1"), Trouble::ImageMissing, "etcdutl is in it");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! remedy. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::{Reason, names};
-use quorate_statemachine::{Alarm, Finding, Memory, Phase, Plan, Serial};
+use quorate_statemachine::{Alarm, Finding, Memory, Phase, Plan, Serial, Trouble};
 
 use super::{changes, restores};
 use crate::cluster::observe::Observed;
@@ -162,7 +162,7 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         ),
         Finding::ImageMissing => told(
             Reason::ImageMissing,
-            format!("{member}: correct spec.version or spec.image, or provide the image: {}", words(observed, about)),
+            format!("{member}: {}: {}", remedy_for_image(observed, about), words(observed, about)),
         ),
         Finding::Unschedulable => unschedulable(observed, about, &member),
         Finding::ContainerFailing => {
@@ -248,6 +248,18 @@ fn unschedulable(observed: &Observed, about: Option<Serial>, member: &str) -> To
 fn words(observed: &Observed, about: Option<Serial>) -> &str {
     let pod = about.and_then(|serial| observed.pods.get(&serial));
     pod.and_then(|pod| pod.trouble.as_ref()).map_or("see the pod's events", |told| told.words.as_str())
+}
+
+/// What can be done for want of an image: the agent's is not of the spec.
+fn remedy_for_image(observed: &Observed, about: Option<Serial>) -> &'static str {
+    let pod = about.and_then(|serial| observed.pods.get(&serial));
+    match pod.and_then(|pod| pod.trouble.as_ref()).map(|told| told.trouble) {
+        Some(Trouble::AgentImageMissing) => {
+            "provide the image of Quorate's agent, or name another in the operator's QUORATE_AGENT_IMAGE"
+        }
+        Some(Trouble::ImageMissing | Trouble::Unschedulable | Trouble::ContainerFailing | Trouble::ContainerKilled)
+        | None => "correct spec.version or spec.image, or provide the image",
+    }
 }
 
 /// What a member's launcher says.

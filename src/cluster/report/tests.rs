@@ -151,6 +151,25 @@ fn a_missing_image_is_told_with_the_kubelets_words() {
 }
 
 #[test]
+fn for_want_of_the_agents_image_nobody_is_sent_to_the_spec() {
+    let trouble = quorate_statemachine::Trouble::AgentImageMissing;
+    let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
+    if let Some(pod) = observed.world.seats.get_mut(&Serial(2)).and_then(|seat| seat.pod.as_mut()) {
+        pod.trouble = Some(trouble);
+        pod.stage = quorate_statemachine::PodStage::Pending;
+        pod.ready = false;
+    }
+    if let Some(pod) = observed.pods.get_mut(&Serial(2)) {
+        pod.trouble = Some(Told { trouble, words: "container agent: ErrImagePull: no such image".into() });
+    }
+    let status = report(&observed, EARLY).1;
+    assert_eq!(truth(&status, "Stalled"), ("True".into(), "ImageMissing".into()));
+    let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled").unwrap();
+    assert!(stalled.message.contains("QUORATE_AGENT_IMAGE") && stalled.message.contains("container agent"));
+    assert!(!stalled.message.contains("spec."), "{}", stalled.message);
+}
+
+#[test]
 fn a_ledger_that_cannot_be_read_is_left_as_it_is() {
     let mut broken = report(&healthy(), EARLY).1;
     broken.ledger = Some(quorate_crds::Ledger { seeded: true, ..quorate_crds::Ledger::default() });

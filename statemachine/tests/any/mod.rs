@@ -246,6 +246,7 @@ fn pod() -> impl Strategy<Value = Pod> {
     let stage = select(vec![PodStage::Pending, PodStage::Running, PodStage::Running, PodStage::Finished]);
     let trouble = select(vec![
         Trouble::ImageMissing,
+        Trouble::AgentImageMissing,
         Trouble::Unschedulable,
         Trouble::ContainerFailing,
         Trouble::ContainerKilled,

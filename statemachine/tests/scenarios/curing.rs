@@ -22,6 +22,9 @@ fn a_status_from_before_the_switch_is_no_failure() {
     let pending = || begun().told(2, V7).pod_pending(2, 1_000).trouble(2, Trouble::ImageMissing);
     pending().ticket_age(2, 2_000).plan().never("switch");
     pending().ticket_age(2, 20_000).plan().also_does("switch 2 to 3.6.16");
+    // That the agent's image is not there says nothing of what it is told to run.
+    let beside = begun().told(2, V7).pod_pending(2, 1_000).trouble(2, Trouble::AgentImageMissing);
+    beside.ticket_age(2, 20_000).plan().never("switch").tells(2, Finding::ImageMissing);
     // Once its own container is there, what is said is said of that.
     begun().told(2, V7).crashing(2).ticket_age(2, 1_000).plan().also_does("switch 2 to 3.6.16");
 }
