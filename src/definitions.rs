@@ -12,6 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use quorate_crds::manifest;
 use quorate_crds::names::FIELD_MANAGER;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// How long one call may take; at the start there is nothing to hold up.
@@ -67,8 +68,8 @@ impl Error {
 
 /// Makes sure that EtcdClusters and EtcdBackups are served as this operator knows them, and waits for what may pass by
 /// itself. To end instead would run into the kubelet's back-off: after five times there would be no operator for minutes
-/// after the API server is back.
-pub async fn ensure_in_the_end(client: &Client) -> Result<(), Error> {
+/// after the API server is back. Until then `hinder` holds why nothing is done.
+pub async fn ensure_in_the_end(client: &Client, hinder: &watch::Sender<Option<String>>) -> Result<(), Error> {
     let mut pauses = ExponentialBuilder::default()
         .with_min_delay(AGAIN_FIRST)
         .with_max_delay(AGAIN_LONGEST)
@@ -78,12 +79,16 @@ pub async fn ensure_in_the_end(client: &Client) -> Result<(), Error> {
     loop {
         let error = match ensure(client).await {
             Err(error) if error.may_pass() => error,
-            ended => return ended,
+            ended => {
+                hinder.send_replace(None);
+                return ended;
+            }
         };
         let pause = pauses.next().unwrap_or(AGAIN_LONGEST);
         let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let words = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
-        tracing::warn!(error = words, ?pause, "the definitions are looked for again");
+        tracing::warn!(error = words, ?pause, "waits for Kubernetes");
+        hinder.send_replace(Some(words));
         sleep(pause).await;
     }
 }

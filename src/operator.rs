@@ -63,12 +63,14 @@ async fn operate(
     };
     let lists: Arc<[_]> = namespaces.iter().cloned().map(controller::lists).map(Arc::new).collect();
     let listener = serve::listen(settings.listen).await?;
-    let server = tokio::spawn(serve::serve(listener, metrics.clone(), lists.clone(), turned(stopping.clone())));
+    let (hinder, hindrance) = watch::channel(None);
+    let until_stopped = turned(stopping.clone());
+    let server = tokio::spawn(serve::serve(listener, metrics.clone(), lists.clone(), hindrance, until_stopped));
 
     let client = client.await?;
     let mut told = std::pin::pin!(told);
     tokio::select! {
-        ensured = Box::pin(definitions::ensure_in_the_end(&client)) => ensured?,
+        ensured = Box::pin(definitions::ensure_in_the_end(&client, &hinder)) => ensured?,
         () = &mut told => {
             tracing::info!("stops before it has begun");
             stop.send_replace(true);

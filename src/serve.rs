@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::{Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing::get};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::lists::Lists;
 use crate::metrics::Metrics;
@@ -31,6 +32,7 @@ pub enum Error {
 struct Shown {
     metrics: Arc<Metrics>,
     lists: Arc<[Arc<Lists>]>,
+    hindrance: watch::Receiver<Option<String>>,
 }
 
 /// Opens the address. An unspecified IPv6 address falls back to IPv4: a node may have been started without IPv6.
@@ -46,14 +48,15 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Serves until `stop` resolves. It is ready once all lists are there; an operator that waits for the Lease is
-/// ready as well, else a Deployment of two would never be rolled out.
+/// ready as well, else a Deployment of two would never be rolled out. `hindrance` is what keeps it from asking for them.
 pub async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
     lists: Arc<[Arc<Lists>]>,
+    hindrance: watch::Receiver<Option<String>>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let router = router(Shown { metrics, lists });
+    let router = router(Shown { metrics, lists, hindrance });
     axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(Error::Serve)
 }
 
@@ -66,6 +69,9 @@ fn router(shown: Shown) -> Router {
 }
 
 async fn readyz(State(shown): State<Shown>) -> (StatusCode, String) {
+    if let Some(hindrance) = shown.hindrance.borrow().as_ref() {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("waits for Kubernetes: {hindrance}"));
+    }
     let missing: Vec<_> = shown.lists.iter().filter_map(|lists| lists.missing()).collect();
     if missing.is_empty() {
         return (StatusCode::OK, "ok".to_owned());
@@ -102,8 +108,13 @@ mod tests {
         let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let lists: Arc<[_]> = Arc::new([Arc::new(Lists::new(None, ["CronJob".into()]))]);
-        let server = tokio::spawn(serve(listener, Arc::new(Metrics::new()), lists.clone(), std::future::pending()));
-        assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        let (hinder, hindrance) = watch::channel(Some("no answer in time".to_owned()));
+        let never = std::future::pending();
+        let server = tokio::spawn(serve(listener, Arc::new(Metrics::new()), lists.clone(), hindrance, never));
+        assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"), "a restart would not bring Kubernetes back");
+        let hindered = ask(address, "/readyz").await;
+        assert!(hindered.starts_with("HTTP/1.1 503") && hindered.ends_with("waits for Kubernetes: no answer in time"));
+        hinder.send_replace(None);
         let waiting = ask(address, "/readyz").await;
         assert!(waiting.starts_with("HTTP/1.1 503") && waiting.contains("the lists of CronJob;"), "{waiting}");
         lists[0].has("CronJob");

@@ -158,13 +158,16 @@ async fn an_api_server_that_is_away_or_only_just_back_does_not_end_the_start() {
         outdated(&api);
         api.disturb("GET", fault);
         let client = api.client();
-        let ensured = tokio::spawn(async move { ensure_in_the_end(&client).await });
+        let (hinder, hindrance) = watch::channel(None);
+        let ensured = tokio::spawn(async move { ensure_in_the_end(&client, &hinder).await });
         sleep(Duration::from_mins(2)).await;
         assert!(!ensured.is_finished(), "{fault:?}");
+        assert!(hindrance.borrow().as_deref().is_some_and(|why| why.contains("read a definition")), "{hindrance:?}");
         api.mend();
         sleep(DEADLINE + AGAIN_LONGEST * 3).await;
         assert!(ensured.is_finished(), "{fault:?}");
         ensured.await.unwrap().unwrap();
+        assert_eq!(*hindrance.borrow(), None);
         assert!(lacks(&api, CLUSTERS, manifest::cluster()).is_empty());
     }
 }
@@ -173,10 +176,11 @@ async fn an_api_server_that_is_away_or_only_just_back_does_not_end_the_start() {
 async fn what_only_somebody_else_can_mend_ends_the_start() {
     let api = FakeApi::default();
     api.disturb("PATCH", Fault::Refuse(StatusCode::FORBIDDEN));
-    let error = ensure_in_the_end(&api.client()).await.unwrap_err();
+    let (hinder, _hindrance) = watch::channel(None);
+    let error = ensure_in_the_end(&api.client(), &hinder).await.unwrap_err();
     assert!(matches!(error, Error::Missing(_)), "{error:?}");
     outdated(&api);
-    let error = ensure_in_the_end(&api.client()).await.unwrap_err();
+    let error = ensure_in_the_end(&api.client(), &hinder).await.unwrap_err();
     assert!(matches!(error, Error::Outdated { .. }), "{error:?}");
 }
 

@@ -255,7 +255,7 @@ fn remedy_for_image(observed: &Observed, about: Option<Serial>) -> &'static str 
     let pod = about.and_then(|serial| observed.pods.get(&serial));
     match pod.and_then(|pod| pod.trouble.as_ref()).map(|told| told.trouble) {
         Some(Trouble::AgentImageMissing) => {
-            "provide the image of Quorate's agent, or name another in the operator's QUORATE_AGENT_IMAGE"
+            "provide the image, which is not etcd's; that of the agent is set in the operator's QUORATE_AGENT_IMAGE"
         }
         Some(Trouble::ImageMissing | Trouble::Unschedulable | Trouble::ContainerFailing | Trouble::ContainerKilled)
         | None => "correct spec.version or spec.image, or provide the image",
