@@ -84,6 +84,68 @@ async fn services_and_budgets_of_somebody_else_are_left_alone_and_named() {
     }
 }
 
+/// Labels of ours, and by whom Kubernetes says that it was written, and how.
+fn written_by(api: &FakeApi, path: &str, manager: &str, operation: &str) {
+    let mut object = api.object(path);
+    object["metadata"]["labels"] = json!({ names::LABEL_CLUSTER: "db", names::LABEL_MANAGED_BY: names::MANAGED_BY });
+    object["metadata"]["managedFields"] = json!([{ "manager": manager, "operation": operation }]);
+    api.put(path, object);
+}
+
+#[tokio::test]
+async fn services_and_budgets_of_ours_that_lost_their_owner_get_it_back() {
+    for (_, path) in FURNITURE {
+        let (api, observed) = cluster();
+        put(&api, path, &json!({}), None);
+        written_by(&api, path, names::FIELD_MANAGER, "Apply");
+        let uid = api.object(path)["metadata"]["uid"].clone();
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+        assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
+        let metadata = &api.object(path)["metadata"];
+        assert_eq!((&metadata["uid"], &metadata["ownerReferences"][0]["uid"]), (&uid, &json!("uid")));
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_applied_by_us_or_is_anothers_is_not_taken_over() {
+    for (what, path) in FURNITURE {
+        for (manager, operation, owner) in [
+            ("helm", "Apply", None),
+            (names::FIELD_MANAGER, "Update", None),
+            (names::FIELD_MANAGER, "Apply", Some("x")),
+        ] {
+            let (api, observed) = cluster();
+            put(&api, path, &json!({}), owner);
+            if owner.is_some() {
+                let mut other = api.object(path);
+                other["metadata"]["ownerReferences"][0]["name"] = json!("other");
+                api.put(path, other);
+            }
+            written_by(&api, path, manager, operation);
+            let before = api.object(path);
+            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+            let (reason, words) = told(&acted).unwrap();
+            assert!(reason == Reason::NameTaken && words.contains(what), "{reason}: {words}");
+            assert_eq!(api.object(path), before);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_or_pod_without_an_owner_is_never_taken_over() {
+    let release = fixture::healthy().world.wish.release;
+    let pod = Step::CreatePod { serial: SERIAL, bind: Bind::Ephemeral, birth: Birth::Waiting, release };
+    for (path, step) in [(CLAIM, Step::CreateClaim(SERIAL)), (POD, pod)] {
+        let (api, observed) = cluster();
+        put(&api, path, &json!({}), None);
+        written_by(&api, path, names::FIELD_MANAGER, "Apply");
+        let before = api.object(path);
+        let acted = makes(&api, &observed, step).await;
+        assert!(acted.stop.is_some() && acted.done.is_empty(), "{acted:?}");
+        assert_eq!(api.object(path), before);
+    }
+}
+
 #[tokio::test]
 async fn what_is_left_of_an_earlier_cluster_of_the_name_is_waited_for_and_not_told() {
     for (_, path) in FURNITURE {

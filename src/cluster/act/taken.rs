@@ -3,16 +3,16 @@
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use quorate_crds::names::{ANNOTATION_CLUSTER_UID, LABEL_CLUSTER};
+use quorate_crds::names::{ANNOTATION_CLUSTER_UID, FIELD_MANAGER, LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY};
 use quorate_crds::{EtcdCluster, Reason};
 
 use super::{Acting, Stop};
 use crate::api::Namespaced;
-use crate::ownership::{Holder, holder};
+use crate::ownership::{Holder, holder, owner_uid};
 
 impl Acting<'_> {
-    /// The UID of our own object of this one's name, though no watch shows it: it lost its label, or the watch lags. `None`
-    /// if nobody has the name.
+    /// The UID of our own object of this one's name, though no watch shows it: it lost its label or its owner, or the watch
+    /// lags. `None` if nobody has the name. Only for what holds no data: that is ours by its owner or not at all.
     pub(super) async fn own_unseen<K: Namespaced>(&self, object: &K) -> Result<Option<String>, Stop> {
         let found = self.actor.kube.find::<K>(self.cluster.namespace, &object.name_any()).await?;
         let Some(found) = found else { return Ok(None) };
@@ -21,6 +21,10 @@ impl Acting<'_> {
             Holder::Nobody => {
                 let (kind, name) = (K::kind(&()), found.name_any());
                 Err(Stop::Surprise(format!("the earlier {kind} {name} is still being deleted")))
+            }
+            Holder::Stranger if has_lost_its_owner(&found, self.cluster.name) => {
+                tracing::info!(cluster = %self.cluster.name, kind = %K::kind(&()), name = %found.name_any(), "adopts");
+                Ok(found.uid())
             }
             Holder::Stranger => Err(of_a_stranger(&found)),
         }
@@ -69,6 +73,18 @@ fn obstacle<K: Namespaced>(there: &K, holder: Holder, cluster: &str) -> Option<S
         // A watch lags, or Kubernetes has yet to take it away.
         Holder::Us | Holder::Nobody => None,
     }
+}
+
+/// Whether an object was ours until somebody took its owner away: a tool that cleans up, or a deletion that leaves orphans,
+/// after which it is an earlier cluster's of the same name. Labels alone are free for anybody; that we applied it Kubernetes
+/// itself has noted.
+fn has_lost_its_owner<K: Namespaced>(object: &K, cluster: &str) -> bool {
+    let managed = object.labels().get(LABEL_MANAGED_BY).is_some_and(|by| by == MANAGED_BY);
+    let applied = object
+        .managed_fields()
+        .iter()
+        .any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER) && entry.operation.as_deref() == Some("Apply"));
+    is_labelled(object, cluster) && managed && applied && owner_uid(object).is_none()
 }
 
 /// Whether the watches show an object as one of this cluster's.
