@@ -267,7 +267,8 @@ reasons! {
     ResultUnknown,
     /// An object that Quorate did not create has the name that its own would have; the message says which. It is left alone.
     /// Delete it if nobody needs it, or choose another name for it, or for the cluster or the backup. An earlier one of
-    /// Quorate's that is being deleted is waited for. To an object of Quorate's own that has lost its label, give it back.
+    /// Quorate's that is being deleted is waited for; if that lasts, the message says what holds it. To an object of
+    /// Quorate's own that has lost its label, give it back.
     NameTaken,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,

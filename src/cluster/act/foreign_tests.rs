@@ -2,6 +2,7 @@
 //! what an earlier cluster left is waited for, and what is ours stays ours though no watch shows it.
 
 use http::StatusCode;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::runtime::watcher::Event;
 use quorate_crds::{Reason, names};
@@ -22,6 +23,8 @@ const FURNITURE: [(&str, &str); 3] =
     [("Service db", HEADLESS), ("Service db-client", CLIENT), ("PodDisruptionBudget db", BUDGET)];
 const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
 const CLAIM: &str = "/api/v1/namespaces/ns/persistentvolumeclaims/db-1";
+/// Set by the cloud's controller of Services (`k8s.io/cloud-provider/service/helpers`, `LoadBalancerCleanupFinalizer`).
+const LOAD_BALANCER: &str = "service.kubernetes.io/load-balancer-cleanup";
 const SERIAL: Serial = Serial(1);
 
 fn name(path: &str) -> &str {
@@ -161,6 +164,48 @@ async fn what_is_left_of_an_earlier_cluster_of_the_name_is_waited_for_and_not_to
         let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
         assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
     }
+}
+
+/// It is deleted at this time, and held by the cloud's load balancer.
+fn is_held(api: &FakeApi, path: &str, since: &str) {
+    let mut held = api.object(path);
+    held["metadata"]["deletionTimestamp"] = json!(since);
+    held["metadata"]["finalizers"] = json!([LOAD_BALANCER]);
+    api.put(path, held);
+}
+
+#[tokio::test]
+async fn what_is_held_while_it_is_deleted_is_told_only_if_it_lasts() {
+    for (what, path) in FURNITURE {
+        let (api, observed) = cluster();
+        put(&api, path, &ours(), Some("earlier"));
+        for (since, lasts) in [("2020-01-01T00:00:00Z".to_owned(), true), (Timestamp::now().to_string(), false)] {
+            is_held(&api, path, &since);
+            let before = api.object(path);
+            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+            let named = told(&acted).is_some_and(|(reason, words)| {
+                reason == Reason::NameTaken && words.contains(what) && words.contains(LOAD_BALANCER)
+            });
+            assert_eq!(named, lasts, "{acted:?}");
+            let waits = acted.stop.as_ref().or(acted.refused.as_ref()).is_some_and(Stop::is_surprise);
+            assert_eq!((waits, api.object(path)), (!lasts, before));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_client_service_that_is_held_holds_up_nobody_and_is_in_the_conditions() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    put(&api, CLIENT, &ours(), Some("earlier"));
+    is_held(&api, CLIENT, "2020-01-01T00:00:00Z");
+    Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+    let (truth, reason, message) = condition(&api, "Stalled");
+    assert_eq!((truth.as_str(), reason.as_str()), ("True", "NameTaken"), "{message}");
+    assert!(message.contains("Service db-client") && message.contains(LOAD_BALANCER), "{message}");
+    let available = condition(&api, "Available");
+    assert!(!available.2.contains("db-client"), "it says nothing of etcd: {available:?}");
+    assert_eq!(api.written().iter().filter(|line| line.starts_with("POST pods")).count(), 3);
 }
 
 #[tokio::test]

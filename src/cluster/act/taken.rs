@@ -1,6 +1,8 @@
 //! Whose an object is that has the name of one of ours. What somebody else made is never touched, and is told with what to do
-//! about it; what an earlier cluster of this name left is waited for.
+//! about it; what an earlier cluster of this name left is waited for, and told
+//! if that lasts.
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use quorate_crds::names::{ANNOTATION_CLUSTER_UID, FIELD_MANAGER, LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY};
@@ -10,6 +12,9 @@ use super::{Acting, Stop};
 use crate::api::Namespaced;
 use crate::ownership::{Holder, holder, owner_uid};
 
+/// How long an object may take to go before it is told what holds it. A cloud takes its load balancer away within that.
+const GOES_WITHIN: SignedDuration = SignedDuration::from_secs(2 * 60);
+
 impl Acting<'_> {
     /// The UID of our own object of this one's name, though no watch shows it: it lost its label or its owner, or the watch
     /// lags. `None` if nobody has the name. Only for what holds no data: that is ours by its owner or not at all.
@@ -18,10 +23,7 @@ impl Acting<'_> {
         let Some(found) = found else { return Ok(None) };
         match holder(&found, &*self.observed.cluster) {
             Holder::Us => Ok(found.uid()),
-            Holder::Nobody => {
-                let (kind, name) = (K::kind(&()), found.name_any());
-                Err(Stop::Surprise(format!("the earlier {kind} {name} is still being deleted")))
-            }
+            Holder::Nobody => Err(of_what_goes(&found, Timestamp::now())),
             Holder::Stranger if has_lost_its_owner(&found, self.cluster.name) => {
                 tracing::info!(cluster = %self.cluster.name, kind = %K::kind(&()), name = %found.name_any(), "adopts");
                 Ok(found.uid())
@@ -102,6 +104,24 @@ pub(super) fn of_a_stranger<K: Namespaced>(there: &K) -> Stop {
              use another name for it or for the cluster."
         ),
     )
+}
+
+/// What is told of an object that goes, or will. Where its finalizers have held it for long, as that of a load balancer does
+/// whose cloud does not answer, nothing of ours can end that.
+fn of_what_goes<K: Namespaced>(there: &K, now: Timestamp) -> Stop {
+    let (kind, name, finalizers) = (K::kind(&()), there.name_any(), there.finalizers().join(", "));
+    let since = there.meta().deletion_timestamp.as_ref().map(|deleted| deleted.0);
+    match since.filter(|since| now.duration_since(*since) > GOES_WITHIN && !finalizers.is_empty()) {
+        Some(since) => Stop::Refused(
+            Reason::NameTaken,
+            format!(
+                "The earlier {kind} {name} has been deleted since {since}, and is held by its finalizers: {finalizers}. The new \
+                 one is made once it is gone. See its events and the log of who set them; take them off only if nobody is \
+                 there any more to do it."
+            ),
+        ),
+        None => Stop::Surprise(format!("the earlier {kind} {name} is still being deleted")),
+    }
 }
 
 fn of_ours_unseen<K: Namespaced>(there: &K, cluster: &str) -> Stop {
