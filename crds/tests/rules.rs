@@ -148,3 +148,13 @@ fn no_rule_reads_the_status() {
     }
     assert_eq!(schema["properties"]["status"]["x-kubernetes-validations"], Value::Null);
 }
+
+/// Else one object would keep the API server busy for minutes.
+#[test]
+fn no_rule_reckons_with_a_quantity_before_it_has_looked_at_its_exponent() {
+    for rule in rules::all() {
+        let looks = rule.cel.find(".matches('[eE]");
+        let reckons = rule.cel.find("uantity(");
+        assert!(reckons.is_none_or(|reckons| looks.is_some_and(|looks| looks < reckons)), "{}", rule.cel);
+    }
+}

@@ -1,6 +1,6 @@
 //! The rules for the continuous backup.
 
-use super::{Rule, backup};
+use super::{Rule, backup, is_amount};
 
 pub(super) fn values() -> Vec<Rule> {
     const AT: &str = "spec.backup";
@@ -27,8 +27,11 @@ pub(super) fn values() -> Vec<Rule> {
         Rule::new(
             AT,
             Some(".spillLimit"),
-            "isQuantity(self.spillLimit) && quantity(self.spillLimit).compareTo(quantity('64Mi')) >= 0 \
-             && quantity(self.spillLimit).compareTo(quantity('1Ti')) <= 0",
+            format!(
+                "{} && quantity(self.spillLimit).compareTo(quantity('64Mi')) >= 0 \
+                 && quantity(self.spillLimit).compareTo(quantity('1Ti')) <= 0",
+                is_amount("self.spillLimit")
+            ),
             "spec.backup.spillLimit must be a quantity from 64Mi to 1Ti; write it as in 1Gi",
         ),
         Rule::new(

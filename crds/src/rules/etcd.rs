@@ -1,6 +1,6 @@
 //! The rules for etcd's own settings and flags.
 
-use super::Rule;
+use super::{Rule, is_amount, is_no_amount};
 use crate::flags::{self, Kind, Spelling};
 
 pub(super) fn settings() -> Vec<Rule> {
@@ -9,15 +9,22 @@ pub(super) fn settings() -> Vec<Rule> {
         Rule::new(
             AT,
             Some(".quota"),
-            "!has(self.quota) || (isQuantity(self.quota) && quantity(self.quota).compareTo(quantity('16Mi')) >= 0 \
-             && quantity(self.quota).compareTo(quantity('100Gi')) <= 0)",
+            format!(
+                "!has(self.quota) || ({} && quantity(self.quota).compareTo(quantity('16Mi')) >= 0 \
+                 && quantity(self.quota).compareTo(quantity('100Gi')) <= 0)",
+                is_amount("self.quota")
+            ),
             "spec.etcd.quota must be a quantity from 16Mi to 100Gi; write it as in 2Gi",
         ),
         Rule::new(
             "spec",
             Some(".etcd.quota"),
-            "!has(self.etcd.quota) || !isQuantity(self.etcd.quota) || !isQuantity(self.storage.size) || \
-             quantity(self.storage.size).compareTo(quantity(self.etcd.quota).add(quantity(self.etcd.quota)).add(quantity('512Mi'))) >= 0",
+            format!(
+                "!has(self.etcd.quota) || {} || {} || \
+                 quantity(self.storage.size).compareTo(quantity(self.etcd.quota).add(quantity(self.etcd.quota)).add(quantity('512Mi'))) >= 0",
+                is_no_amount("self.etcd.quota"),
+                is_no_amount("self.storage.size")
+            ),
             "spec.etcd.quota leaves too little room: spec.storage.size must be at least twice the quota plus 512Mi, for \
              the log and for the copy that a defragmentation or a received snapshot makes; lower the quota or raise the size",
         ),

@@ -49,6 +49,21 @@ const QUALIFIED_NAME: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0
 /// The value of a label.
 const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$";
 
+/// An exponent of three digits or more. Kubernetes reads `1e-999999999`, and compares `1e999999999` with anything, by a number
+/// of so many digits: that takes the API server minutes and gigabytes (`ParseQuantity` and `Cmp` in apimachinery's
+/// `pkg/api/resource/quantity.go`; kubernetes #131063, #141306). So this is asked before either.
+const LONG_EXPONENT: &str = "[eE].?[0-9]{3}";
+
+/// Whether a string is a quantity that Kubernetes can reckon with.
+fn is_amount(text: &str) -> String {
+    format!("!{text}.matches('{LONG_EXPONENT}') && isQuantity({text})")
+}
+
+/// Whether it is not.
+fn is_no_amount(text: &str) -> String {
+    format!("!({})", is_amount(text))
+}
+
 /// Every rule of the spec of EtcdCluster, in the order of the API reference.
 pub fn all() -> Vec<Rule> {
     [

@@ -1,6 +1,6 @@
 //! The rules for what Kubernetes is told of pods and Services: image, resources, scheduling, client Service.
 
-use super::{DNS_NAME, LABEL_VALUE, QUALIFIED_NAME, Rule};
+use super::{DNS_NAME, LABEL_VALUE, QUALIFIED_NAME, Rule, is_no_amount};
 
 pub(super) fn image() -> Vec<Rule> {
     const AT: &str = "spec.image";
@@ -38,6 +38,29 @@ pub(super) fn image() -> Vec<Rule> {
 /// pages.
 const NOT_SHARED: &str = "(k.startsWith('hugepages-') || (k.contains('/') && !k.contains('kubernetes.io/')))";
 
+/// Those of which the limit may be above the request.
+const SHARED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// A rule for each, since all in one would cost more than one may.
+fn requests_within_limits() -> impl Iterator<Item = Rule> {
+    SHARED.into_iter().map(|name| {
+        let [request, limit] = ["requests", "limits"].map(|field| format!("string(self.{field}['{name}'])"));
+        Rule::new(
+            "spec.resources",
+            Some(".requests"),
+            format!(
+                "!has(self.requests) || !has(self.limits) || !('{name}' in self.requests) || !('{name}' in self.limits) || \
+                 {} || {} || quantity({request}).compareTo(quantity({limit})) <= 0",
+                is_no_amount(&request),
+                is_no_amount(&limit)
+            ),
+            format!(
+                "spec.resources.requests: {name} must not be above spec.resources.limits; lower the request or raise the limit"
+            ),
+        )
+    })
+}
+
 pub(super) fn resources() -> Vec<Rule> {
     const AT: &str = "spec.resources";
     let names = |field: &str| {
@@ -47,9 +70,12 @@ pub(super) fn resources() -> Vec<Rule> {
              (k.contains('/') && !k.startsWith('requests.') && k.matches('{QUALIFIED_NAME}')))"
         )
     };
+    // A longer pattern, as for other quantities, would cost more than one rule may. This one lets pass `1e999`, with which
+    // Kubernetes is done at once.
     let amounts = |field: &str| {
         format!(
-            "!has(self.{field}) || self.{field}.all(k, isQuantity(string(self.{field}[k])) && \
+            "!has(self.{field}) || self.{field}.all(k, !string(self.{field}[k]).matches('[eE]....') && \
+             isQuantity(string(self.{field}[k])) && \
              !quantity(string(self.{field}[k])).isLessThan(quantity('0')))"
         )
     };
@@ -80,35 +106,29 @@ pub(super) fn resources() -> Vec<Rule> {
             amounts("limits"),
             "spec.resources.limits must hold quantities; write them as in cpu: \"2\", memory: 4Gi",
         ),
-        Rule::new(
-            AT,
-            Some(".requests"),
-            "!has(self.requests) || !has(self.limits) || ['cpu', 'memory', 'ephemeral-storage'].all(k, \
-             !(k in self.requests) || !(k in self.limits) || !isQuantity(string(self.requests[k])) || \
-             !isQuantity(string(self.limits[k])) || \
-             quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
-            "spec.resources.requests must not be above spec.resources.limits; lower the request or raise the limit",
-        ),
-        // To ask for quantities first, as above, would cost more than one rule may.
+        // The text is compared: to compare quantities, and to ask first whether they are some that Kubernetes can reckon with,
+        // would cost more than one rule may.
         Rule::new(
             AT,
             Some(".requests"),
             format!(
                 "!has(self.requests) || self.requests.all(k, !{NOT_SHARED} || (has(self.limits) && k in self.limits && \
-                 quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) == 0))"
+                 string(self.requests[k]) == string(self.limits[k])))"
             ),
             "spec.resources.requests must be the same as spec.resources.limits for large pages and for a resource of a \
              domain; set the limit to the request",
         ),
         // An API server's isInteger is false of 1000m, which Kubernetes takes for 1. A list of one element gives it a name: to
-        // make the quantity twice would cost more than one rule may. The bounds come before int, for which 10E is too large:
-        // that would be an error, which has no message. Kubernetes itself counts in thousandths, of which 63 bits hold 9P.
+        // make the quantity twice would cost more than one rule may. The bounds come before int, for which 1e99 is too large:
+        // that would be an error, which has no message. Kubernetes itself counts in thousandths, of which 63 bits hold 9P:
+        // nothing that has an E in it is as small, but for an exponent that nobody needs.
         Rule::new(
             AT,
             Some(".limits"),
-            "!has(self.limits) || self.limits.all(k, !k.contains('/') || k.contains('kubernetes.io/') || \
-             !isQuantity(string(self.limits[k])) || \
-             [quantity(string(self.limits[k])).asApproximateFloat()].all(n, n >= 0.0 && n <= 1e15 && n == double(int(n))))",
+            "!has(self.limits) || self.limits.all(k, k in ['cpu', 'memory', 'ephemeral-storage'] || \
+             k.startsWith('hugepages-') || k.contains('kubernetes.io/') || (!string(self.limits[k]).matches('[eE]') && \
+             (!isQuantity(string(self.limits[k])) || \
+             [quantity(string(self.limits[k])).asApproximateFloat()].all(n, n >= 0.0 && n <= 1e15 && n == double(int(n))))))",
             "spec.resources.limits must be a whole number from 0 to 1P for a resource of a domain; write it as in \
              example.com/disk: 1",
         ),
@@ -120,6 +140,9 @@ pub(super) fn resources() -> Vec<Rule> {
             "spec.resources.limits of large pages need cpu or memory beside them; set one of the two",
         ),
     ]
+    .into_iter()
+    .chain(requests_within_limits())
+    .collect()
 }
 
 pub(super) fn scheduling() -> Vec<Rule> {

@@ -1,6 +1,6 @@
 //! The rules for volumes: what they may be, and what may not change once they hold data.
 
-use super::{DNS_NAME, Rule};
+use super::{DNS_NAME, Rule, is_amount, is_no_amount};
 
 pub(super) fn values() -> Vec<Rule> {
     const AT: &str = "spec.storage";
@@ -8,8 +8,11 @@ pub(super) fn values() -> Vec<Rule> {
         Rule::new(
             AT,
             Some(".size"),
-            "isQuantity(self.size) && quantity(self.size).compareTo(quantity('1Gi')) >= 0 \
-             && quantity(self.size).compareTo(quantity('64Ti')) <= 0",
+            format!(
+                "{} && quantity(self.size).compareTo(quantity('1Gi')) >= 0 \
+                 && quantity(self.size).compareTo(quantity('64Ti')) <= 0",
+                is_amount("self.size")
+            ),
             "spec.storage.size must be a quantity from 1Gi to 64Ti; write it as in 8Gi",
         ),
         Rule::new(
@@ -39,13 +42,13 @@ pub(super) fn values() -> Vec<Rule> {
 
 pub(super) fn changes() -> Vec<Rule> {
     const AT: &str = "spec";
-    const SIZES: &str = "!isQuantity(self.storage.size) || !isQuantity(oldSelf.storage.size)";
     const COMPARED: &str = "quantity(self.storage.size).compareTo(quantity(oldSelf.storage.size))";
+    let sizes = ["self.storage.size", "oldSelf.storage.size"].map(is_no_amount).join(" || ");
     vec![
         Rule::new(
             AT,
             Some(".storage.size"),
-            format!("{SIZES} || {COMPARED} >= 0"),
+            format!("{sizes} || {COMPARED} >= 0"),
             "spec.storage.size can only grow, because volumes can't shrink; set it back",
         )
         .telling(
@@ -54,7 +57,7 @@ pub(super) fn changes() -> Vec<Rule> {
         Rule::new(
             AT,
             Some(".storage.size"),
-            format!("!self.storage.ephemeral || {SIZES} || {COMPARED} <= 0"),
+            format!("!self.storage.ephemeral || {sizes} || {COMPARED} <= 0"),
             "spec.storage.size can't be changed with spec.storage.ephemeral, because the limit of an emptyDir is fixed; \
              set it back, or create a new EtcdCluster",
         ),
