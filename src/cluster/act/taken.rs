@@ -1,6 +1,6 @@
 //! Whose an object is that has the name of one of ours. What somebody else made is never touched, and is told with what to do
-//! about it; what an earlier cluster of this name left is waited for, and told
-//! if that lasts.
+//! about it; what an earlier cluster of this name left is waited for, and told if that
+//! lasts.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
