@@ -5,6 +5,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+/// Within this time two clocks are read at one moment.
+const AT_ONCE: Duration = Duration::from_micros(200);
+/// How often that is tried: the best try counts.
+const LOOKS: usize = 10;
+
 /// A moment of a run, in microseconds since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -48,7 +53,16 @@ pub struct Clock {
 impl Clock {
     /// A clock that starts now.
     pub fn start() -> Self {
-        Self { started: Instant::now(), wall: SystemTime::now() }
+        let (started, wall) = both();
+        Self { started, wall }
+    }
+
+    /// The same clock, which takes the time on the wall for what it is now: a machine sets that while a run goes on, and who
+    /// reads a log as it is written goes by this one.
+    #[must_use]
+    pub fn set_by_the_wall(&self) -> Self {
+        let (now, wall) = both();
+        Self { started: self.started, wall: wall.checked_sub(now - self.started).unwrap_or(self.wall) }
     }
 
     /// Now.
@@ -60,6 +74,22 @@ impl Clock {
     pub fn at(&self, wall: SystemTime) -> Option<Moment> {
         wall.duration_since(self.wall).ok().map(|since| Moment(micros(since)))
     }
+}
+
+/// What both clocks say at one moment. A thread that was put aside between the two looks again.
+fn both() -> (Instant, SystemTime) {
+    let mut best: Option<(Duration, (Instant, SystemTime))> = None;
+    for _ in 0..LOOKS {
+        let (before, wall) = (Instant::now(), SystemTime::now());
+        let took = before.elapsed();
+        if best.is_none_or(|(least, _)| took < least) {
+            best = Some((took, (before, wall)));
+        }
+        if took < AT_ONCE {
+            break;
+        }
+    }
+    best.map_or_else(|| (Instant::now(), SystemTime::now()), |(_, both)| both)
 }
 
 #[cfg(test)]
@@ -78,5 +108,13 @@ mod tests {
         let clock = Clock::start();
         assert_eq!(clock.at(clock.wall + Duration::from_millis(3)), Some(Moment(3000)));
         assert_eq!(clock.at(clock.wall - Duration::from_millis(3)), None);
+    }
+    #[test]
+    fn a_wall_that_was_set_meanwhile_changes_no_moment() {
+        // The wall was an hour behind when the run began.
+        let clock = Clock { wall: SystemTime::now() - Duration::from_hours(1), ..Clock::start() };
+        let said = clock.set_by_the_wall().at(SystemTime::now() + Duration::from_mins(1)).unwrap();
+        assert!(said.since(clock.now()) <= Duration::from_mins(1), "{said}");
+        assert!(clock.now().since(said) == Duration::ZERO, "{said}");
     }
 }

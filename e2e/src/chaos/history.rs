@@ -281,7 +281,7 @@ pub struct Sample {
 /// Something the operator did, or began to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deed {
-    /// When it was logged: after it was done, or before a call to etcd is made.
+    /// When the operator said so: after it was done, or before a call to etcd is made.
     pub at: Moment,
     /// What.
     pub step: Step,
@@ -338,6 +338,11 @@ pub enum Step {
     },
     /// A change was asked of etcd, and its answer did not come: it may have had its effect.
     LostAnswer {
+        /// Which change.
+        verb: String,
+    },
+    /// A change was not made: etcd refused it, or was not asked after all.
+    Refused {
         /// Which change.
         verb: String,
     },

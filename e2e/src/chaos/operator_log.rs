@@ -29,6 +29,8 @@ const CALLS: &str = "calls etcd";
 const CALLED: &str = "called etcd";
 /// The outcomes of such a call after which nobody knows whether it had its effect.
 const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
+/// Those after which it surely had none.
+const NO_EFFECT: [&str; 2] = ["refused", "shut"];
 
 /// A thread that reads the operator's logs until it is stopped.
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl OperatorLog {
             loop {
                 // Asked before the look, so that the last look comes after the request to stop.
                 let last = stopped.load(Ordering::Relaxed);
+                let clock = clock.set_by_the_wall();
                 for (pod, line) in files.new_lines(&folders) {
                     deeds.extend(deed(&line, &cluster, &clock));
                     lines.extend(moment(&line, &clock).map(|moment| (moment, format!("{moment} {pod} {line}"))));
@@ -133,17 +136,25 @@ fn log_files(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
 }
 
-/// When a line was written, unless that was before the run.
+/// When a line was written, unless that was before the run: by the operator's own word. The container runtime stamps a line
+/// when it reads it, which on a busy machine is later than what the line announces; its time counts only for what is no
+/// line of the operator's log.
 fn moment(line: &str, clock: &Clock) -> Option<Moment> {
-    let time: Timestamp = line.split_once(' ')?.0.parse().ok()?;
+    let stamped = line.split_once(' ')?.0;
+    let own: Option<Timestamp> = said(line).and_then(|said| said["timestamp"].as_str()?.parse().ok());
+    let time: Timestamp = own.or_else(|| stamped.parse().ok())?;
     clock.at(SystemTime::from(time))
 }
 
-/// What a line says that was done to this cluster since the run began. A line as the container runtime writes it:
-/// `<time> stderr F <JSON>`.
-fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
+/// What the operator said, in a line as the container runtime writes it: `<time> stderr F <JSON>`.
+fn said(line: &str) -> Option<Value> {
     let said = line.split_once(" F ").map(|(_, json)| json)?;
-    let said: Value = serde_json::from_str(said).ok()?;
+    serde_json::from_str(said).ok()
+}
+
+/// What a line says that was done to this cluster since the run began.
+fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
+    let said = said(line)?;
     if said["cluster"] != cluster {
         return None;
     }
@@ -158,6 +169,7 @@ fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
             None => Step::Unreadable { line: line.to_owned() },
         },
         CALLED if UNKNOWN_OUTCOMES.contains(&text("outcome")) => Step::LostAnswer { verb: text("verb").to_owned() },
+        CALLED if NO_EFFECT.contains(&text("outcome")) => Step::Refused { verb: text("verb").to_owned() },
         _ => return None,
     };
     Some(Deed { at: moment(line, clock)?, step })
@@ -258,9 +270,30 @@ mod tests {
             )
         };
         assert_eq!(read(called("deadline")), Some(Step::LostAnswer { verb: "remove".into() }));
-        assert_eq!(read(called("refused")), None);
+        assert_eq!(read(called("refused")), Some(Step::Refused { verb: "remove".into() }));
+        assert_eq!(read(called("ok")), None, "what it did is said after it");
         let unknown = format!(r#"{later} stderr F {{"message":"did","cluster":"db"}}"#);
         assert!(matches!(read(unknown), Some(Step::Unreadable { .. })));
+    }
+
+    #[test]
+    fn the_operator_says_itself_when_it_was() {
+        let clock = Clock::start();
+        let began = Timestamp::now().as_second();
+        let at = |second: i64| Timestamp::from_second(began + second).unwrap();
+        // The runtime read it five seconds late.
+        let line = format!(
+            r#"{} stderr F {{"timestamp":"{}","message":"did","cluster":"db","step":"EndTrial {{ }}"}}"#,
+            at(65),
+            at(60)
+        );
+        let read = deed(&line, "db", &clock).unwrap();
+        assert!(read.at < clock.at(SystemTime::from(at(61))).unwrap(), "{}", read.at);
+        // What is no line of its log, as a panic, has the runtime's time.
+        let panicked = format!("{} stderr F thread 'main' panicked", at(65));
+        assert_eq!(moment(&panicked, &clock), clock.at(SystemTime::from(at(65))));
+        let early = line.replace(&at(60).to_string(), "2001-01-01T00:00:00Z");
+        assert_eq!(deed(&early, "db", &clock), None, "it was said before the run");
     }
 
     #[test]

@@ -169,6 +169,7 @@ fn step_name(step: &Step) -> &str {
         Step::DeleteClaim { .. } => "DeleteClaim",
         Step::Calls { .. } => "calls for a change of the member list",
         Step::LostAnswer { .. } => "lost answers of etcd",
+        Step::Refused { .. } => "changes that etcd refused",
         Step::Harmless { name } => name,
         Step::Unreadable { .. } => "unreadable",
     }

@@ -19,6 +19,9 @@ const JUST_LOOKS: usize = 3;
 /// the next one, or never.
 const LATE: Duration = Duration::from_secs(30);
 
+/// How far the operator's clock and ours may be apart: it is one machine's, read in two ways.
+const CLOCKS: Duration = Duration::from_millis(50);
+
 /// A member list.
 type List = BTreeMap<MemberId, Listed>;
 
@@ -35,11 +38,14 @@ pub fn check(history: &History) -> Vec<String> {
             Step::Calls { call } => {
                 judge.list(*at, call, &done, &mut wrong);
                 judge.step(*at, call, &mut wrong);
+                done.open.extend(verb(call).zip(After::of(call)).map(|(verb, list)| Open { at: *at, verb, list }));
             }
             Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. } => {
-                done = Done { last: *at, list: After::of(step) };
+                // What had been open before it is in its list, or out of it.
+                done = Done { last: *at, list: After::of(step), open: Vec::new() };
             }
-            // It may have changed the list, or may do so any time now.
+            Step::Refused { verb } => done.refused(verb),
+            // It may have changed the list, or may do so any time now: it stays open.
             Step::LostAnswer { .. } => done.list = None,
             Step::MoveLeader
             | Step::DeletePod { .. }
@@ -61,6 +67,49 @@ struct Done {
     last: Moment,
     /// The list after it, if it is known.
     list: Option<After>,
+    /// Calls whose answer was lost, or whose operator ended before it told what came of them.
+    open: Vec<Open>,
+}
+
+impl Done {
+    /// The last call with this verb had no effect.
+    fn refused(&mut self, verb: &str) {
+        if let Some(index) = self.open.iter().rposition(|open| open.verb == verb) {
+            self.open.remove(index);
+        }
+    }
+
+    /// Whether it is the list that a call left which may have had its effect, whether or not anybody saw that.
+    fn may_be(&self, list: &BTreeSet<MemberId>, at: Moment) -> bool {
+        let since = at.earlier_by(LATE);
+        self.open.iter().any(|open| open.at >= since && open.list.is(list))
+    }
+}
+
+/// A call of which nobody knows whether it had its effect.
+struct Open {
+    at: Moment,
+    verb: &'static str,
+    /// The list after it, if it had.
+    list: After,
+}
+
+/// What the operator calls such a change when it tells what came of it.
+fn verb(call: &Step) -> Option<&'static str> {
+    match call {
+        Step::AddLearner { .. } => Some("add-learner"),
+        Step::Promote { .. } => Some("promote"),
+        Step::Remove { .. } => Some("remove"),
+        Step::MoveLeader
+        | Step::DeletePod { .. }
+        | Step::SwitchRelease { .. }
+        | Step::DeleteClaim { .. }
+        | Step::Calls { .. }
+        | Step::LostAnswer { .. }
+        | Step::Refused { .. }
+        | Step::Harmless { .. }
+        | Step::Unreadable { .. } => None,
+    }
 }
 
 /// No serial is added twice, no member promoted or removed twice, none acted on after its removal; every line is read.
@@ -88,6 +137,7 @@ fn once_only(deeds: &[Deed]) -> Vec<String> {
             | Step::DeleteClaim { .. }
             | Step::Calls { .. }
             | Step::LostAnswer { .. }
+            | Step::Refused { .. }
             | Step::Harmless { .. } => (),
         }
     }
@@ -137,6 +187,7 @@ impl After {
             | Step::DeleteClaim { .. }
             | Step::Calls { .. }
             | Step::LostAnswer { .. }
+            | Step::Refused { .. }
             | Step::Harmless { .. }
             | Step::Unreadable { .. } => None,
         }
@@ -168,14 +219,15 @@ impl Judge<'_> {
         self.samples.iter().filter(move |sample| sample.begun >= from && sample.ended <= at)
     }
 
-    /// The list planned from is what the call before left, or what etcd has listed since. Where nobody could list the
-    /// members meanwhile, a call whose answer was lost may have changed them: then nothing can be told.
+    /// The list planned from is what the call before left, or what etcd has listed since, or what a call has left whose
+    /// answer was lost: the operator may have seen that before any look did. Where nobody could list the members meanwhile,
+    /// nothing can be told.
     fn list(&self, at: Moment, call: &Step, done: &Done, wrong: &mut Vec<String>) {
         let (Step::AddLearner { expect, .. } | Step::Promote { expect, .. } | Step::Remove { expect, .. }) = call
         else {
             return;
         };
-        if done.list.as_ref().is_some_and(|list| list.is(expect)) {
+        if done.list.as_ref().is_some_and(|list| list.is(expect)) || done.may_be(expect, at) {
             return;
         }
         let since = self.before(at).filter(|sample| sample.begun >= done.last);
@@ -202,7 +254,7 @@ impl Judge<'_> {
     /// What is different in the second of two lists has to have been asked for.
     fn change(&self, (before, then): (&Sample, &List), (after, now): (&Sample, &List), wrong: &mut Vec<String>) {
         let at = after.ended;
-        let calls: Vec<&Step> = self.calls(before.begun.earlier_by(LATE), at).collect();
+        let calls: Vec<&Step> = self.calls(before.begun.earlier_by(LATE), at.later_by(CLOCKS)).collect();
         for (id, listed) in then.iter().filter(|(id, _)| !now.contains_key(id)) {
             if !calls.iter().any(|call| matches!(call, Step::Remove { id: it, .. } if it == id)) {
                 wrong.push(format!("{} ({id}) is not listed at {at}, and nobody removed it", listed.name));
@@ -255,6 +307,7 @@ impl Judge<'_> {
             | Step::DeletePod { .. }
             | Step::Calls { .. }
             | Step::LostAnswer { .. }
+            | Step::Refused { .. }
             | Step::Harmless { .. }
             | Step::Unreadable { .. } => (),
         }

@@ -214,6 +214,60 @@ fn a_call_whose_answer_was_lost_may_have_changed_the_list() {
     assert_membership(&seeing, "a member list that there was not");
 }
 
+/// The cluster stood still while a member was added: the call's answer was lost, and the operator sees the new member before
+/// the next look does, which waits for its own answer.
+#[test]
+fn a_call_planned_from_what_a_lost_call_left_is_sound_and_from_what_a_refused_one_would_have_left_is_caught() {
+    let slow = |second: u64, sample: &mut Sample| {
+        if (31..36).contains(&second) {
+            sample.members = None;
+        }
+        if second >= 36 {
+            learner(sample, 3);
+        }
+    };
+    let after = |came_of_it: Option<Step>| {
+        let mut deeds = vec![(31, Step::Calls { call: Box::new(Step::AddLearner { serial: 3, expect: ids(0..3) }) })];
+        deeds.extend(came_of_it.map(|step| (33, step)));
+        deeds.push((35, Step::Remove { id: MemberId(2), expect: ids(0..4) }));
+        let violations = check(&with_deeds(looks(slow), deeds));
+        violations.iter().any(|violation| violation.what.contains("was planned from"))
+    };
+    let verb = || "add-learner".to_owned();
+    assert!(!after(Some(Step::LostAnswer { verb: verb() })));
+    assert!(!after(None), "the operator was killed before it could say what came of it");
+    assert!(after(Some(Step::Refused { verb: verb() })));
+    // What was open too long ago explains nothing.
+    let never = |second: u64, sample: &mut Sample| slow(second.min(30), sample);
+    let long_ago = vec![
+        (2, Step::Calls { call: Box::new(Step::AddLearner { serial: 3, expect: ids(0..3) }) }),
+        (3, Step::LostAnswer { verb: verb() }),
+        (40, Step::Remove { id: MemberId(2), expect: ids(0..4) }),
+    ];
+    assert_membership(&with_deeds(looks(never), long_ago), "a member list that there was not");
+}
+
+/// A line that is read a moment after what it announces was seen is late by the clocks only; later than that, nobody asked.
+#[test]
+fn a_change_that_is_seen_before_its_call_is_caught_unless_the_clocks_explain_it() {
+    let seen = |late: u64| {
+        let come = |second, sample: &mut Sample| {
+            if second >= 20 {
+                learner(sample, 3);
+                sample.running.insert("db-3".into());
+            }
+        };
+        let mut history = with_deeds(looks(come), vec![]);
+        // The first look that sees it ends 50 ms after the second.
+        let at = Moment(20_050_000 + late);
+        let call = Step::AddLearner { serial: 3, expect: ids(0..3) };
+        history.deeds = vec![Deed { at, step: Step::Calls { call: Box::new(call) } }];
+        check(&history).iter().any(|violation| violation.what.contains("1 members are new"))
+    };
+    assert!(!seen(20_000));
+    assert!(seen(500_000));
+}
+
 #[test]
 fn a_volume_deleted_under_a_member_is_caught() {
     let deeds = vec![(40, Step::DeleteClaim { serial: 1 })];
