@@ -172,9 +172,14 @@ impl Daemons {
         Ok(true)
     }
 
+    /// Whether it was started, and nobody has ended it.
+    pub fn is_wanted(&self, component: Component) -> bool {
+        self.record(component).exists()
+    }
+
     /// Whether it was started, nobody has ended it, and it runs no more.
     pub fn has_ended(&self, component: Component) -> bool {
-        self.record(component).exists() && !self.is_running(component)
+        self.is_wanted(component) && !self.is_running(component)
     }
 
     /// Starts it if it has ended by itself. Returns whether it was started.

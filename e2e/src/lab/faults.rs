@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::daemon::Component;
 use super::network::{self, PodEnd};
-use super::{Lab, LabError, NodeNumber, Place, ready};
+use super::{Lab, LabError, NodeNumber, Place};
 
 /// The processes of a pod or container, found by their control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,9 +152,10 @@ impl NodeHandle {
         self.lab.start_node(self.number, None).await.map(drop)
     }
 
-    /// Waits until the API server has heard from it from now on and calls it Ready.
+    /// Waits until the API server has heard from it from now on and calls it Ready. A kubelet that ends by itself meanwhile
+    /// is started again.
     pub async fn wait_ready(&self) -> Result<(), LabError> {
-        ready::node(&self.lab, self.number, k8s_openapi::jiff::Timestamp::now()).await
+        self.lab.until_ready(self.number, k8s_openapi::jiff::Timestamp::now()).await
     }
 
     /// Stops all its processes where they are (SIGSTOP): kubelet, runtime and containers. Connections stay open.

@@ -21,6 +21,8 @@ use crate::tools::{self, Etcd, Tool};
 
 /// How often a node's kubelet is started before the node is given up.
 const KUBELET_STARTS: u32 = 3;
+/// How often the API server is waited for when it ends by itself.
+const API_STARTS: u32 = 3;
 
 /// The programs that a lab runs, built if need be.
 async fn programs(progress: &Progress) -> Result<Programs, LabError> {
@@ -105,11 +107,25 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts the API server, unless it runs, and waits until it is ready.
+    /// Starts the API server, unless it runs, and waits until it is ready. One that ends by itself meanwhile, as one does
+    /// that waited too long for its etcd, is started again: on a machine its kubelet would. One that somebody stops
+    /// meanwhile stays away.
     pub async fn start_apiserver(&self) -> Result<(), LabError> {
-        let plane = self.control_plane();
-        let started = self.daemons.ensure(&plane.api_server()).await?;
-        self.daemons.wait(Component::ApiServer, START_TIMEOUT, || ready::api_server(self)).await?;
+        let server = self.control_plane().api_server();
+        let mut started = self.daemons.ensure(&server).await?;
+        let mut starts = 1;
+        loop {
+            match self.daemons.wait(Component::ApiServer, START_TIMEOUT, || ready::api_server(self)).await {
+                Ok(()) => break,
+                Err(LabError::Ended { .. }) if starts < API_STARTS && self.daemons.is_wanted(Component::ApiServer) => {
+                    starts += 1;
+                    // The keeper may have been first.
+                    self.daemons.revive(&server).await?;
+                    started = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         if started { self.wake().await } else { Ok(()) }
     }
 
@@ -150,7 +166,7 @@ impl Lab {
 
     /// Waits until a node is Ready. A kubelet that gives up meanwhile, as one does whose containerd is slow to answer, is
     /// started again: on a machine its init would.
-    async fn until_ready(&self, number: NodeNumber, since: Timestamp) -> Result<(), LabError> {
+    pub(super) async fn until_ready(&self, number: NodeNumber, since: Timestamp) -> Result<(), LabError> {
         let kubelet = self.node_parts(number, &self.cgroup.child(&number.to_string())).kubelet();
         let mut starts = 1;
         loop {

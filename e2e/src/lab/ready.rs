@@ -13,8 +13,12 @@ use super::{Lab, LabError, NodeNumber};
 
 /// How long a node may take until it is Ready, on a busy machine.
 const NODE_TIMEOUT: Duration = Duration::from_mins(2);
-/// A probe gets an answer at once or none.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// For how long a node is watched by one watch: a heartbeat comes every two seconds, and the connection may be dead.
+const WATCH_FOR: Duration = Duration::from_secs(20);
+/// The pause before the next watch.
+const WATCH_PAUSE: Duration = Duration::from_millis(300);
+/// A probe gets an answer soon or none.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Whether something listens on a socket.
 pub async fn listens(socket: &Path) -> bool {
@@ -45,20 +49,35 @@ async fn probe<F: Future<Output = bool>>(lab: &Lab, work: impl FnOnce(Lab) -> F 
 /// gone must not count.
 pub async fn node(lab: &Lab, number: NodeNumber, since: Timestamp) -> Result<(), LabError> {
     let waiting = lab.inside(move |lab| async move {
-        let nodes: Api<Node> = Api::all(lab.client().await?);
         let name = number.to_string();
-        let wait =
-            await_condition(nodes, &name, move |node: Option<&Node>| node.is_some_and(|node| is_ready(node, since)));
-        match tokio::time::timeout(NODE_TIMEOUT, wait).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(LabError::kube("watch the nodes")(error)),
-            Err(_) => {
-                let log = lab.daemons.last_lines(Component::Kubelet(number));
-                Err(LabError::NodeNotReady { node: number, limit: NODE_TIMEOUT, log })
+        let mut last = None;
+        let wait = async {
+            while let Err(error) = seen_ready(&lab, &name, since).await {
+                last = Some(error);
+                tokio::time::sleep(WATCH_PAUSE).await;
             }
+        };
+        if tokio::time::timeout(NODE_TIMEOUT, wait).await.is_ok() {
+            return Ok(());
         }
+        let mut log = lab.daemons.last_lines(Component::Kubelet(number));
+        // A watch that broke is no reason to give up, but may be why nobody saw it.
+        if let Some(error) = last {
+            log = format!("{log}\nthe last watch that broke: {error:?}");
+        }
+        Err(LabError::NodeNotReady { node: number, limit: NODE_TIMEOUT, log })
     });
     waiting.await?
+}
+
+/// Watches a node until it is Ready; an error if the watch breaks or is silent.
+async fn seen_ready(lab: &Lab, name: &str, since: Timestamp) -> Result<(), LabError> {
+    let nodes: Api<Node> = Api::all(lab.client().await?);
+    let wait = await_condition(nodes, name, move |node: Option<&Node>| node.is_some_and(|node| is_ready(node, since)));
+    match tokio::time::timeout(WATCH_FOR, wait).await {
+        Ok(seen) => seen.map(drop).map_err(LabError::kube("watch the nodes")),
+        Err(silent) => Err(LabError::kube("hear of the node in time")(silent)),
+    }
 }
 
 /// Whether a node says that it is ready, said so after `since`, and nothing keeps pods away.
