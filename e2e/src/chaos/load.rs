@@ -25,8 +25,9 @@ use crate::scene::{Cluster, dial, wait_for};
 const CLIENTS: u32 = 6;
 /// How many watches are open.
 const WATCHES: usize = 4;
-/// How long each part of the last look may take: the cluster has converged by then, and answers at once.
-const LAST_LOOK: Duration = Duration::from_secs(20);
+/// How long each part of the last look may take: the cluster has converged by then, and answers at once where the machine
+/// does. How fast it answers is no promise that is judged here.
+const LAST_LOOK: Duration = Duration::from_mins(1);
 /// How many keys are read at a time in the last look.
 const PAGE: i64 = 2000;
 /// The key of the last write.
@@ -84,13 +85,15 @@ impl Load {
     }
 
     /// Stops the clients, writes once more, lets every watch come to that, and looks at everything once more.
-    pub async fn finish(self) -> Result<History> {
+    pub async fn finish(self) -> History {
         let Self { cluster, book, recorder, base, stop, clients, watches, goal } = self;
         stop.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.await.context("a client ended early")?;
-        }
         let mut end = End { cluster: &cluster, book: &book, recorder: &recorder, base, troubles: Vec::new() };
+        for client in clients {
+            if let Err(error) = client.await {
+                end.unfinished("a client ended early", &error.into());
+            }
+        }
         let last = end.last_write().await;
         goal.send_replace(last);
         let reached = join_all(watches.into_iter().map(|(seen, task)| end_of(seen, task)));
@@ -104,7 +107,37 @@ impl Load {
         let troubles = end.troubles;
         let calls = recorder.take();
         let cluster = cluster.name().to_owned();
-        Ok(History { cluster, base, last, calls, watches, replays, hashes, troubles, ..History::default() })
+        History { cluster, base, last, calls, watches, replays, hashes, troubles, ..History::default() }
+    }
+}
+
+/// A call that is under way. It is recorded whatever becomes of it: one whose answer nobody waits for any more may have had
+/// its effect.
+struct Pending<'a> {
+    recorder: &'a Recorder,
+    call: Option<Call>,
+}
+
+impl<'a> Pending<'a> {
+    fn begin(recorder: &'a Recorder, member: &str, op: Op) -> Self {
+        let invoked = recorder.clock().now();
+        let (member, outcome) = (member.to_owned(), Outcome::Unknown("nobody waited for its answer".into()));
+        let call = Call { client: LAST_CLIENT, member, key: last_key(), op, invoked, returned: invoked, outcome };
+        Self { recorder, call: Some(call) }
+    }
+
+    fn end(mut self, outcome: Outcome) {
+        if let Some(call) = &mut self.call {
+            call.outcome = outcome;
+        }
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            self.recorder.record(Call { returned: self.recorder.clock().now(), ..call });
+        }
     }
 }
 
@@ -135,21 +168,27 @@ impl End<'_> {
         self.troubles.push(Trouble::Unfinished(format!("{what}: {error:#}")));
     }
 
-    /// Writes a last key, after all others. A try that failed may have had its effect: it is recorded too.
+    /// Writes a last key, after all others. Each try writes a value of its own and is recorded, since one that failed may
+    /// have had its effect.
     async fn last_write(&mut self) -> Option<Revision> {
+        let recorder = self.recorder;
         let written = wait_for("the last write", LAST_LOOK, async || {
-            let op = Op::Put(self.recorder.fresh_value());
-            let invoked = self.recorder.clock().now();
-            let asked = self.cluster.ask(async |client| Ok(perform(client, &last_key(), op).await?)).await;
-            let outcome = match &asked {
-                Ok((revision, answer)) => Outcome::Done { revision: *revision, answer: *answer },
-                Err(error) => Outcome::Unknown(error.to_string()),
-            };
-            let returned = self.recorder.clock().now();
-            let member = "any".to_owned();
-            let call = Call { client: LAST_CLIENT, member, key: last_key(), op, invoked, returned, outcome };
-            self.recorder.record(call);
-            asked.map(|(revision, _)| revision)
+            self.cluster
+                .ask(async |client| {
+                    let op = Op::Put(recorder.fresh_value());
+                    let pending = Pending::begin(recorder, "any", op);
+                    match perform(client, &last_key(), op).await {
+                        Ok((revision, answer)) => {
+                            pending.end(Outcome::Done { revision, answer });
+                            Ok(revision)
+                        }
+                        Err(error) => {
+                            pending.end(Outcome::Unknown(error.to_string()));
+                            Err(error.into())
+                        }
+                    }
+                })
+                .await
         });
         match written.await {
             Ok(revision) => Some(revision),
@@ -234,5 +273,24 @@ async fn read_pages(client: &mut Client) -> Result<(Revision, HashMap<Key, Found
             Some(last) if page.more() => from = format!("{}\0", String::from_utf8_lossy(last.key())),
             Some(_) | None => return Ok((revision, pairs)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::history::Value;
+
+    #[test]
+    fn a_write_that_nobody_waits_for_any_more_is_recorded_as_one_that_may_have_happened() {
+        let recorder = Recorder::new(Clock::start());
+        let op = |value| Op::Put(Value(value));
+        drop(Pending::begin(&recorder, "any", op(1)));
+        let outcome = Outcome::Done { revision: Revision(5), answer: Answer::Put };
+        Pending::begin(&recorder, "any", op(2)).end(outcome.clone());
+        let calls = recorder.take();
+        assert!(matches!(&calls[0], Call { op: Op::Put(Value(1)), outcome: Outcome::Unknown(_), .. }), "{calls:?}");
+        assert_eq!((calls.len(), calls[1].op, &calls[1].outcome), (2, op(2), &outcome));
+        assert!(calls.iter().all(|call| call.returned >= call.invoked && call.key == last_key()));
     }
 }

@@ -1,12 +1,14 @@
 //! Faults of pods, claims and volumes, done through the Kubernetes API as a user or a mishap would, or on the folder that
 //! a volume is.
 
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, Preconditions};
+use serde::de::DeserializeOwned;
 
 use crate::scene::{Cluster, PATIENCE, wait_for};
 
@@ -18,13 +20,18 @@ pub async fn delete_by_force(cluster: &Cluster, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Deletes claims and pods, all claims first: with both gone, the volumes are lost.
+/// Deletes claims and pods, all claims first: with both gone, the volumes are lost. Once it has begun it goes on until that
+/// is so, also where the API server is away for a while: a claim that is left half deleted would take its volume along when
+/// its pod goes, whenever that is.
 pub async fn lose_volumes(cluster: &Cluster, names: &[&str]) -> Result<()> {
-    let claims = cluster.claims();
-    let params = DeleteParams::default();
+    let (claims, pods) = (cluster.claims(), cluster.pods());
+    let (params, now) = (DeleteParams::default(), DeleteParams::default().grace_period(0));
     let before = cluster.view().await?;
-    try_join_all(names.iter().map(|name| claims.delete(name, &params))).await.context("failed to delete the claims")?;
-    delete_by_force(cluster, names).await?;
+    let volumes: Vec<_> = names.iter().copied().filter_map(|name| Some((name, before.volume(name)?))).collect();
+    delete_these("the claims to be deleted", &claims, &volumes, &params).await?;
+    let uid = |name: &str| before.pods.get(name)?.metadata.uid.as_deref();
+    let pods_of: Vec<_> = names.iter().copied().filter_map(|name| Some((name, uid(name)?))).collect();
+    delete_these("the pods to be deleted", &pods, &pods_of, &now).await?;
     wait_for("the claims to be gone", PATIENCE, async || {
         let now = cluster.view().await?;
         for name in names {
@@ -33,6 +40,32 @@ pub async fn lose_volumes(cluster: &Cluster, names: &[&str]) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Deletes objects, each by its name and UID, all at once, and goes on until the API server has heard of all.
+async fn delete_these<K>(what: &str, of: &Api<K>, these: &[(&str, &str)], params: &DeleteParams) -> Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    wait_for(what, PATIENCE, async || {
+        let all = these.iter().map(|(name, uid)| async move { deleted(of.delete(name, &only(params, uid)).await) });
+        try_join_all(all).await.map(drop)
+    })
+    .await
+}
+
+/// What deletes only the object that had this UID: what has come in its place stays.
+fn only(params: &DeleteParams, uid: &str) -> DeleteParams {
+    let these = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    DeleteParams { preconditions: Some(these), ..params.clone() }
+}
+
+/// What is gone, or another one by now, need not be deleted.
+fn deleted<T>(answer: kube::Result<T>) -> Result<()> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        answer => answer.map(drop).context("failed to delete an object"),
+    }
 }
 
 /// Takes everything off a member's volume, as if its disk had been exchanged for an empty one. A process that runs on it

@@ -93,7 +93,9 @@ fn look(known: &mut HashMap<i32, Known>) -> Vec<(String, String)> {
     doubles(known.values().filter_map(|known| known.etcd.clone()).collect())
 }
 
-/// Each identity with two processes that both still run now: one of them may have ended while the others were read.
+/// Each identity with two processes that both still run now: one of them may have ended while the others were read. So each
+/// is looked at before and after all others: a thread that is put aside between two looks would else see one life and the
+/// next.
 fn doubles(processes: Vec<EtcdProcess>) -> Vec<(String, String)> {
     let mut by_identity: BTreeMap<String, Vec<EtcdProcess>> = BTreeMap::new();
     for process in processes {
@@ -101,8 +103,10 @@ fn doubles(processes: Vec<EtcdProcess>) -> Vec<(String, String)> {
     }
     let double = by_identity.into_values().filter(|processes| processes.len() > 1);
     let certain = double.filter_map(|processes| {
-        let alive: Vec<_> =
-            processes.into_iter().filter(|process| is_still(process) && process.has_database()).collect();
+        let alive = |processes: Vec<EtcdProcess>| -> Vec<EtcdProcess> {
+            processes.into_iter().filter(|process| is_still(process) && process.has_database()).collect()
+        };
+        let alive = alive(alive(processes));
         let [first, .., last] = alive.as_slice() else { return None };
         Some((first.namespace().to_owned(), format!("{} as processes {} and {}", first.identity, first.pid, last.pid)))
     });

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::{Carried, Injector, tried};
 use crate::chaos::fault::Way;
 use crate::faults::processes;
-use crate::lab::Place;
+use crate::lab::{LabError, Place};
 
 /// The operator's program.
 const OPERATOR_PROGRAM: &str = "quorate";
@@ -18,9 +18,7 @@ impl Injector {
     pub(super) async fn cut_node(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
-        node.cut().await?;
-        tokio::time::sleep(span).await;
-        node.heal().await?;
+        during(span, node.cut(), async || node.heal().await).await?;
         self.is_back(&node.name());
         Ok(Carried::Done(node.name()))
     }
@@ -28,9 +26,8 @@ impl Injector {
     pub(super) async fn cut_node_from_api(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
-        self.lab.cut_between(node.number(), Place::ControlPlane).await?;
-        tokio::time::sleep(span).await;
-        self.lab.heal_between(node.number(), Place::ControlPlane).await?;
+        let heal = async || self.lab.heal_between(node.number(), Place::ControlPlane).await;
+        during(span, self.lab.cut_between(node.number(), Place::ControlPlane), heal).await?;
         self.is_back(&node.name());
         Ok(Carried::Done(node.name()))
     }
@@ -38,9 +35,7 @@ impl Injector {
     pub(super) async fn stop_node(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
-        node.stop().await?;
-        tokio::time::sleep(span).await;
-        node.start().await?;
+        during(span, node.stop(), async || node.start().await).await?;
         self.is_back(&node.name());
         Ok(Carried::Done(node.name()))
     }
@@ -87,9 +82,7 @@ impl Injector {
     }
 
     pub(super) async fn stop_api(&self, span: Duration) -> Result<Carried> {
-        self.lab.stop_apiserver().await?;
-        tokio::time::sleep(span).await;
-        self.lab.start_apiserver().await?;
+        during(span, self.lab.stop_apiserver(), async || self.lab.start_apiserver().await).await?;
         Ok(Carried::Done("kube-apiserver".into()))
     }
 
@@ -99,4 +92,22 @@ impl Injector {
         self.lab.thaw_apiserver();
         Ok(Carried::Done("kube-apiserver".into()))
     }
+}
+
+/// Does something, and takes it back after a while, also if only a part of it could be done: nobody else would, before all
+/// faults are over. What can't be taken back is tried once more.
+pub(super) async fn during(
+    span: Duration,
+    act: impl Future<Output = Result<(), LabError>>,
+    back: impl AsyncFn() -> Result<(), LabError>,
+) -> Result<()> {
+    let acted = act.await;
+    if acted.is_ok() {
+        tokio::time::sleep(span).await;
+    }
+    if let Err(error) = back().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "failed to take a fault back; it is tried once more");
+        back().await?;
+    }
+    Ok(acted?)
 }

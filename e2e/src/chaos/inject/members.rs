@@ -9,6 +9,7 @@ use quorate_crds::{ConditionType, Phase};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
+use super::machinery::during;
 use super::{Carried, Injector, TRY_PAUSE, UnderWay, tried};
 use crate::chaos::clock::Moment;
 use crate::chaos::fault::{Loss, Victims, Way};
@@ -38,10 +39,7 @@ impl Injector {
     }
 
     pub(super) fn kill_processes(&self, victims: Victims) -> Result<Carried> {
-        let processes = self.processes(victims);
-        for process in &processes {
-            processes::signal(process.pid, Signal::KILL)?;
-        }
+        let processes = signalled(self.processes(victims), Signal::KILL);
         Ok(done_to(processes.iter().map(EtcdProcess::member)))
     }
 
@@ -133,10 +131,7 @@ impl Injector {
     }
 
     pub(super) async fn pause_members(&self, victims: Victims, span: Duration) -> Result<Carried> {
-        let processes = self.processes(victims);
-        for process in &processes {
-            processes::signal(process.pid, Signal::STOP)?;
-        }
+        let processes = signalled(self.processes(victims), Signal::STOP);
         tokio::time::sleep(span).await;
         processes.iter().for_each(processes::thaw);
         Ok(done_to(processes.iter().map(EtcdProcess::member)))
@@ -161,15 +156,26 @@ impl Injector {
             Way::In => &[PodEnd::Destination],
             Way::Out => &[PodEnd::Source],
         };
-        for end in ends {
-            self.lab.cut_pod(node, pod, *end).await?;
-        }
-        tokio::time::sleep(span).await;
-        for end in ends {
-            self.lab.heal_pod(node, pod, *end).await?;
-        }
-        Ok(())
+        let cut = async {
+            for end in ends {
+                self.lab.cut_pod(node, pod, *end).await?;
+            }
+            Ok(())
+        };
+        let heal = async || {
+            for end in ends {
+                self.lab.heal_pod(node, pod, *end).await?;
+            }
+            Ok(())
+        };
+        during(span, cut, heal).await
     }
+}
+
+/// Those that the signal reached: one may have ended since it was listed.
+fn signalled(processes: Vec<EtcdProcess>, signal: Signal) -> Vec<EtcdProcess> {
+    let reached = processes.into_iter().filter(|process| processes::signal(process.pid, signal).is_ok());
+    reached.collect()
 }
 
 fn done_to<'a>(names: impl Iterator<Item = &'a str>) -> Carried {

@@ -26,8 +26,10 @@ use crate::lab::Lab;
 use crate::progress::Step;
 use crate::scene::Cluster;
 
-/// How long carrying out a fault may take beyond the time that it lasts: a node that starts needs some ten seconds.
-const ACT_DEADLINE: Duration = Duration::from_mins(1);
+/// How long carrying out a fault may take beyond the time that it lasts: a node or an API server that starts needs some ten
+/// seconds, on a machine whose disk stands still a minute and more, and what is cut short there is taken back only in the
+/// end.
+const ACT_DEADLINE: Duration = Duration::from_mins(3);
 /// How long a call that needs the API server may be tried: that may be away, by another fault.
 const TRY_DEADLINE: Duration = Duration::from_secs(10);
 /// The pause between two such tries.
