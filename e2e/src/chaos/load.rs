@@ -27,7 +27,7 @@ const CLIENTS: u32 = 6;
 const WATCHES: usize = 4;
 /// How long each part of the last look may take: the cluster has converged by then, and answers at once where the machine
 /// does. How fast it answers is no promise that is judged here.
-const LAST_LOOK: Duration = Duration::from_mins(1);
+const LAST_LOOK: Duration = Duration::from_secs(40);
 /// How many keys are read at a time in the last look.
 const PAGE: i64 = 2000;
 /// The key of the last write.
@@ -96,7 +96,9 @@ impl Load {
         }
         let last = end.last_write().await;
         goal.send_replace(last);
-        let reached = join_all(watches.into_iter().map(|(seen, task)| end_of(seen, task)));
+        // Without a last write there is nothing to wait for.
+        let patience = last.map_or(Duration::ZERO, |_| LAST_LOOK);
+        let reached = join_all(watches.into_iter().map(|(seen, task)| end_of(seen, task, patience)));
         let watches = reached.await;
         let (mut replays, mut hashes) = (BTreeMap::new(), BTreeMap::new());
         if let Some(last) = last {
@@ -142,9 +144,9 @@ impl Drop for Pending<'_> {
 }
 
 /// What a watch has seen when it came to its end, or was given enough time for that.
-async fn end_of(seen: Seen, task: JoinHandle<()>) -> Watched {
+async fn end_of(seen: Seen, task: JoinHandle<()>, patience: Duration) -> Watched {
     let abort = task.abort_handle();
-    if tokio::time::timeout(LAST_LOOK, task).await.is_err() {
+    if tokio::time::timeout(patience, task).await.is_err() {
         abort.abort();
     }
     watchers::taken(&seen)
@@ -225,7 +227,7 @@ impl End<'_> {
             let seen = watchers::record(format!("the replay of {name}"), self.base);
             let whom = move |_: usize| Some(place.door.clone());
             let follow = watchers::follow(seen.clone(), wanted.clone(), whom);
-            async { (name, end_of(seen, tokio::spawn(follow)).await) }
+            async { (name, end_of(seen, tokio::spawn(follow), LAST_LOOK).await) }
         });
         join_all(replays).await.into_iter().collect()
     }

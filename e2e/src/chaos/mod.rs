@@ -19,5 +19,6 @@ pub mod run;
 pub mod schedule;
 pub mod session;
 pub mod shrink;
+pub mod stalls;
 pub mod summary;
 pub mod watchers;

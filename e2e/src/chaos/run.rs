@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::book::Book;
@@ -18,19 +18,24 @@ use super::load::Load;
 use super::looks::Looks;
 use super::operator_log::{OperatorLog, Said};
 use super::schedule::{FIRST_SIZE, Schedule};
+use super::stalls::Stalls;
 use crate::lab::Lab;
 use crate::progress::{Progress, Step};
-use crate::scene::{Cluster, Scene, Twice, View, Wish};
+use crate::scene::{Cluster, PATIENCE, Scene, Twice, View, Wish, wait_for};
+use crate::workspace;
 
 /// How soon the cluster has to be as asked for, once no fault is left: every node is Ready and the API server answers by
 /// then. Another operator may have to take the Lease over first (15 s), and what was killed often may wait for the kubelet
-/// (its back-off is 10 s, then 20 s, then 40 s).
+/// (its back-off is 10 s, then 20 s, then 40 s). It is a bound for a machine that goes on: as long as one stands still (its
+/// disk takes no write, or no process runs) is added.
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(90);
 /// How much longer for each minor version that it then still has to go: an image is tried on each member's node, up to
 /// five members change one after the other, and etcd takes some seconds to move its own version.
 pub const A_MINOR_WITHIN: Duration = Duration::from_mins(1);
 /// How long the cluster is created at most, before anything was done to it.
 const UNDISTURBED: Duration = Duration::from_mins(3);
+/// How often all faults are taken back: a node that does not come back within two minutes is switched on once more.
+const HEALS: u32 = 2;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -51,53 +56,92 @@ pub struct Run {
     pub violations: Vec<Violation>,
 }
 
-/// Runs a schedule in a scene.
+/// Runs a schedule in a scene. An error says that nothing could be begun; whatever goes wrong later is part of the run, with
+/// all that was recorded until then.
 pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Result<Run> {
     let lab = Lab::from_env().context("chaos needs the local cluster")?;
     let mut step = progress.step(format_args!("seed {}", schedule.seed));
     let twice = Twice::watch(scene.namespace());
     let clock = Clock::start();
     step.note("creates the cluster");
-    let cluster = created(scene, schedule).await?;
+    let cluster =
+        Box::pin(created(scene, schedule)).await.context("no fault was made yet: failed to create the cluster")?;
     let name = cluster.name();
     let wished = Arc::new(AtomicU8::new(FIRST_SIZE));
-    let (log, book) = (OperatorLog::follow(&lab, name, clock), Book::open(&cluster).await?);
+    let log = OperatorLog::follow(&lab, name, clock);
+    let book = wait_for("the addresses of the members", PATIENCE, async || Book::open(&cluster).await).await;
+    let book = book.context("no fault was made yet")?;
     let looks = Looks::new(&cluster, &book, clock, wished.clone());
     let over = Arc::new(AtomicBool::new(false));
     let looking = tokio::spawn(looks.clone().look_until(over.clone()));
-    let load = Load::start(&cluster, &book, clock, schedule.seed).await?;
+    let load = Load::start(&cluster, &book, clock, schedule.seed).await.context("no fault was made yet")?;
     let injector = Injector::new(lab.clone(), &cluster, &book, &looks, clock, wished);
     let deeds = injector.carry_out(schedule, load.recorder(), &mut step).await;
-    let converged = converge(&lab, &cluster, &injector, &mut step).await;
+    let mut troubles = Vec::new();
+    step.note("takes all faults back");
+    let converged = match Box::pin(healed(&lab, &injector)).await {
+        Ok(()) => {
+            step.note("waits for the cluster to converge");
+            let converged = Box::pin(converge(&cluster, &injector)).await;
+            converged.map_err(|error| Trouble::NotConverged(format!("{error:#}")))
+        }
+        Err(error) => Err(Trouble::Unfinished(format!("failed to take all faults back: {error:#}"))),
+    };
+    let converged = match converged {
+        Ok(took) => Some(took),
+        Err(trouble) => {
+            troubles.push(trouble);
+            None
+        }
+    };
     step.note("looks at everything");
-    let mut history = load.finish().await?;
+    let mut history = load.finish().await;
     over.store(true, Ordering::Relaxed);
-    history.samples = looking.await.context("the eyes of the run were closed early")??;
-    let Said { deeds: steps, lines: operator_log } = log.end().await?;
+    let mut unfinished = |what: &str, error: anyhow::Error| {
+        troubles.push(Trouble::Unfinished(format!("{what}: {error:#}")));
+    };
+    match looking.await.map_err(anyhow::Error::from).flatten() {
+        Ok(samples) => history.samples = samples,
+        Err(error) => unfinished("the eyes of the run were closed early", error),
+    }
+    let said = log.end().await.unwrap_or_else(|error| {
+        unfinished("the operator's log is lost", error);
+        Said::default()
+    });
+    let Said { deeds: steps, lines: operator_log } = said;
     history.deeds = steps;
-    let renewals = renewals(lab.audit_log()?.lines(), &clock)?;
-    if let Err(error) = &converged {
-        history.troubles.push(Trouble::NotConverged(format!("{error:#}")));
-    }
     if let Err(error) = twice.nothing_ran_twice() {
-        history.troubles.push(Trouble::RanTwice(format!("{error:#}")));
+        troubles.push(Trouble::RanTwice(format!("{error:#}")));
     }
+    history.troubles.extend(troubles);
     step.note(format_args!("judges {} calls", history.calls.len()));
-    let faults = schedule.lasts();
-    let (history, violations) = tokio::task::spawn_blocking(move || {
-        let mut violations = check::check(&history);
-        violations.extend(check::idle(&history, faults));
-        (history, violations)
-    })
-    .await?;
+    let (history, faults) = (Arc::new(history), schedule.lasts());
+    let judged = history.clone();
+    let judging = tokio::task::spawn_blocking(move || {
+        let mut violations = check::check(&judged);
+        violations.extend(check::idle(&judged, faults));
+        violations
+    });
+    let violations = judging.await.unwrap_or_else(|error| {
+        vec![Violation { check: check::Check::Complete, what: format!("the checks ended early: {error}") }]
+    });
     let verdict = if violations.is_empty() { "nothing is wrong".to_owned() } else { told(&violations) };
     step.done(format_args!("{verdict}, {} calls, {} faults", history.calls.len(), deeds.len()));
-    let (schedule, converged) = (schedule.clone(), converged.ok());
-    Ok(Run { schedule, deeds, history, operator_log, renewals, converged, violations })
+    let (schedule, history) = (schedule.clone(), Arc::unwrap_or_clone(history));
+    Ok(Run { schedule, deeds, history, operator_log, renewals: led(&lab, &clock), converged, violations })
 }
 
 fn told(violations: &[Violation]) -> String {
     format!("{} violations", violations.len())
+}
+
+/// When an operator led. Nothing is judged by it: it only explains when nobody could write.
+fn led(lab: &Lab, clock: &Clock) -> Vec<Moment> {
+    let led = lab.audit_log().map_err(anyhow::Error::from).and_then(|log| renewals(log.lines(), clock));
+    led.unwrap_or_else(|error| {
+        tracing::warn!("nobody knows when an operator led: {error:#}");
+        Vec::new()
+    })
 }
 
 /// Its name is part of the scene's: the operator's log tells clusters apart by their names.
@@ -108,22 +152,43 @@ async fn created(scene: &Scene, schedule: &Schedule) -> Result<Cluster> {
         .with("/etcd/snapshotCount", json!(schedule.snapshot_count))
         // The whole history is read back in the end.
         .with("/etcd/autoCompaction", json!({ "mode": "Periodic", "retention": "0" }));
-    let cluster = scene.create(&wish).await?;
-    let settled = tokio::time::timeout(UNDISTURBED, cluster.settles(FIRST_SIZE.into())).await;
-    settled.map_err(|_| anyhow!("the undisturbed cluster took longer than {} s", UNDISTURBED.as_secs()))??;
+    let cluster = wait_for("the wish to be taken", PATIENCE, async || scene.create(&wish).await).await?;
+    cluster.settles_within(FIRST_SIZE.into(), UNDISTURBED).await.context("nothing disturbed it")?;
     Ok(cluster)
 }
 
-/// Takes every fault back, and demands that the cluster becomes what is asked for: how long that took.
-async fn converge(lab: &Lab, cluster: &Cluster, injector: &Injector, step: &mut Step) -> Result<Duration> {
-    step.note("takes all faults back");
-    lab.heal_all().await.context("failed to take all faults back")?;
-    injector.wake().await?;
-    step.note("waits for the cluster to converge");
+/// Takes every fault back: all nodes are Ready then, the API server answers, and knows how many members are wanted.
+async fn healed(lab: &Lab, injector: &Injector) -> Result<()> {
+    let mut tries = 1;
+    while let Err(error) = lab.heal_all().await {
+        ensure!(tries < HEALS, "{:#}", anyhow::Error::from(error));
+        tries += 1;
+    }
+    wait_for("the last wish to be taken", PATIENCE, async || injector.wake().await).await
+}
+
+/// Demands that the cluster becomes what is asked for: how long that took. While the machine stands still, nobody can do
+/// anything: that time is added to the bound.
+async fn converge(cluster: &Cluster, injector: &Injector) -> Result<Duration> {
     let since = tokio::time::Instant::now();
-    let limit = CONVERGES_WITHIN + A_MINOR_WITHIN * minors_to_go(&cluster.view().await?);
-    cluster.settles_within(injector.size().into(), limit).await.context("it did not converge")?;
-    Ok(since.elapsed())
+    let stalls = Stalls::watch(&workspace::cache().join("chaos"))?;
+    let view = wait_for("a look at the cluster", PATIENCE, async || cluster.view().await).await?;
+    let bound = CONVERGES_WITHIN + A_MINOR_WITHIN * minors_to_go(&view);
+    loop {
+        let limit = bound + stalls.so_far();
+        let settled = cluster.settles_within(injector.size().into(), limit.saturating_sub(since.elapsed())).await;
+        let (took, stood_still) = (since.elapsed(), stalls.so_far());
+        match settled {
+            Ok(_) => return Ok(took),
+            Err(error) if took >= bound + stood_still => {
+                let within = format!("within {:.0} s", took.as_secs_f64());
+                let still = format!("of which the machine stood still for {:.1} s", stood_still.as_secs_f64());
+                return Err(error.context(format!("it did not converge {within}, {still}")));
+            }
+            // It stood still since.
+            Err(_) => (),
+        }
+    }
 }
 
 /// How many minor versions lie between what runs and what is wished.

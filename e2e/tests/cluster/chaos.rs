@@ -47,7 +47,7 @@ async fn ten_minutes_of_chaos_break_no_promise() -> Result<()> {
 async fn breaks_no_promise(name: &str, seed: u64, length: Duration) -> Result<()> {
     play(name, Stage::Alone, async |scene| {
         let schedule = Schedule::generate(seed, length, &usual_etcd());
-        let run = run(scene, &schedule, &Progress::new()).await?;
+        let run = Box::pin(run(scene, &schedule, &Progress::new())).await?;
         let folder = keep(&run, &workspace::cache().join("chaos"))?;
         let report = Report::of(&run);
         eprintln!("{report}");
