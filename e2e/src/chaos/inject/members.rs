@@ -16,7 +16,7 @@ use crate::chaos::fault::{Loss, Victims, Way};
 use crate::chaos::looks;
 use crate::chaos::schedule::LOSS_SEEN_WITHIN;
 use crate::faults::{pods, processes};
-use crate::lab::PodEnd;
+use crate::lab::{LabError, PodEnd};
 use crate::scene::{EtcdProcess, etcd_processes};
 
 /// How long a loss of volumes waits for a moment in which the cluster can take it: a node is away for up to 18 s, and its
@@ -160,13 +160,13 @@ impl Injector {
             for end in ends {
                 self.lab.cut_pod(node, pod, *end).await?;
             }
-            Ok(())
+            Ok::<(), LabError>(())
         };
         let heal = async || {
             for end in ends {
                 self.lab.heal_pod(node, pod, *end).await?;
             }
-            Ok(())
+            Ok::<(), LabError>(())
         };
         during(span, cut, heal).await
     }
