@@ -20,7 +20,7 @@ use super::operator_log::{OperatorLog, Said};
 use super::schedule::{FIRST_SIZE, Schedule};
 use super::stalls::Stalls;
 use crate::lab::Lab;
-use crate::progress::{Progress, Step};
+use crate::progress::Progress;
 use crate::scene::{Cluster, PATIENCE, Scene, Twice, View, Wish, wait_for};
 use crate::workspace;
 

@@ -38,9 +38,9 @@ impl Injector {
         running.filter(|process| names.iter().any(|name| name == process.member())).collect()
     }
 
-    pub(super) fn kill_processes(&self, victims: Victims) -> Result<Carried> {
+    pub(super) fn kill_processes(&self, victims: Victims) -> Carried {
         let processes = signalled(self.processes(victims), Signal::KILL);
-        Ok(done_to(processes.iter().map(EtcdProcess::member)))
+        done_to(processes.iter().map(EtcdProcess::member))
     }
 
     /// On a node that is away nobody may delete a pod by force: that is documented as what not to do.

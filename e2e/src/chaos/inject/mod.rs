@@ -161,7 +161,7 @@ impl Injector {
 
     async fn carry(&self, fault: &Fault, under_way: UnderWay<'_>, begun: &mut Moment) -> Result<Carried> {
         match fault {
-            Fault::KillProcesses { victims } => self.kill_processes(*victims),
+            Fault::KillProcesses { victims } => Ok(self.kill_processes(*victims)),
             Fault::DeletePods { victims, grace } => self.delete_pods(*victims, *grace).await,
             Fault::LoseVolumes { victims, how } => self.lose_volumes(*victims, *how, under_way, begun).await,
             Fault::PauseMembers { victims, .. } => self.pause_members(*victims, fault.lasts()).await,
