@@ -15,6 +15,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use crate::telemetry::chain;
+
 /// How long one call may take; at the start there is nothing to hold up.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long a definition may take until it is served.
@@ -85,8 +87,7 @@ pub async fn ensure_in_the_end(client: &Client, hinder: &watch::Sender<Option<St
             }
         };
         let pause = pauses.next().unwrap_or(AGAIN_LONGEST);
-        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-        let words = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+        let words = chain(&error);
         tracing::warn!(error = words, ?pause, "waits for Kubernetes");
         hinder.send_replace(Some(words));
         sleep(pause).await;

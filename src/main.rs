@@ -28,9 +28,7 @@ fn main() -> ExitCode {
     match runtime.block_on(operator::run(settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let error = &error as &dyn std::error::Error;
-            let causes: Vec<_> = std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect();
-            tracing::error!(error = causes.join(": "), "failed to run");
+            tracing::error!(error = telemetry::chain(&error), "failed to run");
             ExitCode::FAILURE
         }
     }

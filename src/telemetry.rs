@@ -1,4 +1,4 @@
-//! The log. It says where lines go and which; what they say is up to who writes them.
+//! The log. It says where lines go and which, and how an error is told; what else they say is up to who writes them.
 
 use tracing_subscriber::EnvFilter;
 
@@ -22,4 +22,17 @@ pub fn start(filter: &str, format: LogFormat) -> Result<(), FilterError> {
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut words = Vec::<String>::new();
+    for cause in causes.map(ToString::to_string) {
+        // Some errors repeat their cause in their own words.
+        if !words.last().is_some_and(|last| last.ends_with(&cause)) {
+            words.push(cause);
+        }
+    }
+    words.join(": ")
 }

@@ -42,6 +42,7 @@ use crate::lease::Claim;
 use crate::lists::Lists;
 use crate::metrics::Metrics;
 use crate::stop::turned;
+use crate::telemetry::chain;
 
 /// How many objects a list asks for at a time: a page is in memory as a whole.
 const PAGE: u32 = 100;
@@ -141,19 +142,6 @@ async fn round(
     }
     let metrics = driver.metrics.clone();
     guarded(&metrics, async move { driver.round(cluster).await.map(Action::requeue) }).await
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let mut words = Vec::<String>::new();
-    for cause in causes.map(ToString::to_string) {
-        // Some errors repeat their cause in their own words.
-        if !words.last().is_some_and(|last| last.ends_with(&cause)) {
-            words.push(cause);
-        }
-    }
-    words.join(": ")
 }
 
 /// The lists that have to be there before anybody acts.
