@@ -96,7 +96,13 @@ fn is_of_agent(pod: &Pod, container: &str, said: &str) -> bool {
     let etcd = spec.containers.iter().find(|one| one.name == ETCD_CONTAINER).and_then(|etcd| etcd.image.as_deref());
     let own = all.find(|one| one.name == container).and_then(|one| one.image.as_deref());
     let mut mounted = spec.volumes.iter().flatten().filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
-    own != etcd || (mounted.any(|image| said.contains(image)) && !etcd.is_some_and(|etcd| said.contains(etcd)))
+    own != etcd || (mounted.any(|image| names(said, image)) && !etcd.is_some_and(|etcd| names(said, etcd)))
+}
+
+/// Whether these words name an image. Of one with a tag and a digest containerd leaves the tag out (`ParseDockerRef` in
+/// `github.com/distribution/reference`).
+fn names(said: &str, image: &str) -> bool {
+    said.contains(image) || image.split_once('@').is_some_and(|(_, digest)| said.contains(digest))
 }
 
 /// Whether it was ended from outside: by a signal that it did not send itself, and not for the memory that it took; or along
@@ -186,6 +192,19 @@ mod tests {
         assert_eq!(told("containerStatuses", "etcd", "agent:1"), Trouble::AgentImageMissing, "it is mounted there");
         assert_eq!(told("initContainerStatuses", "agent", "agent:1"), Trouble::AgentImageMissing);
         assert_eq!(told("initContainerStatuses", "restore", "etcd:1"), Trouble::ImageMissing, "etcdutl is in it");
+    }
+
+    #[test]
+    fn an_image_of_a_tag_and_a_digest_is_known_by_the_digest() {
+        let mounted = json!({ "name": "quorate", "image": { "reference": "agent:1@sha256:aa" } });
+        let told = |image: &str| {
+            let mut pod = pod(&json!({ "containerStatuses": waiting("ErrImagePull", &format!("pull \"{image}\"")) }));
+            let etcd = json!({ "name": "etcd", "image": "etcd:1@sha256:ee" });
+            pod.spec = serde_json::from_value(json!({ "containers": [etcd], "volumes": [mounted] })).unwrap();
+            of(&pod).unwrap().trouble
+        };
+        assert_eq!(told("docker.io/library/agent@sha256:aa"), Trouble::AgentImageMissing);
+        assert_eq!(told("docker.io/library/etcd@sha256:ee"), Trouble::ImageMissing);
     }
 
     #[test]
