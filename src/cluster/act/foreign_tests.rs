@@ -112,16 +112,18 @@ async fn services_and_budgets_of_ours_that_lost_their_owner_get_it_back() {
 #[tokio::test]
 async fn what_was_not_applied_by_us_or_is_anothers_is_not_taken_over() {
     for (what, path) in FURNITURE {
-        for (manager, operation, owner) in [
-            ("helm", "Apply", None),
-            (names::FIELD_MANAGER, "Update", None),
-            (names::FIELD_MANAGER, "Apply", Some("x")),
+        for (manager, operation, owner, controls) in [
+            ("helm", "Apply", None, true),
+            (names::FIELD_MANAGER, "Update", None, true),
+            (names::FIELD_MANAGER, "Apply", Some("x"), true),
+            (names::FIELD_MANAGER, "Apply", Some("x"), false),
         ] {
             let (api, observed) = cluster();
             put(&api, path, &json!({}), owner);
             if owner.is_some() {
                 let mut other = api.object(path);
                 other["metadata"]["ownerReferences"][0]["name"] = json!("other");
+                other["metadata"]["ownerReferences"][0]["controller"] = json!(controls);
                 api.put(path, other);
             }
             written_by(&api, path, manager, operation);

@@ -1,6 +1,5 @@
 //! Whose an object is that has the name of one of ours. What somebody else made is never touched, and is told with what to do
-//! about it; what an earlier cluster of this name left is waited for, and told if that
-//! lasts.
+//! about it; what an earlier cluster of this name left is waited for, and told if that lasts.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -10,7 +9,7 @@ use quorate_crds::{EtcdCluster, Reason};
 
 use super::{Acting, Stop};
 use crate::api::Namespaced;
-use crate::ownership::{Holder, holder, owner_uid};
+use crate::ownership::{Holder, holder};
 
 /// How long an object may take to go before it is told what holds it. A cloud takes its load balancer away within that.
 const GOES_WITHIN: SignedDuration = SignedDuration::from_secs(2 * 60);
@@ -79,14 +78,14 @@ fn obstacle<K: Namespaced>(there: &K, holder: Holder, cluster: &str) -> Option<S
 
 /// Whether an object was ours until somebody took its owner away: a tool that cleans up, or a deletion that leaves orphans,
 /// after which it is an earlier cluster's of the same name. Labels alone are free for anybody; that we applied it Kubernetes
-/// itself has noted.
+/// itself has noted. One that somebody has put under an owner of their own is theirs, whether that controls it or not.
 fn has_lost_its_owner<K: Namespaced>(object: &K, cluster: &str) -> bool {
     let managed = object.labels().get(LABEL_MANAGED_BY).is_some_and(|by| by == MANAGED_BY);
     let applied = object
         .managed_fields()
         .iter()
         .any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER) && entry.operation.as_deref() == Some("Apply"));
-    is_labelled(object, cluster) && managed && applied && owner_uid(object).is_none()
+    is_labelled(object, cluster) && managed && applied && object.owner_references().is_empty()
 }
 
 /// Whether the watches show an object as one of this cluster's.
@@ -115,7 +114,7 @@ fn of_what_goes<K: Namespaced>(there: &K, now: Timestamp) -> Stop {
         Some(since) => Stop::Refused(
             Reason::NameTaken,
             format!(
-                "The earlier {kind} {name} has been deleted since {since}, and is held by its finalizers: {finalizers}. The new \
+                "The earlier {kind} {name} was deleted at {since}, and is still held by its finalizers: {finalizers}. The new \
                  one is made once it is gone. See its events and the log of who set them; take them off only if nobody is \
                  there any more to do it."
             ),
