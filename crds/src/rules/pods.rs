@@ -116,7 +116,7 @@ pub(super) fn resources() -> Vec<Rule> {
                  string(self.requests[k]) == string(self.limits[k])))"
             ),
             "spec.resources.requests must be the same as spec.resources.limits for large pages and for a resource of a \
-             domain; set the limit to the request",
+             domain; set the limit to the request, as written",
         ),
         // An API server's isInteger is false of 1000m, which Kubernetes takes for 1. A list of one element gives it a name: to
         // make the quantity twice would cost more than one rule may. The bounds come before int, for which 1e99 is too large:
