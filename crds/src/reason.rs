@@ -149,8 +149,8 @@ reasons! {
     PodMissing,
     /// The scheduler finds no node for a pod. Add a node, or loosen `spec.scheduling` or `spec.resources`.
     Unschedulable,
-    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available. For the containers
-    /// `agent` and `archive` it is the operator's `QUORATE_AGENT_IMAGE`.
+    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available. Where the
+    /// message says that it is not etcd's, it is mostly the agent's: the operator's `QUORATE_AGENT_IMAGE`.
     ImageMissing,
     /// A container fails, or is killed, again and again. Read its log and the message.
     ContainerFailing,
