@@ -27,11 +27,13 @@ use crate::workspace;
 /// How soon the cluster has to be as asked for, once no fault is left: every node is Ready and the API server answers by
 /// then. Another operator may have to take the Lease over first (15 s), and what was killed often may wait for the kubelet
 /// (its back-off is 10 s, then 20 s, then 40 s). It is a bound for a machine that goes on: as long as one stands still (its
-/// disk takes no write, or no process runs) is added.
+/// disk takes no write, or no process runs) is added, up to [`STILL_AT_MOST`].
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(90);
 /// How much longer for each minor version that it then still has to go: an image is tried on each member's node, up to
 /// five members change one after the other, and etcd takes some seconds to move its own version.
 pub const A_MINOR_WITHIN: Duration = Duration::from_mins(1);
+/// How much is added for a machine that stands still at most: one that does so for longer can't tell anything.
+pub const STILL_AT_MOST: Duration = Duration::from_mins(5);
 /// How long the cluster is created at most, before anything was done to it.
 const UNDISTURBED: Duration = Duration::from_mins(3);
 /// How often all faults are taken back: a node that does not come back within two minutes is switched on once more.
@@ -68,13 +70,14 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
         Box::pin(created(scene, schedule)).await.context("no fault was made yet: failed to create the cluster")?;
     let name = cluster.name();
     let wished = Arc::new(AtomicU8::new(FIRST_SIZE));
-    let log = OperatorLog::follow(&lab, name, clock);
     let book = wait_for("the addresses of the members", PATIENCE, async || Book::open(&cluster).await).await;
     let book = book.context("no fault was made yet")?;
+    let load = Load::start(&cluster, &book, clock, schedule.seed).await.context("no fault was made yet")?;
+    // From here on nothing ends the run early, which would leave these at work.
+    let log = OperatorLog::follow(&lab, name, clock);
     let looks = Looks::new(&cluster, &book, clock, wished.clone());
     let over = Arc::new(AtomicBool::new(false));
     let looking = tokio::spawn(looks.clone().look_until(over.clone()));
-    let load = Load::start(&cluster, &book, clock, schedule.seed).await.context("no fault was made yet")?;
     let injector = Injector::new(lab.clone(), &cluster, &book, &looks, clock, wished);
     let deeds = injector.carry_out(schedule, load.recorder(), &mut step).await;
     let mut troubles = Vec::new();
@@ -175,12 +178,12 @@ async fn converge(cluster: &Cluster, injector: &Injector) -> Result<Duration> {
     let view = wait_for("a look at the cluster", PATIENCE, async || cluster.view().await).await?;
     let bound = CONVERGES_WITHIN + A_MINOR_WITHIN * minors_to_go(&view);
     loop {
-        let limit = bound + stalls.so_far();
+        let limit = extended(bound, stalls.so_far());
         let settled = cluster.settles_within(injector.size().into(), limit.saturating_sub(since.elapsed())).await;
         let (took, stood_still) = (since.elapsed(), stalls.so_far());
         match settled {
             Ok(_) => return Ok(took),
-            Err(error) if took >= bound + stood_still => {
+            Err(error) if took >= extended(bound, stood_still) => {
                 let within = format!("within {:.0} s", took.as_secs_f64());
                 let still = format!("of which the machine stood still for {:.1} s", stood_still.as_secs_f64());
                 return Err(error.context(format!("it did not converge {within}, {still}")));
@@ -191,9 +194,26 @@ async fn converge(cluster: &Cluster, injector: &Injector) -> Result<Duration> {
     }
 }
 
+/// A bound on a machine that has stood still for so long.
+fn extended(bound: Duration, stood_still: Duration) -> Duration {
+    bound + stood_still.min(STILL_AT_MOST)
+}
+
 /// How many minor versions lie between what runs and what is wished.
 fn minors_to_go(view: &View) -> u32 {
     let minor = |version: &str| version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
     let (runs, wished) = (view.status().version.as_deref().and_then(minor), minor(&view.object.spec.version));
     runs.zip(wished).map_or(0, |(runs, wished)| runs.abs_diff(wished))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_stands_still_for_ever_is_not_waited_for_for_ever() {
+        let still = Duration::from_secs(7);
+        assert_eq!(extended(CONVERGES_WITHIN, still), CONVERGES_WITHIN + still);
+        assert_eq!(extended(CONVERGES_WITHIN, Duration::from_hours(1)), CONVERGES_WITHIN + STILL_AT_MOST);
+    }
 }

@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -25,20 +25,56 @@ pub struct Stalls {
 #[derive(Debug)]
 struct State {
     over: AtomicBool,
-    /// In microseconds, of rounds that have ended.
-    stood_still: AtomicU64,
-    /// When the round began that is under way.
-    round: Mutex<Instant>,
+    count: Mutex<Count>,
 }
 
 impl State {
-    fn begins(&self) {
-        *self.round.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// The first round begins at that moment.
+    fn new(began: Instant) -> Self {
+        let count = Count { stood_still: Duration::ZERO, round: Some(began) };
+        Self { over: AtomicBool::new(false), count: Mutex::new(count) }
     }
 
-    /// By how much the round that is under way takes too long by now.
-    fn under_way(&self) -> Duration {
-        excess(self.round.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes round after round until it is over.
+    fn watch(&self, mut touch: impl FnMut() -> std::io::Result<()>) {
+        while !self.over.load(Ordering::Relaxed) {
+            if touch().is_err() {
+                // A disk that can't be written to is somebody else's trouble, and no stall.
+                self.count().ends();
+                return;
+            }
+            std::thread::sleep(PAUSE);
+            self.count().goes_on();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Count {
+    /// In rounds that have ended.
+    stood_still: Duration,
+    /// When the round began that is under way. None when there will be no more: what comes then is not counted.
+    round: Option<Instant>,
+}
+
+impl Count {
+    /// That of the round that is under way is counted while it lasts.
+    fn so_far(&self) -> Duration {
+        self.stood_still + self.round.map_or(Duration::ZERO, |began| excess(began.elapsed()))
+    }
+
+    fn goes_on(&mut self) {
+        self.stood_still = self.so_far();
+        self.round = Some(Instant::now());
+    }
+
+    fn ends(&mut self) {
+        self.stood_still = self.so_far();
+        self.round = None;
     }
 }
 
@@ -53,29 +89,15 @@ impl Stalls {
     pub fn watch(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
         let mut file = tempfile::tempfile_in(folder).context("failed to create a file to watch the disk by")?;
-        let (over, stood_still) = (AtomicBool::new(false), AtomicU64::new(0));
-        let state = Arc::new(State { over, stood_still, round: Mutex::new(Instant::now()) });
+        let state = Arc::new(State::new(Instant::now()));
         let watching = state.clone();
-        std::thread::spawn(move || {
-            while !watching.over.load(Ordering::Relaxed) {
-                watching.begins();
-                let started = Instant::now();
-                if touch(&mut file).is_err() {
-                    // A disk that can't be written to is somebody else's trouble, and no stall.
-                    return;
-                }
-                std::thread::sleep(PAUSE);
-                let micros = u64::try_from(excess(started.elapsed()).as_micros()).unwrap_or(u64::MAX);
-                watching.begins();
-                watching.stood_still.fetch_add(micros, Ordering::Relaxed);
-            }
-        });
+        std::thread::spawn(move || watching.watch(|| touch(&mut file)));
         Ok(Self { state })
     }
 
     /// For how long the machine has stood still since, in all.
     pub fn so_far(&self) -> Duration {
-        Duration::from_micros(self.state.stood_still.load(Ordering::Relaxed)) + self.state.under_way()
+        self.state.count().so_far()
     }
 }
 
@@ -104,12 +126,28 @@ mod tests {
 
     #[test]
     fn a_round_that_does_not_end_counts_while_it_lasts() {
-        let began = Instant::now().checked_sub(Duration::from_secs(7)).unwrap();
-        let state = State { over: AtomicBool::new(false), stood_still: AtomicU64::new(0), round: Mutex::new(began) };
-        let state = Arc::new(state);
-        let stalls = Stalls { state: state.clone() };
+        let stalls = Stalls { state: Arc::new(seven_seconds_ago()) };
         assert!(stalls.so_far() >= Duration::from_secs(6), "{:?}", stalls.so_far());
-        state.begins();
-        assert_eq!(stalls.so_far(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_round_that_has_ended_stays_counted() {
+        let state = seven_seconds_ago();
+        state.count().goes_on();
+        assert!(state.count().stood_still >= Duration::from_secs(6), "{state:?}");
+        assert!(state.count().round.is_some_and(|began| began.elapsed() < Duration::from_secs(6)), "{state:?}");
+    }
+
+    /// Else all time that comes would be one stall, and nobody who waits would ever be told to give up.
+    #[test]
+    fn a_disk_that_refuses_ends_the_count() {
+        let state = seven_seconds_ago();
+        state.watch(|| Err(std::io::ErrorKind::StorageFull.into()));
+        assert!(state.count().round.is_none(), "{state:?}");
+        assert!(state.count().so_far() >= Duration::from_secs(6), "{state:?}");
+    }
+
+    fn seven_seconds_ago() -> State {
+        State::new(Instant::now().checked_sub(Duration::from_secs(7)).unwrap())
     }
 }
