@@ -78,12 +78,6 @@ impl Done {
             self.open.remove(index);
         }
     }
-
-    /// Whether it is the list that a call left which may have had its effect, whether or not anybody saw that.
-    fn may_be(&self, list: &BTreeSet<MemberId>, at: Moment) -> bool {
-        let since = at.earlier_by(LATE);
-        self.open.iter().any(|open| open.at >= since && open.list.is(list))
-    }
 }
 
 /// A call of which nobody knows whether it had its effect.
@@ -227,7 +221,7 @@ impl Judge<'_> {
         else {
             return;
         };
-        if done.list.as_ref().is_some_and(|list| list.is(expect)) || done.may_be(expect, at) {
+        if done.list.as_ref().is_some_and(|list| list.is(expect)) || self.may_be_left(done, expect, at) {
             return;
         }
         let since = self.before(at).filter(|sample| sample.begun >= done.last);
@@ -235,6 +229,20 @@ impl Judge<'_> {
         if listed.peek().is_some() && !listed.any(|members| members.keys().copied().eq(expect.iter().copied())) {
             wrong.push(format!("at {at} {call:?} was planned from a member list that there was not"));
         }
+    }
+
+    /// Whether it is the list that a call left which may have had its effect without any look having shown it. Once one has,
+    /// the looks tell how long there was that list.
+    fn may_be_left(&self, done: &Done, list: &BTreeSet<MemberId>, at: Moment) -> bool {
+        let since = at.earlier_by(LATE);
+        let mut open = done.open.iter().filter(|open| open.at >= since && open.list.is(list));
+        open.any(|open| !self.has_shown(&open.list, open.at, at))
+    }
+
+    /// Whether a look within this time saw it.
+    fn has_shown(&self, list: &After, from: Moment, to: Moment) -> bool {
+        let mut looks = self.samples.iter().filter(|sample| sample.begun >= from && sample.ended <= to);
+        looks.any(|sample| sample.members.as_ref().is_some_and(|seen| list.is(&seen.keys().copied().collect())))
     }
 
     /// Members that came, went or began to vote between two lists without a call that could have done it.

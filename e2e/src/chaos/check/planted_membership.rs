@@ -247,6 +247,38 @@ fn a_call_planned_from_what_a_lost_call_left_is_sound_and_from_what_a_refused_on
     assert_membership(&with_deeds(looks(never), long_ago), "a member list that there was not");
 }
 
+/// A promotion leaves the members that there were: that its answer was lost excuses no list that has gone by since.
+#[test]
+fn a_call_planned_from_what_a_lost_call_left_before_another_one_changed_it_is_caught() {
+    let see = |second: u64, sample: &mut Sample| {
+        if second >= 20 {
+            learner(sample, 3);
+            sample.running.insert("db-3".into());
+        }
+        let Some(members) = sample.members.as_mut() else { return };
+        if second >= 32 {
+            members.get_mut(&MemberId(3)).unwrap().learner = false;
+        }
+        if second >= 34 {
+            members.remove(&MemberId(2));
+        }
+    };
+    let calls = |call: Step| Step::Calls { call: Box::new(call) };
+    let lost = |verb: &str| Step::LostAnswer { verb: verb.to_owned() };
+    let deeds = |expect: BTreeSet<MemberId>| {
+        vec![
+            (20, Step::AddLearner { serial: 3, expect: ids(0..3) }),
+            (31, calls(Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) })),
+            (32, lost("promote")),
+            (33, calls(Step::Remove { id: MemberId(2), expect: ids(0..4) })),
+            (34, lost("remove")),
+            (50, calls(Step::AddLearner { serial: 4, expect })),
+        ]
+    };
+    assert_eq!(check(&with_deeds(looks(see), deeds(ids([0, 1, 3])))), []);
+    assert_membership(&with_deeds(looks(see), deeds(ids(0..4))), "a member list that there was not");
+}
+
 /// A line that is read a moment after what it announces was seen is late by the clocks only; later than that, nobody asked.
 #[test]
 fn a_change_that_is_seen_before_its_call_is_caught_unless_the_clocks_explain_it() {
