@@ -18,25 +18,36 @@ impl Injector {
     pub(super) async fn cut_node(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
-        during(span, node.cut(), async || node.heal().await).await?;
-        self.is_back(&node.name());
+        let heal = async || {
+            node.heal().await?;
+            self.is_back(&node.name());
+            Ok::<(), LabError>(())
+        };
+        during(span, node.cut(), heal).await?;
         Ok(Carried::Done(node.name()))
     }
 
     pub(super) async fn cut_node_from_api(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
-        let heal = async || self.lab.heal_between(node.number(), Place::ControlPlane).await;
+        let heal = async || {
+            self.lab.heal_between(node.number(), Place::ControlPlane).await?;
+            self.is_back(&node.name());
+            Ok::<(), LabError>(())
+        };
         during(span, self.lab.cut_between(node.number(), Place::ControlPlane), heal).await?;
-        self.is_back(&node.name());
         Ok(Carried::Done(node.name()))
     }
 
     pub(super) async fn stop_node(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
-        during(span, node.stop(), async || node.start().await).await?;
-        self.is_back(&node.name());
+        let start = async || {
+            node.start().await?;
+            self.is_back(&node.name());
+            Ok::<(), LabError>(())
+        };
+        during(span, node.stop(), start).await?;
         Ok(Carried::Done(node.name()))
     }
 

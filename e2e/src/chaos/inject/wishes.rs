@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Carried, Injector, tried};
 use crate::chaos::fault::Change;
+use crate::scene::{PATIENCE, wait_for};
 
 impl Injector {
     pub(super) async fn scale(&self, replicas: u8) -> Result<Carried> {
@@ -22,7 +23,7 @@ impl Injector {
             tokio::time::sleep(span).await;
         }
         // Also where nobody knows whether it was heard: it would sleep for the rest of the run.
-        self.wake().await?;
+        wait_for("the cluster to be woken", PATIENCE, async || self.wake().await).await?;
         asleep?;
         Ok(Carried::Done(format!("{} members", self.size())))
     }
