@@ -27,7 +27,11 @@ pub async fn lose_volumes(cluster: &Cluster, names: &[&str]) -> Result<()> {
     let (claims, pods) = (cluster.claims(), cluster.pods());
     let (params, now) = (DeleteParams::default(), DeleteParams::default().grace_period(0));
     let before = cluster.view().await?;
-    let volumes: Vec<_> = names.iter().copied().filter_map(|name| Some((name, before.volume(name)?))).collect();
+    let volumes = names.iter().copied().map(|name| {
+        let volume = before.volume(name).map(|volume| (name, volume));
+        volume.with_context(|| format!("there is no claim {name}"))
+    });
+    let volumes: Vec<(&str, &str)> = volumes.collect::<Result<_>>()?;
     delete_these("the claims to be deleted", &claims, &volumes, &params).await?;
     let uid = |name: &str| before.pods.get(name)?.metadata.uid.as_deref();
     let pods_of: Vec<_> = names.iter().copied().filter_map(|name| Some((name, uid(name)?))).collect();
