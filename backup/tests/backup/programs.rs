@@ -43,9 +43,11 @@ pub fn serves(process: &mut Child, address: SocketAddr) {
     }
 }
 
-/// What a server answers to a `GET` of this path: its status and the body. Nothing while it does not answer.
+/// What a server answers to a `GET` of this path: its status and the body. Nothing while it does not answer,
+/// also where it takes the connection and says no more.
 pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
