@@ -109,6 +109,7 @@ mod tests {
         assert_eq!(clock.at(clock.wall + Duration::from_millis(3)), Some(Moment(3000)));
         assert_eq!(clock.at(clock.wall - Duration::from_millis(3)), None);
     }
+
     #[test]
     fn a_wall_that_was_set_meanwhile_changes_no_moment() {
         // The wall was an hour behind when the run began.
