@@ -77,10 +77,10 @@ impl Injector {
             match self.may_lose(&names, *last, under_way).await {
                 Ok(()) => {
                     (*last, *begun) = (Some(Instant::now()), self.clock.now());
-                    let lost = self.lose(&names, how).await;
+                    let carried = self.lose(&names, how).await;
                     // With the API server away it may have taken a while.
                     *last = Some(Instant::now());
-                    return lost;
+                    return carried;
                 }
                 Err(why) if started.elapsed() >= CALM_WITHIN => return Ok(Carried::Skipped(format!("{why:#}"))),
                 Err(_) => drop(last),
