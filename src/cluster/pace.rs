@@ -15,11 +15,12 @@ const SOON: Duration = Duration::from_millis(50);
 const LATER: Duration = Duration::from_secs(3);
 /// At rest: for what no watch tells, such as members changed by hand.
 const AT_REST: Duration = Duration::from_secs(30);
-/// The first pause after a failure, and the longest.
+/// The first pause after a failure, and the longest: for so long an API server that is back goes unnoticed where no watch
+/// brings anything. How many clusters try at once is bounded anyway, so that a longer one would spare it nothing.
 const FAILED_FIRST: Duration = Duration::from_millis(200);
-const FAILED_LONGEST: Duration = Duration::from_secs(30);
-/// After this many failures the pause does not grow any more: 200 ms doubled eight times is beyond the longest.
-const FAILURES_THAT_COUNT: u32 = 9;
+const FAILED_LONGEST: Duration = Duration::from_secs(10);
+/// After this many failures the pause does not grow any more: 200 ms doubled six times is beyond the longest.
+const FAILURES_THAT_COUNT: u32 = 7;
 /// By how much pauses differ, as a share of each.
 const JITTER_SHARE: f64 = 0.2;
 
@@ -68,6 +69,14 @@ mod tests {
         fn each_failure_waits_longer_than_the_one_before(failures in 1..7_u32) {
             prop_assert!(pause_after_failures(failures + 1) > pause_after_failures(failures));
         }
+    }
+
+    #[test]
+    fn however_long_an_outage_was_its_end_is_noticed_within_twelve_seconds() {
+        for failures in [1, FAILURES_THAT_COUNT, u32::MAX] {
+            assert!(pause_after_failures(failures) <= Duration::from_secs(12), "{failures}");
+        }
+        assert!(pause_after_failures(FAILURES_THAT_COUNT) >= FAILED_LONGEST, "it is spared the rest");
     }
 
     #[test]
