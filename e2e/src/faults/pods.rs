@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -10,7 +11,12 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{Api, DeleteParams, Preconditions};
 use serde::de::DeserializeOwned;
 
-use crate::scene::{Cluster, PATIENCE, wait_for};
+use crate::scene::{Cluster, PATIENCE, longest, wait_for};
+
+/// How long the look before a loss of volumes may take: nothing has begun yet, and what it was to hit may be another later.
+const LOOK_WITHIN: Duration = Duration::from_secs(10);
+/// How long [`lose_volumes`] takes at most: a look, and three waits. Whoever stops it before leaves claims half deleted.
+pub const LOSS_WITHIN: Duration = LOOK_WITHIN.saturating_add(longest(PATIENCE).saturating_mul(3));
 
 /// Deletes pods without grace, all at once: their objects are gone at once, their processes soon after.
 pub async fn delete_by_force(cluster: &Cluster, names: &[&str]) -> Result<()> {
@@ -26,7 +32,7 @@ pub async fn delete_by_force(cluster: &Cluster, names: &[&str]) -> Result<()> {
 pub async fn lose_volumes(cluster: &Cluster, names: &[&str]) -> Result<()> {
     let (claims, pods) = (cluster.claims(), cluster.pods());
     let (params, now) = (DeleteParams::default(), DeleteParams::default().grace_period(0));
-    let before = cluster.view().await?;
+    let before = tokio::time::timeout(LOOK_WITHIN, cluster.view()).await.context("failed to look in time")??;
     let volumes = names.iter().copied().map(|name| {
         let volume = before.volume(name).map(|volume| (name, volume));
         volume.with_context(|| format!("there is no claim {name}"))

@@ -43,7 +43,7 @@ pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
 pub use server::{Process, Server, reached_at};
 pub use twice::{Twice, Watch};
 pub use view::View;
-pub use wait::{stays, wait_for};
+pub use wait::{longest, stays, wait_for};
 pub use wish::{Wish, usual_etcd};
 pub use writer::{Writer, Written};
 

@@ -11,6 +11,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 /// How long one look may take. A hung connection is a look that saw nothing.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long [`wait_for`] takes at most with this deadline: its last look may begin right before that.
+pub const fn longest(deadline: Duration) -> Duration {
+    deadline.saturating_add(LOOK_INTERVAL).saturating_add(LOOK_DEADLINE)
+}
+
 /// Looks until `look` succeeds and returns what it saw. What a look fails with is what the message of a wait that ran
 /// out of time says was last seen.
 pub async fn wait_for<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {

@@ -17,11 +17,31 @@ use crate::chaos::looks;
 use crate::chaos::schedule::LOSS_SEEN_WITHIN;
 use crate::faults::{pods, processes};
 use crate::lab::{LabError, PodEnd};
-use crate::scene::{EtcdProcess, etcd_processes};
+use crate::scene::{EtcdProcess, PATIENCE, etcd_processes, longest};
 
 /// How long a loss of volumes waits for a moment in which the cluster can take it: a node is away for up to 18 s, and its
 /// members need some seconds more to be back.
-const CALM_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const CALM_WITHIN: Duration = Duration::from_secs(30);
+/// How long the look may take by which such a moment is known: one that takes longer tells of another moment.
+pub(super) const CALM_LOOK: Duration = Duration::from_secs(20);
+/// How many volumes are lost at a time at most: a minority of five.
+const MOST_LOST: u32 = 2;
+/// How long reading where a volume is may take, and emptying it.
+const EMPTIED_WITHIN: Duration = Duration::from_secs(30);
+/// How long a loss takes at most, with the wait for its moment.
+pub(super) const LOSS_WITHIN: Duration = {
+    let (deleted, emptied) = (loses_within(Loss::Deleted), loses_within(Loss::Emptied));
+    let longer = if deleted.as_millis() > emptied.as_millis() { deleted } else { emptied };
+    CALM_WITHIN.saturating_add(TRY_PAUSE).saturating_add(CALM_LOOK).saturating_add(longer)
+};
+
+/// How long a loss takes at most once it has begun.
+pub(super) const fn loses_within(how: Loss) -> Duration {
+    match how {
+        Loss::Deleted => pods::LOSS_WITHIN,
+        Loss::Emptied => EMPTIED_WITHIN.saturating_add(longest(PATIENCE)).saturating_mul(MOST_LOST),
+    }
+}
 
 impl Injector {
     /// The names of those that a fault hits now.
@@ -70,11 +90,14 @@ impl Injector {
         under_way: UnderWay<'_>,
         begun: &mut Moment,
     ) -> Result<Carried> {
-        let started = Instant::now();
+        let until = Instant::now() + CALM_WITHIN;
         loop {
-            let mut last = self.last_loss.lock().await;
+            let Ok(mut last) = tokio::time::timeout_at(until, self.last_loss.lock()).await else {
+                return Ok(Carried::Skipped("other volumes are being lost".into()));
+            };
             let names = self.victims(victims);
-            match self.may_lose(&names, *last, under_way).await {
+            let look = tokio::time::timeout(CALM_LOOK, self.may_lose(&names, *last, under_way));
+            match look.await.context("failed to look in time").flatten() {
                 Ok(()) => {
                     (*last, *begun) = (Some(Instant::now()), self.clock.now());
                     let carried = self.lose(&names, how).await;
@@ -82,7 +105,7 @@ impl Injector {
                     *last = Some(Instant::now());
                     return carried;
                 }
-                Err(why) if started.elapsed() >= CALM_WITHIN => return Ok(Carried::Skipped(format!("{why:#}"))),
+                Err(why) if Instant::now() >= until => return Ok(Carried::Skipped(format!("{why:#}"))),
                 Err(_) => drop(last),
             }
             tokio::time::sleep(TRY_PAUSE).await;
@@ -95,7 +118,8 @@ impl Injector {
             Loss::Deleted => pods::lose_volumes(&self.cluster, &names).await?,
             Loss::Emptied => {
                 for name in &names {
-                    pods::empty_volume(&self.cluster, name).await?;
+                    let emptied = tokio::time::timeout(EMPTIED_WITHIN, pods::empty_volume(&self.cluster, name));
+                    emptied.await.with_context(|| format!("failed to empty the volume of {name} in time"))??;
                     processes::kill_member(self.cluster.scene(), name).await?;
                 }
             }

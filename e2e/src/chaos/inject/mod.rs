@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::book::Book;
 use super::clients::Recorder;
 use super::clock::{Clock, Moment};
-use super::fault::Fault;
+use super::fault::{Fault, Scope};
 use super::looks::Looks;
 use super::schedule::{Event, Schedule};
 use crate::faults::operator::Operator;
@@ -28,7 +28,7 @@ use crate::scene::Cluster;
 
 /// How long carrying out a fault may take beyond the time that it lasts: a node or an API server that starts needs some ten
 /// seconds, on a machine whose disk stands still a minute and more, and what is cut short there is taken back only in the
-/// end.
+/// end. What nobody takes back then has a longer one ([`acts_within`]).
 const ACT_DEADLINE: Duration = Duration::from_mins(3);
 /// How long a call that needs the API server may be tried: that may be away, by another fault.
 const TRY_DEADLINE: Duration = Duration::from_secs(10);
@@ -148,7 +148,7 @@ impl Injector {
     async fn one(&self, event: &Event, under_way: UnderWay<'_>) -> Deed {
         tokio::time::sleep_until(under_way.started + Duration::from_millis(event.at.into())).await;
         let mut begun = self.clock.now();
-        let limit = event.fault.lasts() + ACT_DEADLINE;
+        let limit = event.fault.lasts() + acts_within(event.fault.scope());
         let carried = match tokio::time::timeout(limit, self.carry(&event.fault, under_way, &mut begun)).await {
             Ok(Ok(carried)) => carried,
             Ok(Err(error)) => Carried::Failed(format!("{error:#}")),
@@ -196,6 +196,16 @@ impl Injector {
     }
 }
 
+/// How long carrying out a fault of this scope may take beyond the time that it lasts. A loss of volumes that is cut short
+/// can't be taken back in the end: a claim that is left half deleted would take its volume along when its pod goes, in
+/// whatever moment. So it has all the time that its parts may take.
+const fn acts_within(scope: Scope) -> Duration {
+    match scope {
+        Scope::Volumes => members::LOSS_WITHIN,
+        Scope::Members | Scope::Nodes | Scope::Operator | Scope::Api | Scope::Spec => ACT_DEADLINE,
+    }
+}
+
 /// Tries something that needs the API server until it succeeds or time is up.
 async fn tried<T>(act: impl AsyncFn() -> Result<T>) -> Result<T> {
     let started = Instant::now();
@@ -207,5 +217,25 @@ async fn tried<T>(act: impl AsyncFn() -> Result<T>) -> Result<T> {
             Err(error) if started.elapsed() + TRY_PAUSE >= TRY_DEADLINE => return Err(error),
             Err(_) => tokio::time::sleep(TRY_PAUSE).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::fault::Loss;
+    use crate::scene::{PATIENCE, longest};
+
+    #[test]
+    fn no_act_is_cut_short_before_its_own_deadlines_end_it() {
+        for how in [Loss::Deleted, Loss::Emptied] {
+            let parts = members::CALM_WITHIN + members::CALM_LOOK + members::loses_within(how);
+            assert!(acts_within(Scope::Volumes) >= parts, "{how:?}: {parts:?}");
+        }
+        // Hibernates, or wants another version, and takes that back.
+        assert!(acts_within(Scope::Spec) >= TRY_DEADLINE * 2 + longest(PATIENCE));
+        // Deletes the pods of five members, one after the other.
+        assert!(acts_within(Scope::Members) >= TRY_DEADLINE * 5);
+        assert!(acts_within(Scope::Operator) >= TRY_DEADLINE);
     }
 }
