@@ -63,22 +63,33 @@ impl Injector {
         done_to(processes.iter().map(EtcdProcess::member))
     }
 
-    /// On a node that is away nobody may delete a pod by force: that is documented as what not to do.
+    /// On a node that is away nobody may delete a pod by force: that is documented as what not to do. With the API server
+    /// away the tries go on for a while, in which a node may go: so each looks anew.
     pub(super) async fn delete_pods(&self, victims: Victims, grace: bool) -> Result<Carried> {
-        let (places, away) = (self.book.places(), self.away());
-        let is_away = |name: &String| places.get(name).is_none_or(|place| away.contains(&place.node));
-        let names: Vec<String> = self.victims(victims).into_iter().filter(|name| grace || !is_away(name)).collect();
         let params = if grace { DeleteParams::default() } else { DeleteParams::default().grace_period(0) };
         let pods = self.cluster.pods();
-        for name in &names {
-            tried(async || match pods.delete(name, &params).await {
-                Ok(_) => Ok(()),
-                Err(kube::Error::Api(answer)) if answer.is_not_found() => Ok(()),
-                Err(error) => Err(error.into()),
-            })
-            .await?;
+        let mut deleted = Vec::new();
+        for name in self.victims(victims) {
+            let done = tried(async || {
+                if !grace && self.is_away(&name) {
+                    return Ok(false);
+                }
+                match pods.delete(&name, &params).await {
+                    Ok(_) => Ok(true),
+                    Err(kube::Error::Api(answer)) if answer.is_not_found() => Ok(true),
+                    Err(error) => Err(error.into()),
+                }
+            });
+            if done.await? {
+                deleted.push(name);
+            }
         }
-        Ok(done_to(names.iter().map(String::as_str)))
+        Ok(done_to(deleted.iter().map(String::as_str)))
+    }
+
+    /// Whether a member is on a node that is away, or nobody knows where it is.
+    fn is_away(&self, name: &str) -> bool {
+        self.book.places().get(name).is_none_or(|place| self.away().contains(&place.node))
     }
 
     /// Waits for its moment, says when that was, and is left out if none comes. One loss at a time: the next one looks at
