@@ -17,6 +17,8 @@ use crate::scene::{Cluster, PATIENCE, longest, wait_for};
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
 /// How long [`lose_volumes`] takes at most: a look, and three waits. Whoever stops it before leaves claims half deleted.
 pub const LOSS_WITHIN: Duration = LOOK_WITHIN.saturating_add(longest(PATIENCE).saturating_mul(3));
+/// How long a volume may take to be emptied under a process that runs on it.
+const EMPTY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Deletes pods without grace, all at once: their objects are gone at once, their processes soon after.
 pub async fn delete_by_force(cluster: &Cluster, names: &[&str]) -> Result<()> {
@@ -79,10 +81,15 @@ fn deleted<T>(answer: kube::Result<T>) -> Result<()> {
 }
 
 /// Takes everything off a member's volume, as if its disk had been exchanged for an empty one. A process that runs on it
-/// keeps what it has open; what is started after it finds nothing.
+/// keeps what it has open; what is started after it finds nothing. While it runs it makes and removes files itself: then its
+/// folder is gone through once more, since what is left would be half a volume.
 pub async fn empty_volume(cluster: &Cluster, name: &str) -> Result<()> {
     let folder = folder(cluster, name).await?;
-    let entries = std::fs::read_dir(&folder).with_context(|| format!("failed to read {}", folder.display()))?;
+    wait_for(&format!("the volume of {name} to be empty"), EMPTY_WITHIN, async || emptied(&folder)).await
+}
+
+fn emptied(folder: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     for entry in entries {
         let path = entry?.path();
         remove(&path).with_context(|| format!("failed to remove {}", path.display()))?;
@@ -102,4 +109,23 @@ pub(super) async fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
     let spec = volumes.get(&volume).await?.spec.context("the volume has no spec")?;
     let path = spec.local.map(|local| local.path).context("the volume is no folder of this machine")?;
     Ok(path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_emptied_of_all_that_it_holds_and_may_be_emptied_again() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("member/wal")).unwrap();
+        std::fs::write(folder.path().join("member/wal/0.wal"), "entry").unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        for _ in 0..2 {
+            emptied(folder.path()).unwrap();
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+        folder.close().unwrap();
+        assert!(emptied(Path::new("/nowhere")).is_err());
+    }
 }
