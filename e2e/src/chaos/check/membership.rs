@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::calls::{LATE, asked, verb};
 use crate::chaos::clock::Moment;
 use crate::chaos::history::{Deed, History, Listed, MemberId, Sample, Step};
 
@@ -15,9 +16,6 @@ const LOOKS: usize = 5;
 /// The same for a learner that is promoted, at which the operator looks anew right before.
 const JUST_SEEN: Duration = Duration::from_secs(3);
 const JUST_LOOKS: usize = 3;
-/// How long after a call the member list may change by it: a proposal that was taken and whose leader went is committed by
-/// the next one, or never.
-const LATE: Duration = Duration::from_secs(30);
 
 /// How far the operator's clock and ours may be apart: it is one machine's, read in two ways.
 const CLOCKS: Duration = Duration::from_millis(50);
@@ -86,24 +84,6 @@ struct Open {
     verb: &'static str,
     /// The list after it, if it had.
     list: After,
-}
-
-/// What the operator calls such a change when it tells what came of it.
-fn verb(call: &Step) -> Option<&'static str> {
-    match call {
-        Step::AddLearner { .. } => Some("add-learner"),
-        Step::Promote { .. } => Some("promote"),
-        Step::Remove { .. } => Some("remove"),
-        Step::MoveLeader
-        | Step::DeletePod { .. }
-        | Step::SwitchRelease { .. }
-        | Step::DeleteClaim { .. }
-        | Step::Calls { .. }
-        | Step::LostAnswer { .. }
-        | Step::Refused { .. }
-        | Step::Harmless { .. }
-        | Step::Unreadable { .. } => None,
-    }
 }
 
 /// No serial is added twice, no member promoted or removed twice, none acted on after its removal; every line is read.
@@ -247,32 +227,30 @@ impl Judge<'_> {
 
     /// Members that came, went or began to vote between two lists without a call that could have done it.
     fn unexplained(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
+        let (mut wrong, asked) = (Vec::new(), asked(self.deeds));
         let mut listed = self.samples.iter().filter_map(|sample| Some((sample, sample.members.as_ref()?)));
         let Some(mut last) = listed.next() else { return wrong };
         for next in listed {
             if next.1 != last.1 {
-                self.change(last, next, &mut wrong);
+                let (from, to) = (last.0.begun.earlier_by(CLOCKS), next.0.ended.later_by(CLOCKS));
+                let calls: Vec<&Step> =
+                    asked.iter().filter(|asked| asked.explains(from, to)).map(|asked| asked.call).collect();
+                self.change(&calls, last.1, next.1, next.0.ended, &mut wrong);
             }
             last = next;
         }
         wrong
     }
 
-    /// What is different in the second of two lists has to have been asked for.
-    fn change(&self, (before, then): (&Sample, &List), (after, now): (&Sample, &List), wrong: &mut Vec<String>) {
-        let at = after.ended;
-        let calls: Vec<&Step> = self.calls(before.begun.earlier_by(LATE), at.later_by(CLOCKS)).collect();
+    /// What is different in the second of two lists has to have been asked for by one of these calls.
+    fn change(&self, calls: &[&Step], then: &List, now: &List, at: Moment, wrong: &mut Vec<String>) {
         for (id, listed) in then.iter().filter(|(id, _)| !now.contains_key(id)) {
             if !calls.iter().any(|call| matches!(call, Step::Remove { id: it, .. } if it == id)) {
                 wrong.push(format!("{} ({id}) is not listed at {at}, and nobody removed it", listed.name));
             }
         }
-        let added = calls.iter().filter(|call| matches!(call, Step::AddLearner { .. })).count();
-        let new = now.keys().filter(|id| !then.contains_key(id)).count();
-        if new > added {
-            wrong.push(format!("{new} members are new at {at}, and {added} were added"));
-        }
+        let new: Vec<MemberId> = now.keys().filter(|id| !then.contains_key(id)).copied().collect();
+        self.added(calls, &new, at, wrong);
         for (id, listed) in now.iter().filter(|(_, listed)| !listed.learner) {
             let learned = then.get(id).is_none_or(|before| before.learner);
             if learned && !calls.iter().any(|call| matches!(call, Step::Promote { id: it, .. } if it == id)) {
@@ -281,12 +259,25 @@ impl Judge<'_> {
         }
     }
 
-    /// The changes of the member list that were asked for within this time.
-    fn calls(&self, from: Moment, to: Moment) -> impl Iterator<Item = &Step> {
-        self.deeds.iter().filter(move |deed| (from..=to).contains(&deed.at)).filter_map(|deed| {
-            let Step::Calls { call } = &deed.step else { return None };
-            Some(call.as_ref())
-        })
+    /// New members are as many as were added at most, and those that ever told their names are those.
+    fn added(&self, calls: &[&Step], new: &[MemberId], at: Moment, wrong: &mut Vec<String>) {
+        let serial = |call: &&Step| if let Step::AddLearner { serial, .. } = call { Some(*serial) } else { None };
+        let added: BTreeSet<String> = calls.iter().filter_map(serial).map(|serial| self.name(serial)).collect();
+        if new.len() > added.len() {
+            wrong.push(format!("{} members are new at {at}, and {} were added", new.len(), added.len()));
+            return;
+        }
+        for id in new {
+            if let Some(name) = self.told_name(*id).filter(|name| !added.contains(*name)) {
+                wrong.push(format!("{name} ({id}) is new at {at}, and only {added:?} were added"));
+            }
+        }
+    }
+
+    /// The name of a member, which it tells when it has started.
+    fn told_name(&self, id: MemberId) -> Option<&str> {
+        let listed = self.samples.iter().filter_map(|sample| sample.members.as_ref()?.get(&id));
+        listed.map(|listed| listed.name.as_str()).find(|name| !name.is_empty())
     }
 
     fn step(&self, at: Moment, step: &Step, wrong: &mut Vec<String>) {

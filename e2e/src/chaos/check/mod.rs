@@ -1,6 +1,7 @@
 //! The checks of a history: each judges one promise and says what broke it. Pure; a check that finds nothing has looked
 //! at everything it was given.
 
+mod calls;
 mod kept;
 mod linear;
 mod membership;

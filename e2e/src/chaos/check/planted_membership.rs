@@ -188,8 +188,10 @@ fn a_dead_learner_promoted_is_caught() {
 #[test]
 fn a_learner_that_has_just_started_may_be_promoted() {
     let young = |second, sample: &mut Sample| {
-        if second >= 40 {
+        if second >= 39 {
             learner(sample, 3);
+        }
+        if second >= 40 {
             sample.running.insert("db-3".into());
         }
     };
@@ -277,6 +279,46 @@ fn a_call_planned_from_what_a_lost_call_left_before_another_one_changed_it_is_ca
     };
     assert_eq!(check(&with_deeds(looks(see), deeds(ids([0, 1, 3])))), []);
     assert_membership(&with_deeds(looks(see), deeds(ids(0..4))), "a member list that there was not");
+}
+
+#[test]
+fn a_change_after_a_call_that_was_refused_is_caught_and_after_one_whose_answer_was_lost_is_sound() {
+    let goes = |second: u64, sample: &mut Sample| {
+        if second >= 20 {
+            sample.running.remove("db-2");
+        }
+        if second >= 40 {
+            sample.members.as_mut().unwrap().remove(&MemberId(2));
+        }
+    };
+    let call = |second| (second, Step::Calls { call: Box::new(Step::Remove { id: MemberId(2), expect: ids(0..3) }) });
+    let refused = |verb: &str| (36, Step::Refused { verb: verb.to_owned() });
+    let is_caught = |deeds: Vec<(u64, Step)>| {
+        let violations = check(&with_deeds(looks(goes), deeds));
+        violations.iter().any(|found| found.what.contains("nobody removed it"))
+    };
+    assert!(is_caught(vec![call(35), refused("remove")]));
+    assert!(!is_caught(vec![call(35), refused("promote")]));
+    assert!(!is_caught(vec![call(35), (36, Step::LostAnswer { verb: "remove".into() })]));
+    // Which of the two was refused nobody can tell.
+    assert!(!is_caught(vec![call(34), call(35), refused("remove")]));
+}
+
+#[test]
+fn a_second_member_by_one_call_is_caught() {
+    let two = |second: u64, sample: &mut Sample| {
+        for (comes, number) in [(45, 3), (50, 9)] {
+            if second >= comes {
+                learner(sample, number);
+                sample.running.insert(format!("db-{number}"));
+            }
+        }
+    };
+    let add = Step::AddLearner { serial: 3, expect: ids(0..3) };
+    assert_membership(&with_deeds(looks(two), vec![(45, add.clone())]), "1 members are new at 50");
+    // Also where nobody knows what came of the call: it was for another one.
+    let call = Step::Calls { call: Box::new(add) };
+    assert_membership(&with_deeds(looks(two), vec![(45, call)]), "db-9 (9) is new at 50");
 }
 
 /// A line that is read a moment after what it announces was seen is late by the clocks only; later than that, nobody asked.
