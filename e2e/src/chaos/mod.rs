@@ -1,6 +1,7 @@
 //! Chaos: a cluster under load and random faults, everything recorded, and checks that judge the record afterwards. A run
 //! is told by its schedule, which is a pure function of its seed.
 
+pub mod back_off;
 pub mod book;
 pub mod check;
 pub mod clients;

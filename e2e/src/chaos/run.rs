@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use super::back_off;
 use super::book::Book;
 use super::check::{self, Violation};
 use super::clock::{Clock, Moment};
@@ -19,6 +21,7 @@ use super::looks::Looks;
 use super::operator_log::{OperatorLog, Said};
 use super::schedule::{FIRST_SIZE, Schedule};
 use super::stalls::Stalls;
+use crate::faults::operator::Operator;
 use crate::lab::Lab;
 use crate::progress::Progress;
 use crate::scene::{Cluster, PATIENCE, Scene, Twice, View, Wish, wait_for};
@@ -26,9 +29,13 @@ use crate::workspace;
 
 /// How soon the cluster has to be as asked for, once no fault is left: every node is Ready and the API server answers by
 /// then. Another operator may have to take the Lease over first (15 s), and what was killed often may wait for the kubelet
-/// (its back-off is 10 s, then 20 s, then 40 s). It is a bound for a machine that goes on: as long as one stands still (its
-/// disk takes no write, or no process runs) is added, up to [`STILL_AT_MOST`].
+/// (its back-off is 10 s, then 20 s, then 40 s; what it says that is longer is added). It is a bound for a machine that goes
+/// on: as long as one stands still (its disk takes no write, or no process runs) is added, up to [`STILL_AT_MOST`].
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(90);
+/// The back-off of the kubelet that is part of that.
+const BACK_OFF_WITHIN: Duration = Duration::from_secs(40);
+/// How often it is asked for: the shortest one lasts as long.
+const BACK_OFF_INTERVAL: Duration = Duration::from_secs(10);
 /// How much longer for each minor version that it then still has to go: an image is tried on each member's node, up to
 /// five members change one after the other, and etcd takes some seconds to move its own version.
 pub const A_MINOR_WITHIN: Duration = Duration::from_mins(1);
@@ -171,32 +178,44 @@ async fn healed(lab: &Lab, injector: &Injector) -> Result<()> {
 }
 
 /// Demands that the cluster becomes what is asked for: how long that took. While the machine stands still, nobody can do
-/// anything: that time is added to the bound.
+/// anything: that time is added to the bound. So is what the kubelet says that it lets those wait whom the faults have
+/// killed often, beyond what is in the bound; whoever ends once no fault is left waits at the operator's cost.
 async fn converge(cluster: &Cluster, injector: &Injector) -> Result<Duration> {
-    let since = tokio::time::Instant::now();
+    let (since, over) = (tokio::time::Instant::now(), Timestamp::now());
     let stalls = Stalls::watch(&workspace::cache().join("chaos"))?;
     let view = wait_for("a look at the cluster", PATIENCE, async || cluster.view().await).await?;
     let bound = CONVERGES_WITHIN + A_MINOR_WITHIN * minors_to_go(&view);
+    let mut back_off = Duration::ZERO;
     loop {
-        let limit = extended(bound, stalls.so_far());
-        let settled = cluster.settles_within(injector.size().into(), limit.saturating_sub(since.elapsed())).await;
-        let (took, stood_still) = (since.elapsed(), stalls.so_far());
-        match settled {
-            Ok(_) => return Ok(took),
-            Err(error) if took >= extended(bound, stood_still) => {
-                let within = format!("within {:.0} s", took.as_secs_f64());
-                let still = format!("of which the machine stood still for {:.1} s", stood_still.as_secs_f64());
-                return Err(error.context(format!("it did not converge {within}, {still}")));
-            }
-            // It stood still since.
-            Err(_) => (),
+        let limit = extended(bound, back_off, stalls.so_far());
+        let slice = limit.saturating_sub(since.elapsed()).min(BACK_OFF_INTERVAL);
+        let settled = cluster.settles_within(injector.size().into(), slice).await;
+        let took = since.elapsed();
+        let Err(error) = settled else { return Ok(took) };
+        let seen = tokio::time::timeout(BACK_OFF_INTERVAL, backs_off(cluster, over)).await;
+        back_off = back_off.max(seen.ok().and_then(Result::ok).unwrap_or_default());
+        let stood_still = stalls.so_far();
+        if took >= extended(bound, back_off, stood_still) {
+            let within = format!("within {:.0} s", took.as_secs_f64());
+            let still = format!("of which the machine stood still for {:.1} s", stood_still.as_secs_f64());
+            let waited = format!("the kubelet's longest back-off was {} s", back_off.as_secs());
+            return Err(error.context(format!("it did not converge {within}, {still}; {waited}")));
         }
     }
 }
 
-/// A bound on a machine that has stood still for so long.
-fn extended(bound: Duration, stood_still: Duration) -> Duration {
-    bound + stood_still.min(STILL_AT_MOST)
+/// The back-off that holds the cluster up, of containers that had ended when the faults were over: the longest of a member's,
+/// or the operator's, where none of its replicas runs.
+async fn backs_off(cluster: &Cluster, over: Timestamp) -> Result<Duration> {
+    let operator = Operator::new(cluster.scene().client());
+    let (view, replicas) = tokio::try_join!(cluster.view(), operator.replicas())?;
+    let operators = replicas.values().map(|pod| back_off::longest([pod], over)).min();
+    Ok(back_off::longest(view.pods.values(), over).max(operators.unwrap_or_default()))
+}
+
+/// A bound where the kubelet has let somebody wait for so long, on a machine that has stood still for so long.
+fn extended(bound: Duration, back_off: Duration, stood_still: Duration) -> Duration {
+    bound + back_off.saturating_sub(BACK_OFF_WITHIN) + stood_still.min(STILL_AT_MOST)
 }
 
 /// How many minor versions lie between what runs and what is wished.
@@ -213,7 +232,15 @@ mod tests {
     #[test]
     fn a_machine_that_stands_still_for_ever_is_not_waited_for_for_ever() {
         let still = Duration::from_secs(7);
-        assert_eq!(extended(CONVERGES_WITHIN, still), CONVERGES_WITHIN + still);
-        assert_eq!(extended(CONVERGES_WITHIN, Duration::from_hours(1)), CONVERGES_WITHIN + STILL_AT_MOST);
+        let extended = |still| extended(CONVERGES_WITHIN, Duration::ZERO, still);
+        assert_eq!(extended(still), CONVERGES_WITHIN + still);
+        assert_eq!(extended(Duration::from_hours(1)), CONVERGES_WITHIN + STILL_AT_MOST);
+    }
+
+    #[test]
+    fn only_a_back_off_beyond_the_one_in_the_bound_is_added() {
+        let extended = |seconds| extended(CONVERGES_WITHIN, Duration::from_secs(seconds), Duration::ZERO);
+        let added = [0, 40, 80, 300].map(|seconds| extended(seconds).saturating_sub(CONVERGES_WITHIN).as_secs());
+        assert_eq!(added, [0, 0, 40, 260]);
     }
 }
