@@ -13,6 +13,7 @@ use super::back_off;
 use super::book::Book;
 use super::check::{self, Violation};
 use super::clock::{Clock, Moment};
+use super::fault::minor;
 use super::history::{History, Trouble};
 use super::inject::{Deed, Injector};
 use super::leadership::renewals;
@@ -220,9 +221,16 @@ fn extended(bound: Duration, back_off: Duration, stood_still: Duration) -> Durat
 
 /// How many minor versions lie between what runs and what is wished.
 fn minors_to_go(view: &View) -> u32 {
-    let minor = |version: &str| version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
-    let (runs, wished) = (view.status().version.as_deref().and_then(minor), minor(&view.object.spec.version));
-    runs.zip(wished).map_or(0, |(runs, wished)| runs.abs_diff(wished))
+    let status = view.status();
+    let members = status.members.iter().filter_map(|member| member.version.as_deref());
+    farthest(members.chain(status.version.as_deref()), &view.object.spec.version)
+}
+
+/// The same for the farthest of these versions. The status tells the lowest, beside which others may have gone ahead that
+/// have to come back.
+fn farthest<'a>(run: impl Iterator<Item = &'a str>, wished: &str) -> u32 {
+    let Some(wished) = minor(wished) else { return 0 };
+    run.filter_map(minor).map(|runs| runs.abs_diff(wished)).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -235,6 +243,14 @@ mod tests {
         let extended = |still| extended(CONVERGES_WITHIN, Duration::ZERO, still);
         assert_eq!(extended(still), CONVERGES_WITHIN + still);
         assert_eq!(extended(Duration::from_hours(1)), CONVERGES_WITHIN + STILL_AT_MOST);
+    }
+
+    #[test]
+    fn a_member_that_has_gone_ahead_has_to_come_back() {
+        let to_go = |run: &[&str], wished: &str| farthest(run.iter().copied(), wished);
+        assert_eq!(to_go(&["3.6.16", "3.7.3"], "3.6.16"), 1);
+        assert_eq!(to_go(&["3.5.35", "3.6.16"], "3.7.3"), 2);
+        assert_eq!((to_go(&["3.6.16"], "3.6.16"), to_go(&[], "3.6.16"), to_go(&["x"], "3.6.16")), (0, 0, 0));
     }
 
     #[test]
