@@ -27,6 +27,8 @@ pub struct Place {
 /// The members' places by name, kept up to date until it is dropped by all.
 #[derive(Clone, Debug)]
 pub struct Book {
+    cluster: Cluster,
+    keys: Option<Arc<Keys>>,
     places: Arc<RwLock<Arc<BTreeMap<String, Place>>>>,
     _reader: Arc<Reader>,
 }
@@ -45,16 +47,21 @@ impl Book {
     pub async fn open(cluster: &Cluster) -> Result<Self> {
         let keys = cluster.keys().await?;
         let places = Arc::new(RwLock::new(Arc::new(read(cluster, keys.as_ref()).await?)));
-        let (cluster, written) = (cluster.clone(), places.clone());
+        let (of, shown, written) = (cluster.clone(), keys.clone(), places.clone());
         let reader = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(READ_INTERVAL).await;
-                if let Ok(Ok(read)) = tokio::time::timeout(READ_DEADLINE, read(&cluster, keys.as_ref())).await {
+                if let Ok(Ok(read)) = tokio::time::timeout(READ_DEADLINE, read(&of, shown.as_ref())).await {
                     *written.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
                 }
             }
         });
-        Ok(Self { places, _reader: Arc::new(Reader(reader)) })
+        Ok(Self { cluster: cluster.clone(), keys, places, _reader: Arc::new(Reader(reader)) })
+    }
+
+    /// All places as they are now, for who can't go by what was known: an error while the API server is away.
+    pub async fn now(&self) -> Result<BTreeMap<String, Place>> {
+        read(&self.cluster, self.keys.as_ref()).await
     }
 
     /// All places.

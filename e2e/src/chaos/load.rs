@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::book::Book;
+use super::book::{Book, Place};
 use super::clients::{Caller, Recorder, found, perform};
 use super::clock::Clock;
 use super::history::{Answer, Call, ClientId, Found, History, Key, Op, Outcome, Revision, Trouble, Watched};
@@ -103,8 +103,9 @@ impl Load {
         let (mut replays, mut hashes) = (BTreeMap::new(), BTreeMap::new());
         if let Some(last) = last {
             end.read_all().await;
-            replays = end.replays(last).await;
-            hashes = end.hashes(last).await;
+            let places = end.places().await;
+            replays = end.replays(&places, last).await;
+            hashes = end.hashes(&places, last).await;
         }
         let troubles = end.troubles;
         let calls = recorder.take();
@@ -220,10 +221,20 @@ impl End<'_> {
         }
     }
 
+    /// Where the members are now. What was known may be seconds old, and name one that has gone and tells no history.
+    async fn places(&mut self) -> BTreeMap<String, Place> {
+        let what = "the places of the members";
+        let now = wait_for(what, LAST_LOOK, async || self.book.now().await).await;
+        now.unwrap_or_else(|error| {
+            self.unfinished(what, &error);
+            self.book.places().as_ref().clone()
+        })
+    }
+
     /// The whole history from each member.
-    async fn replays(&mut self, last: Revision) -> BTreeMap<String, Watched> {
+    async fn replays(&self, places: &BTreeMap<String, Place>, last: Revision) -> BTreeMap<String, Watched> {
         let (_goal, wanted) = watch::channel(Some(last));
-        let replays = self.book.places().as_ref().clone().into_iter().map(|(name, place)| {
+        let replays = places.clone().into_iter().map(|(name, place)| {
             let seen = watchers::record(format!("the replay of {name}"), self.base);
             let whom = move |_: usize| Some(place.door.clone());
             let follow = watchers::follow(seen.clone(), wanted.clone(), whom);
@@ -233,10 +244,9 @@ impl End<'_> {
     }
 
     /// The hash of each member's keys.
-    async fn hashes(&mut self, last: Revision) -> BTreeMap<String, u32> {
+    async fn hashes(&mut self, places: &BTreeMap<String, Place>, last: Revision) -> BTreeMap<String, u32> {
         let mut hashes = BTreeMap::new();
-        let places = self.book.places();
-        for (name, place) in places.as_ref() {
+        for (name, place) in places {
             let what = format!("the hash of {name}");
             let hash = wait_for(&what, LAST_LOOK, async || {
                 let mut client = dial(&place.door).await?;
