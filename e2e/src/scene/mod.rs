@@ -282,8 +282,13 @@ impl Scene {
     async fn end(&self) -> Result<()> {
         let (clusters, pods) = (self.api::<EtcdCluster>(), self.api::<Pod>());
         let (now, all) = (DeleteParams::default(), ListParams::default());
-        clusters.delete_collection(&now, &all).await.context("failed to delete the scene's clusters")?;
-        pods.delete_collection(&now, &all).await.context("failed to delete the scene's pods")?;
+        // One answer that is lost is no fault of the operator.
+        wait_for("the scene's clusters and pods to be told to go", PATIENCE, async || {
+            clusters.delete_collection(&now, &all).await.context("failed to delete the scene's clusters")?;
+            pods.delete_collection(&now, &all).await.context("failed to delete the scene's pods")?;
+            Ok(())
+        })
+        .await?;
         wait_for("the scene's clusters and pods to be gone", PATIENCE, async || {
             let left = (clusters.list(&all).await?.items.len(), pods.list(&all).await?.items.len());
             ensure!(left == (0, 0), "{} clusters and {} pods are there", left.0, left.1);
@@ -301,8 +306,14 @@ impl Scene {
         }
         self.end().await?;
         let spaces: Api<Namespace> = Api::all(self.client.clone());
-        spaces.delete(&self.namespace, &DeleteParams::default()).await.context("failed to delete the namespace")?;
-        Ok(())
+        wait_for("the scene's namespace to be told to go", PATIENCE, async || {
+            match spaces.delete(&self.namespace, &DeleteParams::default()).await {
+                // It is gone, or on its way.
+                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+                answer => answer.map(drop).context("failed to delete the namespace"),
+            }
+        })
+        .await
     }
 
     /// After a failure was dumped: the namespace goes, but nobody waits for it, and what it left on the cluster may not
