@@ -193,7 +193,7 @@ async fn converge(cluster: &Cluster, injector: &Injector) -> Result<Duration> {
         let settled = cluster.settles_within(injector.size().into(), slice).await;
         let took = since.elapsed();
         let Err(error) = settled else { return Ok(took) };
-        let seen = tokio::time::timeout(BACK_OFF_INTERVAL, backs_off(cluster, over)).await;
+        let seen = tokio::time::timeout(BACK_OFF_INTERVAL, Box::pin(backs_off(cluster, over))).await;
         back_off = back_off.max(seen.ok().and_then(Result::ok).unwrap_or_default());
         let stood_still = stalls.so_far();
         if took >= extended(bound, back_off, stood_still) {

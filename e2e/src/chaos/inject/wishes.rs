@@ -21,7 +21,7 @@ impl Injector {
     }
 
     pub(super) async fn hibernate(&self, span: Duration) -> Result<Carried> {
-        for_a_while(span, self.wish(0), async || self.wake().await).await?;
+        Box::pin(for_a_while(span, self.wish(0), async || self.wake().await)).await?;
         Ok(Carried::Done(format!("{} members", self.size())))
     }
 
@@ -49,11 +49,11 @@ impl Injector {
     }
 
     pub(super) async fn turn_back(&self, to: &str, back: &str, span: Duration) -> Result<Carried> {
-        let ran = for_a_while(span, self.wish_version(to), async || {
+        let turned = for_a_while(span, self.wish_version(to), async || {
             let ran = self.runs().await;
             self.wish_version(back).await.map(|()| ran)
-        })
-        .await?;
+        });
+        let ran = Box::pin(turned).await?;
         Ok(Carried::Done(format!("{to}, {back}; {} ran last", ran.as_deref().unwrap_or("nobody knows what"))))
     }
 
