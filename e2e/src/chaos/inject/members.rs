@@ -107,7 +107,7 @@ impl Injector {
                 return Ok(Carried::Skipped("other volumes are being lost".into()));
             };
             let names = self.victims(victims);
-            let look = tokio::time::timeout(CALM_LOOK, self.may_lose(&names, *last, under_way));
+            let look = tokio::time::timeout(CALM_LOOK, Box::pin(self.may_lose(&names, *last, under_way)));
             match look.await.context("failed to look in time").flatten() {
                 Ok(()) => {
                     (*last, *begun) = (Some(Instant::now()), self.clock.now());
