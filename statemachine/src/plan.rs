@@ -281,7 +281,7 @@ pub enum Finding {
     TrialOpen,
     /// The member's node could not try it: it turned the pod away, or stopped it. It is asked again.
     TrialUndecided,
-    /// The new image can't be pulled on the member's node. Nothing was stopped.
+    /// The new image, or that of what comes along with it, can't be pulled on the member's node. Nothing was stopped.
     TrialImageMissing,
     /// The new image has another version, does not take the flags, or does not run. Nothing was stopped.
     TrialFailed,

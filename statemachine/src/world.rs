@@ -429,6 +429,8 @@ pub enum Outcome {
     Passed,
     /// The image can't be pulled. It may come yet.
     ImageMissing,
+    /// The image of what comes along with etcd can't be pulled: that says nothing of the release. It may come yet.
+    AgentImageMissing,
     /// The image has another version, does not take the flags, or does not run.
     Failed,
     /// Nothing was found out: the pod was evicted, or not admitted.

@@ -103,9 +103,8 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
-            Trouble::AgentImageMissing | Trouble::Unschedulable | Trouble::ContainerKilled => {
-                (Outcome::Open, told.words)
-            }
+            Trouble::AgentImageMissing => (Outcome::AgentImageMissing, told.words),
+            Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
         },
         (None, None) if phase == Some("Failed") => (Outcome::Undecided, String::new()),
         (None, None) if is_stranded(pod) => (Outcome::Undecided, "its container was made and not started".to_owned()),
@@ -179,7 +178,9 @@ mod tests {
             tried(&etcd(&json!({ "waiting": { "reason": "ImagePullBackOff", "message": message } })))
         };
         assert_eq!(pulling(render::fixture::release().image.as_str()).0, Outcome::ImageMissing);
-        assert_eq!(pulling(&render::fixture::agent().image).0, Outcome::Open);
+        let (outcome, words) = pulling(&render::fixture::agent().image);
+        assert_eq!(outcome, Outcome::AgentImageMissing);
+        assert!(words.contains(&render::fixture::agent().image), "{words}");
     }
 
     #[test]

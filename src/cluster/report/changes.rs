@@ -46,6 +46,12 @@ pub fn trial_open(observed: &Observed, about: Option<Serial>, member: &str) -> S
 }
 
 pub fn trial_missing(observed: &Observed, about: Option<Serial>, member: &str) -> String {
+    if let Some(TrialFacts { name, words, .. }) = trial(observed, about, Outcome::AgentImageMissing) {
+        return format!(
+            "{member}: the new image can't be tried on its node for want of another one, which is not etcd's; nothing was \
+             stopped. Provide it, or set that of the agent in the operator's QUORATE_AGENT_IMAGE and delete pod {name}: {words}"
+        );
+    }
     format!(
         "{member}: the new image can't be pulled on its node; nothing was stopped. Correct spec.version or spec.image, or \
          provide the image: {}",

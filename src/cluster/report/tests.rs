@@ -327,6 +327,23 @@ fn a_node_that_can_not_try_an_image_is_warned_of_once_and_not_at_each_try() {
 }
 
 #[test]
+fn a_trial_for_want_of_the_agents_image_is_told_with_its_remedy_and_goes_on() {
+    let (image, agent) = ("mirror.example.com/etcd:x", "container agent: ErrImagePull: mirror.example.com/agent:y");
+    let want = || trying(image, Some((Outcome::AgentImageMissing, agent)));
+    let before = report(&trying(image, Some((Outcome::Open, ""))), EARLY).1;
+    let (told, status) = through(vec![want(), want()], before);
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0], "{told:?}");
+    assert_eq!(truth(&status, "Stalled"), ("True".into(), "TrialImageMissing".into()));
+    let message = &status.conditions.iter().find(|c| c.type_ == "Stalled").unwrap().message;
+    for words in ["db-2:", agent, "QUORATE_AGENT_IMAGE", "delete pod db-2-trial"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert!(!message.contains("spec."), "{message}");
+    let (_, status) = through(vec![trying(image, Some((Outcome::Passed, "")))], status);
+    assert_eq!(truth(&status, "Stalled").0, "False");
+}
+
+#[test]
 fn a_node_that_can_not_try_another_image_either_is_warned_of_anew() {
     let undecided = Some((Outcome::Undecided, "Evicted"));
     let of = |image: &str, generation: i64, come: Option<(Outcome, &str)>| {

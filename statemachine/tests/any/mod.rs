@@ -74,6 +74,7 @@ fn trial() -> impl Strategy<Value = Trial> {
         Outcome::Open,
         Outcome::Passed,
         Outcome::ImageMissing,
+        Outcome::AgentImageMissing,
         Outcome::Failed,
         Outcome::Undecided,
         Outcome::Passed,

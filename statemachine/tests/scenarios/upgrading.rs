@@ -55,6 +55,17 @@ fn a_release_that_fails_its_trial_stops_nothing() {
 }
 
 #[test]
+fn for_want_of_the_agents_image_a_release_is_not_given_up() {
+    let trying = |outcome: Outcome| {
+        let some = wished().tried(0, &release(V7), Outcome::Passed).tried(1, &release(V7), Outcome::Passed);
+        some.tried(2, &release(V7), outcome).plan()
+    };
+    let told = trying(Outcome::AgentImageMissing).does([]).phase(Phase::Upgrading);
+    told.tells(2, Finding::TrialImageMissing).looks(LookAgain::Soon).keeps_ledger();
+    trying(Outcome::Passed).does(["switch 2 to 3.7.3"]);
+}
+
+#[test]
 fn a_snapshot_comes_after_the_trials_and_before_anything_is_stopped() {
     let wanted = || begun().snapshot_first();
     wished().snapshot_first().plan().never("snapshot");
