@@ -84,8 +84,8 @@ reasons! {
     /// That was taken back. Nothing to do.
     DowngradeCancelled,
     /// The image of the new version can't be pulled on a member's node. Nothing was stopped. Correct `spec.version` or
-    /// `spec.image`, or make the image available. Where the message says that it is not etcd's, it is mostly the agent's: the
-    /// operator's `QUORATE_AGENT_IMAGE`.
+    /// `spec.image`, or make the image or its registry available. Where the message says that it is not etcd's, it is mostly
+    /// the agent's: the operator's `QUORATE_AGENT_IMAGE`.
     TrialImageMissing,
     /// On a member's node the new image turned out to hold another version, not to take the member's flags, or not to
     /// run. Nothing was stopped. Correct `spec.version`, `spec.image` or `spec.etcd.extraFlags`.
@@ -150,8 +150,8 @@ reasons! {
     PodMissing,
     /// The scheduler finds no node for a pod. Add a node, or loosen `spec.scheduling` or `spec.resources`.
     Unschedulable,
-    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image available. Where the
-    /// message says that it is not etcd's, it is mostly the agent's: the operator's `QUORATE_AGENT_IMAGE`.
+    /// An image can't be pulled. Correct `spec.version` or `spec.image`, or make the image or its registry available.
+    /// Where the message says that it is not etcd's, it is mostly the agent's: the operator's `QUORATE_AGENT_IMAGE`.
     ImageMissing,
     /// A container fails, or is killed, again and again. Read its log and the message.
     ContainerFailing,

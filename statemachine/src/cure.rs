@@ -13,7 +13,7 @@ use crate::{
 ///
 /// One that has never been well on what it was last told to run, or whose image can't be had, gets what may be run now; if
 /// that is the very release it fails on, it gets back the one that it ran before, and the release is not tried again until
-/// something else is wished.
+/// something else is wished. Not where it only waits for a registry that does not answer: that is no failure of the release.
 pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
     if !member.fails_on_release() || member.ground() != Ground::Sound {
         return false;
@@ -29,7 +29,8 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
         draft.switch_release(member, &other);
         return true;
     }
-    let Some(former) = ran.filter(|former| leads_back(draft, member, former)) else { return false };
+    let may_go_back = |former: &Release| !member.is_unreachable() && leads_back(draft, member, former);
+    let Some(former) = ran.filter(may_go_back) else { return false };
     draft.switch_release(member, &former);
     if let Some(entry) = draft.ledger.members.get_mut(&member.serial) {
         entry.former = None;
@@ -46,7 +47,8 @@ fn fits(draft: &Draft<'_>, member: &Member<'_>, told: &Release, ran: Option<&Rel
     let is_patch = other.version.minor == told.version.minor;
     let turns_back = ran.is_some_and(|ran| turns_back(draft, told, ran, other));
     let leads_back = ran.is_some_and(|ran| leads_back(draft, member, ran));
-    let at_fault = leads_back || turns_back || member.never_started() || (is_patch && ran.is_some());
+    let may_change = ran.is_some() || member.is_unreachable();
+    let at_fault = leads_back || turns_back || member.never_started() || (is_patch && may_change);
     // What never ran has to be of the minor of those that it is to join.
     let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);
     let may_join = member.started || newcomers == Some(other.version.minor);

@@ -258,15 +258,26 @@ impl<'w> Member<'w> {
         Ticket { start, volume: volume.clone(), version: self.told().map(|release| release.version) }
     }
 
-    /// What it is told to run can't have been started in its pod: there is no such image, or no such binary in it.
+    /// What it is told to run can't have been started in its pod: there is no such image, or no such binary in it. Where the
+    /// registry does not answer it may have run all the same, and is pulled again because of its policy.
     pub fn never_started(&self) -> bool {
-        self.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing) || self.refusal() == Some(Refusal::Binary)
+        let is_new = !self.started && self.pod.is_some_and(|pod| pod.stage == PodStage::Pending);
+        let is_missing = self.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageMissing);
+        is_missing || (self.is_unreachable() && is_new) || self.refusal() == Some(Refusal::Binary)
+    }
+
+    /// It waits for the registry of its image, which does not answer.
+    pub fn is_unreachable(&self) -> bool {
+        self.pod.and_then(|pod| pod.trouble) == Some(Trouble::ImageUnreachable)
     }
 
     /// Its pod can't run what it is told to.
     pub fn fails_on_release(&self) -> bool {
         let Some(pod) = self.pod.filter(|pod| !pod.terminating && self.alive().is_none()) else { return false };
-        let troubled = matches!(pod.trouble, Some(Trouble::ImageMissing | Trouble::ContainerFailing));
+        let troubled = pod.trouble.is_some_and(|trouble| match trouble {
+            Trouble::ImageMissing | Trouble::ImageUnreachable | Trouble::ContainerFailing => true,
+            Trouble::AgentImageMissing | Trouble::Unschedulable | Trouble::ContainerKilled => false,
+        });
         let trouble = troubled && !self.shows_what_was_before(pod);
         let refuses = self.refusal() == Some(Refusal::Binary);
         trouble || (refuses && self.world.now.since(pod.ticket_since) > TICKET_PATIENCE_MS)

@@ -43,7 +43,9 @@ fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
     let Some(pod) = member.pod else { return member.create.is_some().then_some(Finding::PodMissing) };
     match pod.trouble {
         _ if pod.stage == PodStage::Finished || pod.terminating => None,
-        Some(Trouble::ImageMissing | Trouble::AgentImageMissing) => Some(Finding::ImageMissing),
+        Some(Trouble::ImageMissing | Trouble::ImageUnreachable | Trouble::AgentImageMissing) => {
+            Some(Finding::ImageMissing)
+        }
         Some(Trouble::Unschedulable) => Some(Finding::Unschedulable),
         Some(Trouble::ContainerFailing | Trouble::ContainerKilled) => Some(Finding::ContainerFailing),
         None if trouble_of_volume(member).is_some() => None,

@@ -44,7 +44,7 @@ fn of_one(draft: &mut Draft<'_>, voter: &Peer<'_>, release: &Release) -> Verdict
         Outcome::Passed => return Verdict::Passed,
         Outcome::Open => (Finding::TrialOpen, Verdict::Open),
         Outcome::ImageMissing => (Finding::TrialImageMissing, Verdict::Failed),
-        Outcome::AgentImageMissing => (Finding::TrialImageMissing, Verdict::Open),
+        Outcome::ImageUnreachable | Outcome::AgentImageMissing => (Finding::TrialImageMissing, Verdict::Open),
         Outcome::Failed => (Finding::TrialFailed, Verdict::Failed),
         Outcome::Undecided => {
             again(draft, trial);

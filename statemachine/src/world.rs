@@ -249,6 +249,8 @@ pub enum RoleLabel {
 pub enum Trouble {
     /// Etcd's image can't be pulled.
     ImageMissing,
+    /// The registry of etcd's image does not answer: that says nothing of the release, nor whether it ran before.
+    ImageUnreachable,
     /// The image of what comes along with etcd can't be pulled: that says nothing of the release.
     AgentImageMissing,
     /// No node takes it.
@@ -429,6 +431,8 @@ pub enum Outcome {
     Passed,
     /// The image can't be pulled. It may come yet.
     ImageMissing,
+    /// The image's registry does not answer: that says nothing of the release. It may come yet.
+    ImageUnreachable,
     /// The image of what comes along with etcd can't be pulled: that says nothing of the release. It may come yet.
     AgentImageMissing,
     /// The image has another version, does not take the flags, or does not run.

@@ -15,10 +15,13 @@ use crate::images::PAUSE;
 
 /// Where Debian's package puts the CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
-/// What containerd is told of every registry: that it is a port on the node where nobody listens. So an image that was not
-/// imported is missing at once, whatever network there is. It is called the server, since after what is called a host the
-/// registry itself would be asked as well.
-const NO_REGISTRY: &str = "server = \"http://127.0.0.1:1\"\n";
+/// Where the kubelet says that it is well, on its node only. It answers whatever else it is asked with 404
+/// (`cmd/kubelet/app/server.go`), as a registry does that has no such image.
+const HEALTH_PORT: u16 = 10248;
+/// A registry that does not answer, as one that is away.
+const SILENT_REGISTRY: &str = "silent.quorate.invalid";
+/// A port of the node where nobody listens.
+const SILENT_PORT: u16 = 1;
 /// What statfs says of an overlay (linux/magic.h, OVERLAYFS_SUPER_MAGIC).
 const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
 
@@ -45,7 +48,9 @@ impl Node<'_> {
         super::create_folder(&self.folders.runtime_of(self.number))?;
         super::create_folder(&self.folders.volumes(self.number))?;
         super::write(&self.config("containerd.toml"), &self.containerd_config())?;
-        super::write(&self.config("registries/_default/hosts.toml"), NO_REGISTRY)?;
+        super::write(&self.config("registries/_default/hosts.toml"), &registry_at(HEALTH_PORT))?;
+        let silent = self.config("registries").join(SILENT_REGISTRY).join("hosts.toml");
+        super::write(&silent, &registry_at(SILENT_PORT))?;
         super::write(&self.config("cni/10-lab.conflist"), &self.cni_config())?;
         super::write(&self.config("kubelet.json"), &self.kubelet_config())?;
         super::write(
@@ -186,6 +191,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
             },
             "authorization": { "mode": "Webhook" },
             "tlsCertFile": certificate, "tlsPrivateKeyFile": key,
+            "healthzBindAddress": "127.0.0.1", "healthzPort": HEALTH_PORT,
             "clusterDNS": [DNS_SERVICE], "clusterDomain": "cluster.local",
             "resolvConf": self.config("resolv.conf"),
             "containerRuntimeEndpoint": format!("unix://{}", self.socket().display()),
@@ -214,6 +220,13 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
             Ok(()) | Err(_) => super::create_folder(&runtime),
         }
     }
+}
+
+/// What containerd is told of a registry: that it is this port of the node. So an image that was not imported is missing at
+/// once, whatever network there is. It is called the server, since after what is called a host the registry itself would be
+/// asked as well.
+fn registry_at(port: u16) -> String {
+    format!("server = \"http://127.0.0.1:{port}\"\n")
 }
 
 /// How containerd keeps containers' files: in layers, but not where we are in a container ourselves, since an overlay
@@ -255,11 +268,20 @@ mod tests {
         node.configure().unwrap();
         let config = fs::read_to_string(node.config("containerd.toml")).unwrap();
         let (_, registry) = config.split_once("[plugins.'io.containerd.cri.v1.images'.registry]").unwrap();
-        // The file for all registries that have none of their own; no other is there.
+        // The file for all registries that have none of their own, and that of the silent one; no other is there.
         let registries = Path::new(set(registry, "config_path"));
-        assert_eq!(fs::read_dir(registries).unwrap().count(), 1);
-        let hosts = fs::read_to_string(registries.join("_default/hosts.toml")).unwrap();
-        let server: SocketAddr = set(&hosts, "server").strip_prefix("http://").unwrap().parse().unwrap();
-        assert!(server.ip().is_loopback(), "{server}");
+        assert_eq!(fs::read_dir(registries).unwrap().count(), 2);
+        let server = |registry: &str| -> SocketAddr {
+            let hosts = fs::read_to_string(registries.join(registry).join("hosts.toml")).unwrap();
+            set(&hosts, "server").strip_prefix("http://").unwrap().parse().unwrap()
+        };
+        let kubelet = fs::read_to_string(node.config("kubelet.json")).unwrap();
+        let kubelet: serde_json::Value = serde_json::from_str(&kubelet).unwrap();
+        let health = format!("{}:{}", kubelet["healthzBindAddress"].as_str().unwrap(), kubelet["healthzPort"]);
+        assert_eq!(server("_default").to_string(), health);
+        for registry in ["_default", SILENT_REGISTRY] {
+            assert!(server(registry).ip().is_loopback(), "{registry}");
+        }
+        assert_ne!(server("_default"), server(SILENT_REGISTRY));
     }
 }

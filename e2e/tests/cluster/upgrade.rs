@@ -200,16 +200,21 @@ async fn an_idle_cluster_goes_down_from_3_7_to_3_5_and_up_again() -> Result<()> 
     .await
 }
 
-/// Waits until the cluster says that it is stuck for this reason, in these words.
+/// Waits until the cluster says that it is stuck for this reason, in these words; and so does an event.
 async fn is_stuck(db: &Cluster, reason: &str, words: &str) -> Result<()> {
+    stalls(db, reason, words).await?;
+    is_told(db, reason, &[words]).await
+}
+
+async fn stalls(db: &Cluster, reason: &str, words: &str) -> Result<()> {
     db.until(&format!("Stalled by {reason}"), PATIENCE, |view| {
         let stalled = view.condition(ConditionType::Stalled).context("there is no condition Stalled")?;
         ensure!(view.is_current() && stalled.status == "True" && stalled.reason == reason, "{stalled:?}");
         ensure!(stalled.message.contains(words), "{stalled:?}");
         Ok(())
     })
-    .await?;
-    is_told(db, reason, &[words]).await
+    .await
+    .map(drop)
 }
 
 #[tokio::test]
@@ -221,7 +226,10 @@ async fn an_image_that_is_missing_or_of_another_version_stops_no_member() -> Res
             let writer = Writer::start_hasty(&db, "w").await?;
             wish_for(&db, "3.6.99").await?;
             is_stuck(&db, "TrialImageMissing", "v3.6.99").await?;
-            db.patch(json!({ "spec": { "version": "3.7.2", "image": { "tag": "v3.7.3" } } })).await?;
+            db.patch(json!({ "spec": { "image": { "repository": "silent.quorate.invalid/etcd" } } })).await?;
+            stalls(&db, "TrialImageMissing", "does not answer").await?;
+            let other = json!({ "repository": null, "tag": "v3.7.3" });
+            db.patch(json!({ "spec": { "version": "3.7.2", "image": other } })).await?;
             is_stuck(&db, "TrialFailed", "3.7.3").await?;
             // As the VERSION column shows it, it is still what runs.
             let view = db.view().await?;

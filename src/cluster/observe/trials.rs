@@ -103,6 +103,7 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
         (None, Some(told)) => match told.trouble {
             Trouble::ImageMissing => (Outcome::ImageMissing, told.words),
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
+            Trouble::ImageUnreachable => (Outcome::ImageUnreachable, told.words),
             Trouble::AgentImageMissing => (Outcome::AgentImageMissing, told.words),
             Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
         },
@@ -169,6 +170,15 @@ mod tests {
         assert_eq!(tried(&waiting("ImagePullBackOff")).0, Outcome::ImageMissing);
         assert_eq!(tried(&waiting("CreateContainerError")).0, Outcome::Failed);
         assert_eq!(tried(&waiting("ContainerCreating")).0, Outcome::Open);
+    }
+
+    #[test]
+    fn a_registry_that_does_not_answer_says_nothing_of_the_release() {
+        let message = "failed to pull and unpack image \"etcd:x\": dial tcp 10.0.0.1:443: connect: connection refused";
+        let silent = etcd(&json!({ "waiting": { "reason": "ErrImagePull", "message": message } }));
+        let (outcome, words) = tried(&silent);
+        assert_eq!(outcome, Outcome::ImageUnreachable);
+        assert!(words.ends_with(message), "{words}");
     }
 
     #[test]

@@ -9,14 +9,31 @@ use quorate_statemachine::Trouble;
 use crate::cluster::render::{ARCHIVE_CONTAINER, ETCD_CONTAINER};
 
 /// Why an image is not there, as the kubelet names it (`pkg/kubelet/images/types.go`, stable for years).
-const IMAGE_REASONS: [&str; 6] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "ImageInspectError",
-    "RegistryUnavailable",
+const IMAGE_REASONS: [&str; 6] =
+    ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", UNAVAILABLE];
+/// What is said of a registry that does not answer, or not now, in lower case: by Go's `net` and `net/http`, by a registry
+/// that has too much to do (containerd and CRI-O give its status in its own words), and by a kubelet that asks too often.
+const UNREACHABLE: [&str; 17] = [
+    "connection refused",
+    "connection reset",
+    "no route to host",
+    "network is unreachable",
+    "no such host",
+    "server misbehaving",
+    "i/o timeout",
+    "tls handshake timeout",
+    "context deadline exceeded",
+    "client.timeout exceeded",
+    "500 internal server error",
+    "502 bad gateway",
+    "503 service unavailable",
+    "504 gateway timeout",
+    "429 too many requests",
+    "toomanyrequests",
+    "pull qps exceeded",
 ];
+/// Why an image is not there, where nothing more has to be said for that.
+const UNAVAILABLE: &str = "RegistryUnavailable";
 /// Why a container can't be started, or is not started for now.
 const FAILING_REASONS: [&str; 4] =
     [BACK_OFF, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
@@ -75,7 +92,7 @@ fn in_container(pod: &Pod, container: &ContainerStatus, unready_since: Option<Ti
     let is_slow = SLOW.iter().any(|slow| said.contains(slow));
     let is_kill = reason == BACK_OFF && ended.is_some_and(|it| was_killed(it) && !never_comes_up(it, unready_since));
     let trouble = if IMAGE_REASONS.contains(&reason) {
-        if is_of_agent(pod, &container.name, said) { Trouble::AgentImageMissing } else { Trouble::ImageMissing }
+        of_image(pod, &container.name, reason, said)
     } else if !FAILING_REASONS.contains(&reason) {
         return None;
     } else if is_slow || is_kill {
@@ -85,6 +102,24 @@ fn in_container(pod: &Pod, container: &ContainerStatus, unready_since: Option<Ti
     };
     let code = ended.map(|ended| format!(" (it ended with exit code {})", ended.exit_code)).unwrap_or_default();
     Some(Told { trouble, words: one_line(&format!("container {}: {reason}: {said}{code}", container.name)) })
+}
+
+/// What keeps an image away.
+fn of_image(pod: &Pod, container: &str, reason: &str, said: &str) -> Trouble {
+    if is_of_agent(pod, container, said) {
+        Trouble::AgentImageMissing
+    } else if is_unreachable(reason, said) {
+        Trouble::ImageUnreachable
+    } else {
+        Trouble::ImageMissing
+    }
+}
+
+/// Whether nobody could say whether there is such an image. An older kubelet does not repeat why while it waits for its next
+/// try: then it is missing, as far as is known.
+fn is_unreachable(reason: &str, said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    reason == UNAVAILABLE || UNREACHABLE.iter().any(|unreachable| said.contains(unreachable))
 }
 
 /// Whether the image that a container waits for is not etcd's: it runs another one itself, or has another mounted. Of the
@@ -170,6 +205,35 @@ mod tests {
         assert_eq!(told.words, "container etcd: ImagePullBackOff: Back-off pulling image \"x\"");
         let init = of(&pod(&json!({ "initContainerStatuses": waiting("ErrImageNeverPull", "") }))).unwrap();
         assert_eq!((init.trouble, init.words.as_str()), (Trouble::ImageMissing, "container etcd: ErrImageNeverPull"));
+    }
+
+    #[test]
+    fn a_registry_that_does_not_answer_is_not_one_that_has_no_such_image() {
+        let told = |reason: &str, why: &str| {
+            let message = format!("Back-off pulling image \"r.example.com/etcd:v3.5.503\": ErrImagePull: {why}");
+            of(&pod(&json!({ "containerStatuses": waiting(reason, &message) }))).unwrap().trouble
+        };
+        for silent in [
+            "dial tcp 10.0.0.1:443: connect: connection refused",
+            "dial tcp 10.0.0.1:443: i/o timeout",
+            "dial tcp: lookup r.example.com on 10.0.0.2:53: no such host",
+            "net/http: TLS handshake timeout",
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+            "unexpected status from HEAD request to https://r.example.com/v2/: 503 Service Unavailable",
+            "unexpected status from HEAD request to https://r.example.com/v2/: 429 Too Many Requests",
+            "toomanyrequests: You have reached your pull rate limit",
+        ] {
+            assert_eq!(told("ImagePullBackOff", silent), Trouble::ImageUnreachable, "{silent}");
+        }
+        assert_eq!(told("RegistryUnavailable", ""), Trouble::ImageUnreachable);
+        for answer in [
+            "r.example.com/etcd:v3.5.503: not found",
+            "manifest unknown: manifest unknown",
+            "pull access denied, repository does not exist or may require authorization",
+            "unexpected status from HEAD request to https://r.example.com/v2/: 403 Forbidden",
+        ] {
+            assert_eq!(told("ErrImagePull", answer), Trouble::ImageMissing, "{answer}");
+        }
     }
 
     #[test]

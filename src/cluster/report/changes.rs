@@ -52,6 +52,12 @@ pub fn trial_missing(observed: &Observed, about: Option<Serial>, member: &str) -
              stopped. Provide it, or set that of the agent in the operator's QUORATE_AGENT_IMAGE and delete pod {name}: {words}"
         );
     }
+    if let Some(TrialFacts { words, .. }) = trial(observed, about, Outcome::ImageUnreachable) {
+        return format!(
+            "{member}: the registry of the new image does not answer its node; nothing was stopped. It is asked again. If \
+             this lasts, mend the registry or the way there, or correct spec.image: {words}"
+        );
+    }
     format!(
         "{member}: the new image can't be pulled on its node; nothing was stopped. Correct spec.version or spec.image, or \
          provide the image: {}",

@@ -100,4 +100,6 @@ pub fn phase(phase: quorate_statemachine::Phase) -> quorate_crds::Phase {
 #[cfg(test)]
 pub mod fixture;
 #[cfg(test)]
+mod image_tests;
+#[cfg(test)]
 mod tests;

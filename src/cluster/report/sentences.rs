@@ -257,6 +257,10 @@ fn remedy_for_image(observed: &Observed, about: Option<Serial>) -> &'static str 
         Some(Trouble::AgentImageMissing) => {
             "provide the image, which is not etcd's; that of the agent is set in the operator's QUORATE_AGENT_IMAGE"
         }
+        Some(Trouble::ImageUnreachable) => {
+            "its image's registry does not answer: it is asked again. If this lasts, mend the registry or the way there, or \
+             correct spec.image"
+        }
         Some(Trouble::ImageMissing | Trouble::Unschedulable | Trouble::ContainerFailing | Trouble::ContainerKilled)
         | None => "correct spec.version or spec.image, or provide the image",
     }

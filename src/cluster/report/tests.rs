@@ -16,19 +16,19 @@ use crate::cluster::observe::trouble::Told;
 use crate::cluster::pki::{Certificates, Fault};
 use crate::events::News;
 
-const EARLY: Timestamp = Timestamp::UNIX_EPOCH;
+pub const EARLY: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn late() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
 }
 
-fn report(observed: &Observed, now: Timestamp) -> (Plan, EtcdClusterStatus) {
+pub fn report(observed: &Observed, now: Timestamp) -> (Plan, EtcdClusterStatus) {
     let plan = plan(&observed.world);
     let status = status(observed, &plan, now);
     (plan, status)
 }
 
-fn truth(status: &EtcdClusterStatus, kind: &str) -> (String, String) {
+pub fn truth(status: &EtcdClusterStatus, kind: &str) -> (String, String) {
     let condition = status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
     (condition.status.clone(), condition.reason.clone())
 }
@@ -126,47 +126,6 @@ fn members_that_run_and_give_no_list_are_no_loss_of_quorum() {
         let expected = if loss { ("False", "QuorumLost") } else { ("Unknown", "EtcdUnknown") };
         assert_eq!((truth.as_str(), reason.as_str()), expected, "{waiting} wait");
     }
-}
-
-#[test]
-fn a_missing_image_is_told_with_the_kubelets_words() {
-    let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
-    let told =
-        Told { trouble: quorate_statemachine::Trouble::ImageMissing, words: "ErrImagePull: no such image".into() };
-    if let Some(pod) = observed.world.seats.get_mut(&Serial(2)).and_then(|seat| seat.pod.as_mut()) {
-        pod.trouble = Some(told.trouble);
-        pod.stage = quorate_statemachine::PodStage::Pending;
-        pod.ready = false;
-    }
-    if let Some(pod) = observed.pods.get_mut(&Serial(2)) {
-        pod.trouble = Some(told);
-    }
-    let (plan, status) = report(&observed, EARLY);
-    assert_eq!(truth(&status, "Stalled"), ("True".into(), "ImageMissing".into()), "{:?}", plan.findings);
-    let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled").unwrap();
-    assert!(stalled.message.contains("db-2") && stalled.message.contains("no such image"), "{}", stalled.message);
-    assert_eq!(status.members[2].reason.as_deref(), Some("ImageMissing"));
-    let news = events::of_turns(&observed, &plan, &status);
-    assert!(news.iter().any(|news| news.warning && news.reason == Reason::ImageMissing));
-}
-
-#[test]
-fn for_want_of_the_agents_image_nobody_is_sent_to_the_spec() {
-    let trouble = quorate_statemachine::Trouble::AgentImageMissing;
-    let mut observed = sighted(&[(Serial(2), Sight::Unknown)], true);
-    if let Some(pod) = observed.world.seats.get_mut(&Serial(2)).and_then(|seat| seat.pod.as_mut()) {
-        pod.trouble = Some(trouble);
-        pod.stage = quorate_statemachine::PodStage::Pending;
-        pod.ready = false;
-    }
-    if let Some(pod) = observed.pods.get_mut(&Serial(2)) {
-        pod.trouble = Some(Told { trouble, words: "container agent: ErrImagePull: no such image".into() });
-    }
-    let status = report(&observed, EARLY).1;
-    assert_eq!(truth(&status, "Stalled"), ("True".into(), "ImageMissing".into()));
-    let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled").unwrap();
-    assert!(stalled.message.contains("QUORATE_AGENT_IMAGE") && stalled.message.contains("container agent"));
-    assert!(!stalled.message.contains("spec."), "{}", stalled.message);
 }
 
 #[test]
@@ -268,7 +227,7 @@ fn a_release_that_failed_is_named_by_the_very_report_that_remembers_it() {
 
 /// A cluster that is to go to this image, of which the trial for db-2 has come to this, in these words. Without a trial it
 /// is to be made.
-fn trying(image: &str, come: Option<(Outcome, &str)>) -> Observed {
+pub fn trying(image: &str, come: Option<(Outcome, &str)>) -> Observed {
     let mut observed = healthy();
     let release = Release { version: Version::new(7, 3), image: Image::new(image) };
     let trial = come.map(|(outcome, words)| TrialFacts {
@@ -294,7 +253,7 @@ fn trying(image: &str, come: Option<(Outcome, &str)>) -> Observed {
 
 /// Goes through these rounds, from each of which the status is left to the next; says what was told of in each, and the
 /// status in the end.
-fn through(rounds: Vec<Observed>, mut status: EtcdClusterStatus) -> (Vec<Vec<News>>, EtcdClusterStatus) {
+pub fn through(rounds: Vec<Observed>, mut status: EtcdClusterStatus) -> (Vec<Vec<News>>, EtcdClusterStatus) {
     let mut told = Vec::new();
     for round in rounds {
         let observed = after(round, status);
@@ -324,23 +283,6 @@ fn a_node_that_can_not_try_an_image_is_warned_of_once_and_not_at_each_try() {
     // Once the node could try it, that is over.
     let (told, status) = through(vec![trying(image, Some((Outcome::Passed, "")))], status);
     assert_eq!((told, status.members[2].reason.as_deref()), (vec![vec![]], Some("Upgrading")));
-}
-
-#[test]
-fn a_trial_for_want_of_the_agents_image_is_told_with_its_remedy_and_goes_on() {
-    let (image, agent) = ("mirror.example.com/etcd:x", "container agent: ErrImagePull: mirror.example.com/agent:y");
-    let want = || trying(image, Some((Outcome::AgentImageMissing, agent)));
-    let before = report(&trying(image, Some((Outcome::Open, ""))), EARLY).1;
-    let (told, status) = through(vec![want(), want()], before);
-    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0], "{told:?}");
-    assert_eq!(truth(&status, "Stalled"), ("True".into(), "TrialImageMissing".into()));
-    let message = &status.conditions.iter().find(|c| c.type_ == "Stalled").unwrap().message;
-    for words in ["db-2:", agent, "QUORATE_AGENT_IMAGE", "delete pod db-2-trial"] {
-        assert!(message.contains(words), "{message}");
-    }
-    assert!(!message.contains("spec."), "{message}");
-    let (_, status) = through(vec![trying(image, Some((Outcome::Passed, "")))], status);
-    assert_eq!(truth(&status, "Stalled").0, "False");
 }
 
 #[test]

@@ -74,6 +74,7 @@ fn trial() -> impl Strategy<Value = Trial> {
         Outcome::Open,
         Outcome::Passed,
         Outcome::ImageMissing,
+        Outcome::ImageUnreachable,
         Outcome::AgentImageMissing,
         Outcome::Failed,
         Outcome::Undecided,
@@ -247,6 +248,7 @@ fn pod() -> impl Strategy<Value = Pod> {
     let stage = select(vec![PodStage::Pending, PodStage::Running, PodStage::Running, PodStage::Finished]);
     let trouble = select(vec![
         Trouble::ImageMissing,
+        Trouble::ImageUnreachable,
         Trouble::AgentImageMissing,
         Trouble::Unschedulable,
         Trouble::ContainerFailing,

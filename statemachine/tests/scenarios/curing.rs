@@ -29,6 +29,19 @@ fn a_status_from_before_the_switch_is_no_failure() {
     begun().told(2, V7).crashing(2).ticket_age(2, 1_000).plan().also_does("switch 2 to 3.6.16");
 }
 
+/// It may have run before it had to be pulled again. What is wished instead is told all the same.
+#[test]
+fn a_registry_that_does_not_answer_takes_nobody_back() {
+    let waits = || begun().told(2, V7).unheard(2).trouble(2, Trouble::ImageUnreachable).ticket_age(2, 600_000);
+    let told = waits().plan().never("switch").tells(2, Finding::ImageMissing);
+    assert_eq!(told.entry(2).and_then(|entry| entry.former.clone()), Some(release(USUAL)));
+    waits().wish_version(USUAL).plan().also_does("switch 2 to 3.6.16");
+    waits().wish_version(Version::new(7, 4)).plan().also_does("switch 2 to 3.7.4");
+    // Nor does it make one follow the others that may still come up with what it has.
+    let last = || begun().runs(0, V7).runs(1, V7).unheard(2).trouble(2, Trouble::ImageUnreachable);
+    last().plan().never("switch").tells(2, Finding::ImageMissing);
+}
+
 /// The cluster's version waits for it, and it for another patch.
 #[test]
 fn the_last_member_gets_another_patch_while_the_clusters_version_waits_for_it() {

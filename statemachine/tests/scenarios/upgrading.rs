@@ -55,13 +55,15 @@ fn a_release_that_fails_its_trial_stops_nothing() {
 }
 
 #[test]
-fn for_want_of_the_agents_image_a_release_is_not_given_up() {
+fn a_release_is_not_given_up_for_want_of_the_agents_image_or_of_an_answer_by_the_registry() {
     let trying = |outcome: Outcome| {
         let some = wished().tried(0, &release(V7), Outcome::Passed).tried(1, &release(V7), Outcome::Passed);
         some.tried(2, &release(V7), outcome).plan()
     };
-    let told = trying(Outcome::AgentImageMissing).does([]).phase(Phase::Upgrading);
-    told.tells(2, Finding::TrialImageMissing).looks(LookAgain::Soon).keeps_ledger();
+    for outcome in [Outcome::AgentImageMissing, Outcome::ImageUnreachable] {
+        let told = trying(outcome).does([]).phase(Phase::Upgrading);
+        told.tells(2, Finding::TrialImageMissing).looks(LookAgain::Soon).keeps_ledger();
+    }
     trying(Outcome::Passed).does(["switch 2 to 3.7.3"]);
 }
 
