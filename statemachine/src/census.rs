@@ -18,8 +18,9 @@ pub const PROMOTION_LAG: u64 = 100;
 const SIGHT_MS: u64 = 3_000;
 
 /// How long a learner may take from its ticket until it has joined. A start takes 0.3 s; an image may have to be pulled
-/// again, a name to become known to the peers (etcd itself retries that for 30 s).
-const START_PATIENCE_MS: u64 = 60_000;
+/// again, a name to become known to the peers (etcd itself retries that for 30 s). A launcher that can't start it has to be
+/// able to say so before (`VERSION_DEADLINE` in `backup/src/launch/binary.rs`).
+pub const START_PATIENCE_MS: u64 = 60_000;
 
 /// How long a learner that has joined and answers may come no further: an etcd that was sent 8 GiB, the largest database it
 /// recommends, reads them all before it applies more. One that is silent (a process that was stopped) gets only

@@ -40,7 +40,7 @@ mod world;
 
 use course::Leg;
 
-pub use census::PROMOTION_LAG;
+pub use census::{PROMOTION_LAG, START_PATIENCE_MS};
 pub use decide::plan;
 pub use ledger::{Entry, Failed, Ledger, Memory, Seeding, Standing};
 pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};

@@ -18,8 +18,10 @@ use crate::ticket::EtcdVersion;
 const USUAL_PLACE: &str = "/usr/local/bin/etcd";
 /// `etcd --version` takes 20 to 60 ms, unless the node reads the image for the first time, from a disk that is busy. What
 /// comes of a longer wait can't be taken back: a trial that failed is not repeated, and a member whose binary is refused is
-/// told to run what it ran before, for good.
-const VERSION_DEADLINE: Duration = Duration::from_mins(1);
+/// told to run what it ran before, for good. Yet it has to end well before the operator gives up a learner that has not
+/// joined (`START_PATIENCE_MS` in `statemachine/src/census.rs`): else that learner's successors would be slow in the same
+/// way, and nobody would hear why.
+pub const VERSION_DEADLINE: Duration = Duration::from_secs(45);
 /// What etcd calls its version in the output of `--version`.
 const VERSION_LABEL: &str = "etcd Version:";
 /// Variables that etcd would take as flags, against the ticket, and those that speak to the launcher.

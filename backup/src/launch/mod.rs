@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ticket::{EtcdVersion, MemberName, VolumeUid};
+pub use binary::VERSION_DEADLINE;
 use board::Board;
 use inbox::Inbox;
 pub use inbox::PushSettings;

@@ -158,9 +158,19 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
-    use quorate_statemachine::{Alive, Minor, Version};
+    use std::time::Duration;
+
+    use quorate_backup::launch::VERSION_DEADLINE;
+    use quorate_statemachine::{Alive, Minor, START_PATIENCE_MS, Version};
 
     use super::*;
+
+    /// And long enough before for a look or two.
+    #[test]
+    fn a_launcher_says_that_etcd_is_too_slow_before_its_learner_is_given_up() {
+        let heard = VERSION_DEADLINE + Duration::from_secs(10);
+        assert!(heard < Duration::from_millis(START_PATIENCE_MS), "{VERSION_DEADLINE:?}");
+    }
 
     #[test]
     fn an_etcd_with_another_id_than_the_list_has_is_silence() {
