@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus};
+use quorate_crds::{ConditionType, EtcdCluster, EtcdClusterStatus, Reason};
 use quorate_statemachine::{
     Alarm, Finding, LookAgain, Membership, Overall, Phase, Plan, PodStage, Serial, Sight, Step, Uid,
 };
@@ -59,6 +59,8 @@ pub struct Memo {
     pub wallet: Wallet,
     /// Whose kubelets were urged.
     pub urged: Urged,
+    /// What was refused in the last round, as it was told, and of which generation of the spec.
+    refused: Option<(Option<i64>, (Reason, String))>,
     /// How many rounds in a row have failed.
     pub failures: u32,
     /// The object is gone, as we let it go: nothing is worth remembering.
@@ -87,6 +89,7 @@ impl Memo {
             furnished: Furnished::default(),
             wallet: Wallet::default(),
             urged: Urged::default(),
+            refused: None,
             failures: 0,
             is_over: false,
             hasty_since: None,
@@ -99,6 +102,17 @@ impl Memo {
     /// Whether it is of this very object, and not of an earlier one of its name.
     pub fn is_of(&self, cluster: &EtcdCluster) -> bool {
         self.uid == cluster.uid()
+    }
+
+    /// What was refused in the last round, if of this very spec: another one may be what mends it.
+    pub fn refused(&self, cluster: &EtcdCluster) -> Option<(Reason, String)> {
+        let (generation, refusal) = self.refused.as_ref()?;
+        (*generation == cluster.metadata.generation).then(|| refusal.clone())
+    }
+
+    /// This was refused in the round that ends, or nothing.
+    pub fn was_refused(&mut self, cluster: &EtcdCluster, refusal: Option<(Reason, String)>) {
+        self.refused = refusal.map(|refusal| (cluster.metadata.generation, refusal));
     }
 
     /// The newer of what the watch shows and what we wrote.

@@ -104,7 +104,12 @@ impl Driver {
             return Ok(LookAgain::Soon);
         }
         let mut status = report::status(&observed, &plan, Timestamp::now());
-        let acted = self.actor.act(&observed, &plan, &status, &mut memo.furnished, &memo.wallet).await;
+        let mut with_ledger = status.clone();
+        if let Some(refusal) = &memo.refused(&observed.cluster) {
+            // It may well be refused again in this round: what is written before that does not take it back for a moment.
+            stall(&observed, &mut with_ledger, refusal);
+        }
+        let acted = self.actor.act(&observed, &plan, &with_ledger, &mut memo.furnished, &memo.wallet).await;
         memo.wallet.rest();
         memo.labelled(&observed, &acted.done);
         self.actor.urge(&observed, &mut memo.urged).await;
@@ -148,14 +153,18 @@ impl Driver {
         status: &mut EtcdClusterStatus,
         acted: &Acted,
     ) -> Result<LookAgain, Error> {
-        // A surprise says nothing of what was refused in the same round.
+        let before = memo.refused(&observed.cluster);
+        // A surprise says nothing of what was refused in the same round; nor does a round that was cut short of what was
+        // refused in the one before.
+        let cut_short = acted.stop.is_some() || acted.refused.is_some();
         let refusal = acted.stop.iter().chain(&acted.refused).find_map(refused);
-        // What was written along with the ledger was made before anything could be refused.
-        let overtaken = acted.status_written && refusal.is_some();
-        if let Some((reason, words)) = refusal {
-            let old = observed.cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
-            report::conditions::stall(&mut status.conditions, old, reason, &words, Timestamp::now());
+        let refusal = refusal.or_else(|| before.clone().filter(|_| cut_short));
+        // What was written along with the ledger was made before anything could be refused, or done after all.
+        let overtaken = acted.status_written && refusal != before;
+        if let Some(refusal) = &refusal {
+            stall(observed, status, refusal);
         }
+        memo.was_refused(&observed.cluster, refusal);
         memo.wrote(&observed.cluster, &acted.cluster);
         let released = acted.done.contains(&Step::ReleaseFinalizer);
         let differs = !acted.status_written && observed.cluster.status.as_ref() != Some(status);
@@ -237,6 +246,12 @@ impl Driver {
 fn is_let_go(cluster: &EtcdCluster) -> bool {
     let held = cluster.finalizers().iter().any(|finalizer| finalizer == quorate_crds::names::FINALIZER);
     cluster.metadata.deletion_timestamp.is_some() && !held
+}
+
+/// Says in a status that this was refused.
+fn stall(observed: &Observed, status: &mut EtcdClusterStatus, (reason, words): &(Reason, String)) {
+    let old = observed.cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
+    report::conditions::stall(&mut status.conditions, old, *reason, words, Timestamp::now());
 }
 
 /// What the user has to hear of a plan that could not be carried out: Kubernetes' own words, or what can't be rendered.

@@ -239,6 +239,45 @@ async fn what_kubernetes_refuses_of_what_no_step_needs_is_told_and_stops_nothing
     }
 }
 
+/// The condition Stalled as it is shown, with its date.
+fn stalled(api: &FakeApi) -> Value {
+    let conditions = api.object(CLUSTER)["status"]["conditions"].clone();
+    conditions.as_array().unwrap().iter().find(|condition| condition["type"] == "Stalled").unwrap().clone()
+}
+
+#[tokio::test]
+async fn what_is_refused_in_every_round_is_not_taken_back_in_between() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    let headless = "PATCH /api/v1/namespaces/ns/services/db?";
+    api.disturb(headless, Fault::Refuse(StatusCode::FORBIDDEN));
+    let (driver, mut memo) = (driver(&api, Claim::forever()), Memo::new(&watched(&api)));
+    for _ in 0..2 {
+        assert!(Box::pin(driver.drive(&mut memo, watched(&api))).await.is_err());
+    }
+    let told = stalled(&api);
+    assert_eq!((&told["status"], &told["reason"]), (&json!("True"), &json!("ObjectRefused")));
+    // The ledger is written before it is refused once more.
+    let mut larger = api.object(CLUSTER);
+    larger["spec"]["replicas"] = json!(5);
+    let (serial, before) = (larger["status"]["ledger"]["nextSerial"].clone(), api.written().len());
+    api.put(CLUSTER, larger);
+    assert!(Box::pin(driver.drive(&mut memo, watched(&api))).await.is_err());
+    assert_ne!(api.object(CLUSTER)["status"]["ledger"]["nextSerial"], serial);
+    let statuses = api.written()[before..].iter().filter(|line| line.ends_with("status")).count();
+    assert_eq!((statuses, stalled(&api)), (1, told.clone()), "{:?}", &api.written()[before..]);
+    // Nobody knows whether it would be refused.
+    api.mend();
+    api.disturb(headless, Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
+    assert!(Box::pin(driver.drive(&mut memo, watched(&api))).await.is_err());
+    assert_eq!(stalled(&api), told);
+    api.mend();
+    for _ in 0..ROUNDS {
+        Box::pin(driver.drive(&mut memo, watched(&api))).await.unwrap();
+    }
+    assert_eq!(stalled(&api)["status"], "False");
+}
+
 #[tokio::test]
 async fn what_fails_of_what_no_step_needs_stops_nothing_and_is_tried_again() {
     let api = FakeApi::default();
