@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use object_store::CredentialProvider;
-use object_store::aws::AwsCredential;
+use object_store::aws::{AwsCredential, AwsCredentialProvider};
 
 use super::address::Provider;
 
@@ -130,6 +130,34 @@ impl CredentialProvider for KeysInFolder {
         self.load()
             .map(Arc::new)
             .map_err(|error| object_store::Error::Generic { store: "credentials", source: Box::new(error) })
+    }
+}
+
+/// S3 keys of a role, for which a pod's token is exchanged (web identity). What fails at that is not the store's doing, and
+/// the library's words name neither the role nor what was tried.
+#[derive(Debug)]
+pub(super) struct KeysOfRole {
+    pub exchange: AwsCredentialProvider,
+    pub role: String,
+}
+
+/// No keys were handed out. The token is in no message of the library's.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to exchange the token in AWS_WEB_IDENTITY_TOKEN_FILE for keys of the role {role}: {source}")]
+struct NotExchanged {
+    role: String,
+    source: object_store::Error,
+}
+
+#[async_trait]
+impl CredentialProvider for KeysOfRole {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        self.exchange.get_credential().await.map_err(|source| object_store::Error::Generic {
+            store: "web identity",
+            source: Box::new(NotExchanged { role: self.role.clone(), source }),
+        })
     }
 }
 

@@ -214,6 +214,8 @@ const BAD_CREDENTIALS: &[&str] = &[
     "SignatureDoesNotMatch",
     "InvalidToken",
     "ExpiredToken",
+    // STS's for a pod's token that it does not take, which comes with 400.
+    "InvalidIdentityToken",
     "AuthenticationFailed",
     "AuthorizationFailure",
     // azurite's for an account that it doesn't have. A missing object is BlobNotFound.

@@ -15,7 +15,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{ClientOptions, ObjectStore};
 
 use super::address::{Address, Provider};
-use super::credentials::{self, CredentialsFolder, KeysInFolder};
+use super::credentials::{self, CredentialsFolder, KeysInFolder, KeysOfRole};
 use super::error::{Act, Failure, StoreError};
 use super::options::{Addressing, Options, Payload};
 use super::{Creation, Key, Store, retries};
@@ -77,7 +77,10 @@ impl Store {
         let maker = Maker { options, folder: credentials.as_ref(), client: client(&values, ca.as_ref())?, values };
         let fault = |source| StoreError::Open { address: address.to_string(), source: Box::new(source) };
         let objects: Arc<dyn ObjectStore> = match &address.provider {
-            Provider::S3 { bucket } => Arc::new(maker.s3(bucket)?.build().map_err(fault)?),
+            Provider::S3 { bucket } => {
+                let builder = maker.telling_role(maker.s3(bucket)?);
+                Arc::new(builder.and_then(AmazonS3Builder::build).map_err(fault)?)
+            }
             Provider::Gcs { bucket } => Arc::new(maker.gcs(bucket)?.build().map_err(fault)?),
             Provider::Azure { account, container } => {
                 Arc::new(maker.azure(account, container)?.build().map_err(fault)?)
@@ -212,6 +215,18 @@ impl Maker<'_> {
             Some(key) => builder.with_sse_kms_encryption(key),
             None => builder,
         })
+    }
+
+    /// The same, with the role in what is said when a pod's token is not exchanged for keys of it.
+    fn telling_role(&self, builder: AmazonS3Builder) -> object_store::Result<AmazonS3Builder> {
+        let identity = [AmazonS3ConfigKey::WebIdentityTokenFile, AmazonS3ConfigKey::RoleArn];
+        let [Some(_), Some(role)] = identity.map(|key| builder.get_config_value(&key)) else { return Ok(builder) };
+        if self.folder.is_some() {
+            return Ok(builder);
+        }
+        // Keys in the environment come before a token, and are always there: nothing is said of the role then.
+        let exchange = Arc::clone(builder.clone().build()?.credentials());
+        Ok(builder.with_credentials(Arc::new(KeysOfRole { exchange, role })))
     }
 
     fn gcs(&self, bucket: &str) -> Result<GoogleCloudStorageBuilder, StoreError> {

@@ -1,6 +1,5 @@
 //! Credentials that a process has from where it runs, where no Secret is given: its environment holds them, or names a service
-//! of the cloud that hands them out. S3's web identity is not tried: the library asks for it over TLS alone, and no server that
-//! these tests have speaks that and answers so.
+//! of the cloud that hands them out. The one that S3 has over TLS alone is in `web_identity`.
 
 use std::fs;
 use std::sync::{Arc, Mutex};

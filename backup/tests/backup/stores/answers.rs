@@ -1,7 +1,7 @@
 //! A server in this process that answers each request as it is told: of the services that clouds have for credentials no more
 //! is needed.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -11,7 +11,15 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::certificates::{Authority, Leaf};
 
 pub type Answer = Response<Full<Bytes>>;
 
@@ -24,29 +32,70 @@ pub struct Answers {
 impl Answers {
     /// The answer is made of a request's head and its body.
     pub fn start(answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static) -> Self {
+        Self::begin(None, answer)
+    }
+
+    /// The same over TLS, with a certificate that this authority has signed.
+    pub fn over_tls(authority: &Authority, answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static) -> Self {
+        Self::begin(Some(acceptor(&authority.signs(Ipv4Addr::LOCALHOST))), answer)
+    }
+
+    fn begin(tls: Option<TlsAcceptor>, answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let runtime = Runtime::new().unwrap();
         let answer = Arc::new(answer);
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let answer = Arc::clone(&answer);
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let answer = Arc::clone(&answer);
-                    async move {
-                        let (head, body) = request.into_parts();
-                        let body = body.collect().await?.to_bytes();
-                        Ok::<_, hyper::Error>(answer(&head, &body))
+                let (tls, answer) = (tls.clone(), Arc::clone(&answer));
+                tokio::spawn(async move {
+                    match tls {
+                        None => serve(stream, answer).await,
+                        // Who does not trust the certificate goes away.
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                serve(stream, answer).await;
+                            }
+                        }
                     }
                 });
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
         Self { url, runtime: Some(runtime) }
     }
+}
+
+/// Answers what comes over one connection.
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    answer: Arc<impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static>,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = Arc::clone(&answer);
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            Ok::<_, hyper::Error>(answer(&head, &body))
+        }
+    });
+    // A client may hang up whenever it likes.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+fn acceptor(leaf: &Leaf) -> TlsAcceptor {
+    let chain = vec![CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
 }
 
 impl Drop for Answers {
@@ -62,7 +111,11 @@ pub fn document(content: &serde_json::Value) -> Answer {
 /// A refusal, in the words of S3 and Azure.
 pub fn forbidden(code: &str) -> Answer {
     let document = format!("<?xml version=\"1.0\" encoding=\"utf-8\"?><Error><Code>{code}</Code></Error>");
+    with_status(StatusCode::FORBIDDEN, document)
+}
+
+pub fn with_status(status: StatusCode, document: String) -> Answer {
     let mut answer = Response::new(Full::from(document));
-    *answer.status_mut() = StatusCode::FORBIDDEN;
+    *answer.status_mut() = status;
     answer
 }

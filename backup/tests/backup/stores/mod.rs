@@ -19,6 +19,7 @@ mod slow;
 mod tls;
 mod troubles;
 mod volume;
+mod web_identity;
 mod whole_way;
 
 use std::net::SocketAddr;
@@ -190,6 +191,16 @@ fn keys_of_s3_in_the_environment_are_taken_where_there_is_no_secret_and_nothing_
 #[test]
 fn the_identity_of_a_pod_is_exchanged_for_keys_of_s3() {
     ambient::an_identity_of_a_pod_is_exchanged_for_keys_of_s3();
+}
+
+#[test]
+fn the_token_of_a_pod_is_exchanged_for_keys_of_a_role_of_s3_and_read_anew_when_they_run_out() {
+    web_identity::is_exchanged();
+}
+
+#[test]
+fn a_token_that_is_not_exchanged_for_keys_of_s3_is_told_with_the_role_and_not_shown() {
+    web_identity::that_is_not_exchanged_is_told();
 }
 
 #[test]

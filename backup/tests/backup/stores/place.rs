@@ -115,16 +115,17 @@ impl Place {
 
     /// Takes a snapshot in a process with these variables.
     pub fn snapshot_with(&self, variables: &[(&str, &str)], member: &Served) -> Ended {
-        self.in_environment(variables, &of(member))
+        self.run_with(variables, "snapshot", &of(member))
     }
 
     /// What a snapshot in a process with these variables reports, which fails.
     pub fn failure_with(&self, variables: &[(&str, &str)], member: &Served) -> Failure {
-        reported(&self.in_environment(variables, &[&of(member)[..], &REPORT].concat()))
+        reported(&self.run_with(variables, "snapshot", &[&of(member)[..], &REPORT].concat()))
     }
 
-    fn in_environment(&self, variables: &[(&str, &str)], more: &[&str]) -> Ended {
-        let arguments = self.command("snapshot", more);
+    /// Runs a command of the agent on it, in a process with these variables.
+    pub fn run_with(&self, variables: &[(&str, &str)], name: &str, more: &[&str]) -> Ended {
+        let arguments = self.command(name, more);
         let mut command = command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let output = command.envs(variables.iter().copied()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
