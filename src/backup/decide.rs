@@ -239,9 +239,12 @@ fn as_told(seen: Seen<'_>, job: &Job) -> Decision {
         }
         (Some((End::Failed, why)), None) => {
             let trouble = jobs::trouble(seen.pods).unwrap_or_else(|| why.message.clone().unwrap_or_default());
-            let reason =
-                if why.reason.as_deref() == Some("DeadlineExceeded") { Reason::TimedOut } else { Reason::JobFailed };
-            failed(seen, &Told::new(reason, sentence(&trouble)))
+            let told = if why.reason.as_deref() == Some("DeadlineExceeded") {
+                Told::new(Reason::TimedOut, format!("{} {}", sentence(&trouble), how_far(seen.backup)))
+            } else {
+                Told::new(Reason::JobFailed, sentence(&trouble))
+            };
+            failed(seen, &told)
         }
         (None, report) if is_overdue(seen, job) => {
             let said = report.and_then(|report| match report {
@@ -277,6 +280,15 @@ fn as_told(seen: Seen<'_>, job: &Job) -> Decision {
             }
         }
     }
+}
+
+/// How far one was that was ended in its first try, and has said nothing of what it waited for.
+fn how_far(backup: &EtcdBackup) -> String {
+    let shown = backup.status.as_ref().and_then(|status| status.progress.as_ref());
+    shown.map_or_else(
+        || "Nothing of the database was seen to come by then; the store is asked before the members are.".to_owned(),
+        |progress| format!("Of the database {} had come by then.", progress.shown),
+    )
 }
 
 /// A text of another program's as a sentence of ours, of bounded length.

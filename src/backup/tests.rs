@@ -299,6 +299,38 @@ fn a_failure_is_told_in_the_agents_words() {
 }
 
 #[test]
+fn a_store_that_never_answers_is_told_while_it_is_tried_again_and_when_the_job_gives_up() {
+    let words = "failed to write \"quorate-backups.json\" in s3://bucket/etcd: operation timed out";
+    let wanted = "Failed to write \"quorate-backups.json\" in s3://bucket/etcd: operation timed out.";
+    let silent = [1, 2].map(|number| pod(number, &failed("StoreFailed", words).to_string(), 1));
+    let status = Scene::running(None, &silent).show();
+    let again = format!("It is tried again. {wanted}");
+    assert_eq!(told(&status), (Some(BackupPhase::Running), "StoreFailed", again.as_str()));
+    // After its tries, or while one of them still waits for an answer.
+    for why in ["BackoffLimitExceeded", "DeadlineExceeded"] {
+        let status = Scene::running(Some(("Failed", why)), &silent).show();
+        assert_eq!(told(&status), (Some(BackupPhase::Failed), "StoreFailed", wanted), "{why}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_ended_in_its_first_try_is_told_with_how_far_it_was() {
+    let ended = Some(("Failed", "DeadlineExceeded"));
+    let status = Scene::running(ended, &[]).show();
+    let wanted =
+        "Of the Job. Nothing of the database was seen to come by then; the store is asked before the members are.";
+    assert_eq!(told(&status), (Some(BackupPhase::Failed), "TimedOut", wanted));
+    let mut scene = Scene::running(None, &[]);
+    scene.progress = Some(Progress { read: 1 << 30, total: Some(5 << 30), stored: 1 << 28 });
+    scene.show();
+    let shown = scene.backup.status.clone();
+    let mut scene = Scene::running(ended, &[]);
+    scene.backup.status = shown;
+    let wanted = "Of the Job. Of the database 1.0Gi of 5.0Gi had come by then.";
+    assert_eq!(told(&scene.show()).2, wanted);
+}
+
+#[test]
 fn a_volume_that_is_full_is_told_with_what_helps() {
     let failure = Failure { reason: snapshot::Reason::StoreFull, message: "no room; make the volume larger".into() };
     let words = serde_json::to_string(&Report::Failed(failure)).unwrap();
