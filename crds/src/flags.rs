@@ -26,8 +26,13 @@ pub enum Spelling {
 /// What the value of a flag has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A whole number from 0 to this one.
-    Number(u32),
+    /// A whole number.
+    Number {
+        /// No less than this.
+        least: u32,
+        /// No more than this.
+        most: u32,
+    },
     /// A time such as `30s`, of at most a year. 0 turns off what it is for, or stands for the default.
     Duration,
     /// The same, above 0.
@@ -40,7 +45,11 @@ pub enum Kind {
     AnyCase(&'static [&'static str]),
     /// Names of features, each with `true` or `false`.
     Gates,
-    /// Any text.
+    /// `*`, or origins as etcd takes them: each `http` or `https`, a host and a port, without a path.
+    Origins,
+    /// A kind of authentication token that needs no file.
+    Token,
+    /// Any text: there is none with which etcd does not start.
     Text,
 }
 
@@ -68,7 +77,7 @@ const fn flag(name: &'static str, on_3_5: Spelling, purpose: &'static str) -> Fl
 /// (`server/etcdmain/config.go`, `server/embed/config.go`) as of 3.5.35, 3.6.16 and 3.7.3, less those that Quorate sets itself, those that only make
 /// sense for one member, and those that trade durability for speed.
 pub const ALLOWED: &[Flag] = &[
-    flag("auth-token", Spelling::Same, "the kind of authentication token"),
+    flag("auth-token", Spelling::Same, "the kind of authentication token: simple"),
     flag("auth-token-ttl", Spelling::Same, "how long a simple token lives, in seconds"),
     flag("backend-batch-interval", Spelling::Same, "the longest time before a batch is committed to disk"),
     flag("backend-batch-limit", Spelling::Same, "how many operations a batch holds at most"),
@@ -108,11 +117,17 @@ pub const ALLOWED: &[Flag] = &[
     flag("watch-progress-notify-interval", Spelling::Experimental, "how often an idle watch is told the revision"),
 ];
 
-/// What the value of each flag that may be set has to be, in the order of the rules. Source: the same; what etcd would take
-/// silently for something else (an octal number, an unknown kind of free list) is not of its kind.
+/// The least that `max-request-bytes` may be. etcd measures its own requests by it too: a member whose name and URL do not fit
+/// is never published, and never serves. With the longest names that Kubernetes and we take they make some 300 bytes
+/// (`publishV3` and `processInternalRaftRequestOnce` in `server/etcdserver`).
+const LEAST_REQUEST_BYTES: u32 = 512;
+
+/// What the value of each flag that may be set has to be, in the order of the rules. Source: the same, and what reads the values
+/// (`pkg/flags/unique_urls.go`, `client/pkg/types/urls.go`, `server/auth/store.go`); what etcd would take silently for something
+/// else (an octal number, an unknown kind of free list, options of a simple token) is not of its kind.
 pub const KINDS: &[(Kind, &[&str])] = &[
     (
-        Kind::Number(u32::MAX),
+        Kind::Number { least: 0, most: u32::MAX },
         &[
             "auth-token-ttl",
             "backend-batch-limit",
@@ -120,14 +135,15 @@ pub const KINDS: &[(Kind, &[&str])] = &[
             "bootstrap-defrag-threshold-megabytes",
             "compaction-batch-limit",
             "max-concurrent-streams",
-            "max-request-bytes",
             "max-snapshots",
-            "max-txn-ops",
             "max-wals",
             "snapshot-catchup-entries",
         ],
     ),
-    (Kind::Number(1_000_000), &["distributed-tracing-sampling-rate"]),
+    (Kind::Number { least: LEAST_REQUEST_BYTES, most: u32::MAX }, &["max-request-bytes"]),
+    // With 0 etcd starts, and refuses every transaction.
+    (Kind::Number { least: 1, most: u32::MAX }, &["max-txn-ops"]),
+    (Kind::Number { least: 0, most: 1_000_000 }, &["distributed-tracing-sampling-rate"]),
     (
         Kind::Duration,
         &[
@@ -149,11 +165,12 @@ pub const KINDS: &[(Kind, &[&str])] = &[
     (Kind::AnyCase(&["debug", "info", "warn", "error", "dpanic", "panic", "fatal"]), &["log-level"]),
     (Kind::OneOf(&["basic", "extensive"]), &["metrics"]),
     (Kind::Gates, &["feature-gates"]),
+    (Kind::Origins, &["cors"]),
+    // jwt reads its keys from files, and no field of the spec puts any into a member's pod.
+    (Kind::Token, &["auth-token"]),
     (
         Kind::Text,
         &[
-            "auth-token",
-            "cors",
             "distributed-tracing-address",
             "distributed-tracing-instance-id",
             "distributed-tracing-service-name",

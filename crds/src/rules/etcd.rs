@@ -149,6 +149,8 @@ const LONGEST: &str = "8760h";
 const UNITS: [(u8, &str); 4] = [(4, "h"), (6, "m"), (8, "s"), (12, "(ms|us|ns)")];
 /// Go takes a number that begins with 0 for an octal one.
 const NUMBER: &str = "^(0|[1-9][0-9]{0,9})$";
+/// The host of an origin: a name or an address, in brackets if it is one of IPv6. CEL reads two backslashes as one.
+const HOST: &str = "([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\])";
 /// What Go reads as a truth value.
 const TRUTH: [&str; 12] = ["true", "false", "True", "False", "TRUE", "FALSE", "t", "f", "T", "F", "1", "0"];
 
@@ -166,7 +168,10 @@ fn not_too_long(value: &str) -> String {
 /// Whether a value is of a kind, in CEL. None: any is.
 fn of_kind(kind: Kind, value: &str) -> Option<String> {
     match kind {
-        Kind::Number(most) => Some(format!("({value}.matches('{NUMBER}') && int({value}) <= {most})")),
+        Kind::Number { least: 0, most } => Some(format!("({value}.matches('{NUMBER}') && int({value}) <= {most})")),
+        Kind::Number { least, most } => {
+            Some(format!("({value}.matches('{NUMBER}') && int({value}) >= {least} && int({value}) <= {most})"))
+        }
         Kind::Duration => Some(duration(value)),
         Kind::Period => Some(format!("({} && {value}.matches('[1-9]'))", duration(value))),
         Kind::Switch => Some(format!("{value} in {}", list(TRUTH.into_iter()))),
@@ -176,6 +181,11 @@ fn of_kind(kind: Kind, value: &str) -> Option<String> {
             let gate = format!(" *[A-Za-z0-9]+ *= *({}) *", TRUTH.join("|"));
             Some(format!("{value}.matches('^{gate}(,{gate})*$')"))
         }
+        Kind::Origins => {
+            let origin = format!(" *https?://{HOST}:[1-9][0-9]{{0,4}} *");
+            Some(format!("{value}.matches('^([*]|{origin}(,{origin})*)$')"))
+        }
+        Kind::Token => Some(format!("{value} == 'simple'")),
         Kind::Text => None,
     }
 }
@@ -183,7 +193,9 @@ fn of_kind(kind: Kind, value: &str) -> Option<String> {
 /// What has to be there, and the remedy.
 fn wanted(kind: Kind) -> (String, &'static str) {
     match kind {
-        Kind::Number(most) => (format!("a whole number from 0 to {most}"), "write it in digits, as in \"1000\""),
+        Kind::Number { least, most } => {
+            (format!("a whole number from {least} to {most}"), "write it in digits, as in \"1000\"")
+        }
         Kind::Duration => {
             (format!("a duration of at most {LONGEST} (a year)"), "write it as in 30s or 1h30m, or \"0\"")
         }
@@ -193,6 +205,14 @@ fn wanted(kind: Kind) -> (String, &'static str) {
         Kind::Switch => ("true or false".into(), "write it in quotes, as in \"true\""),
         Kind::OneOf(words) | Kind::AnyCase(words) => (format!("one of {}", words.join(", ")), "choose one of them"),
         Kind::Gates => ("names of features with true or false".into(), "write it as in InitialCorruptCheck=true"),
+        Kind::Origins => (
+            "* or origins, each with http or https, a host and a port, without a path,".into(),
+            "write it as in https://app.example.com:443,http://localhost:8080",
+        ),
+        Kind::Token => (
+            "simple".into(),
+            "write that or remove it, because jwt reads keys from files, and no field of the spec puts any into a pod",
+        ),
         Kind::Text => ("a text".into(), "correct it"),
     }
 }
