@@ -51,13 +51,25 @@ pub fn only_another(before: &BTreeMap<String, String>, after: &BTreeMap<String, 
     Ok(())
 }
 
-/// Waits for an event of this reason whose note has these words.
+/// The events about the EtcdCluster itself: the pods and claims of a scene have some of their own, with like reasons.
+async fn events(db: &Cluster) -> Result<Vec<Event>> {
+    let events = db.scene().api::<Event>().list(&ListParams::default()).await?.items;
+    let about_it = |event: &Event| {
+        let about = &event.involved_object;
+        about.kind.as_deref() == Some("EtcdCluster") && about.name.as_deref() == Some(db.name())
+    };
+    Ok(events.into_iter().filter(about_it).collect())
+}
+
+/// Waits for an event of this reason about the cluster whose note has these words.
 pub async fn is_told(db: &Cluster, reason: &str, words: &[&str]) -> Result<()> {
     wait_for(&format!("an event {reason}"), PATIENCE, async || {
-        let columns = "custom-columns=R:.reason,N:.message";
-        let events = db.scene().kubectl(&["get", "events", "-o", columns]).await?.well()?;
-        let told = events.lines().any(|line| line.starts_with(reason) && words.iter().all(|word| line.contains(word)));
-        ensure!(told, "the events are\n{events}");
+        let events = events(db).await?;
+        let said: Vec<_> = events.iter().map(|event| (event.reason.as_deref(), event.message.as_deref())).collect();
+        let told = said.iter().any(|(of, note)| {
+            *of == Some(reason) && words.iter().all(|word| note.is_some_and(|note| note.contains(word)))
+        });
+        ensure!(told, "the events are {said:?}");
         Ok(())
     })
     .await
@@ -65,10 +77,8 @@ pub async fn is_told(db: &Cluster, reason: &str, words: &[&str]) -> Result<()> {
 
 /// How often an event of this reason was told. One that is told again is no further event: its series counts.
 pub async fn times_told(db: &Cluster, reason: &str) -> Result<i32> {
-    let events = db.scene().api::<Event>().list(&ListParams::default()).await?.items;
-    let told = events.iter().filter(|event| {
-        event.reason.as_deref() == Some(reason) && event.involved_object.name.as_deref() == Some(db.name())
-    });
+    let events = events(db).await?;
+    let told = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
     // Told once, it has no series.
     Ok(told.map(|event| event.series.as_ref().and_then(|series| series.count).unwrap_or(1)).sum())
 }

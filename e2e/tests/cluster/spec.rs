@@ -22,6 +22,8 @@ use quorate_e2e::scene::{
 };
 use serde_json::{Value, json};
 
+use crate::roll;
+
 /// One wrong spec and the words that the refusal must contain: the field, and the remedy. Where Kubernetes itself refuses by
 /// the schema, the words are its own, and `what` says so.
 struct Wrong {
@@ -275,7 +277,7 @@ async fn shows(scene: &Scene, wish: &Wish, reason: &str) -> Result<Cluster> {
         Ok(())
     })
     .await?;
-    told(scene, reason).await?;
+    roll::is_told(&db, reason, &[]).await?;
     let took = started.elapsed();
     eprintln!("{reason} was shown within {:.1} s", took.as_secs_f64());
     ensure!(!thorough() || took <= SOON, "{reason} was shown after {:.1} s only", took.as_secs_f64());
@@ -293,16 +295,6 @@ const CONDITIONS: [ConditionType; 3] = [ConditionType::Ready, ConditionType::Sta
 /// Their reasons.
 fn reasons(view: &View) -> Vec<String> {
     CONDITIONS.into_iter().filter_map(|of| view.condition(of)).map(|condition| condition.reason.clone()).collect()
-}
-
-/// Waits for an event of this reason about the cluster.
-async fn told(scene: &Scene, reason: &str) -> Result<()> {
-    wait_for(&format!("an event {reason}"), PATIENCE, async || {
-        let events = scene.kubectl(&["get", "events", "-o", "custom-columns=R:.reason,N:.message"]).await?.well()?;
-        ensure!(events.contains(reason), "the events are\n{events}");
-        Ok(())
-    })
-    .await
 }
 
 #[tokio::test]
