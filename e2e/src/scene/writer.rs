@@ -38,6 +38,12 @@ const PAGE: i64 = 2000;
 /// and one to the member that doesn't answer are given up after a second at most. The rest is for two cores on which three
 /// nodes run. The benchmark measures how long it really takes.
 pub const LONGEST_GAP: Duration = Duration::from_secs(5);
+/// The same where a member is lost without a word, which may lead. The others stand for election one to two seconds after its
+/// last heartbeat (etcd waits for a random time between one and two of its election timeouts, which are of 1 s here). With two
+/// of three left both may stand at once, and neither is elected: that is one to two seconds more, and one time in ten with
+/// timeouts that differ by tenths. The put that finds the new leader is sent a second after the one before it at most. So it
+/// is 5 s with one such draw; the rest, as above, is for two cores that also start what was lost again.
+const LONGEST_GAP_OF_A_LOSS: Duration = Duration::from_secs(8);
 
 /// A client that writes until it is stopped.
 #[derive(Debug)]
@@ -216,11 +222,20 @@ impl Written {
 
     /// Demands that writes never failed for longer than a leader change takes on a busy machine.
     pub fn was_never_long_without(&self) -> Result<()> {
+        self.was_never_without_for("with a leader change", LONGEST_GAP)
+    }
+
+    /// The same where one member at a time was lost without a word, and a quorum stayed.
+    pub fn outlived_a_member(&self) -> Result<()> {
+        self.was_never_without_for("with a member lost", LONGEST_GAP_OF_A_LOSS)
+    }
+
+    fn was_never_without_for(&self, why: &str, longest: Duration) -> Result<()> {
         ensure!(
-            self.longest_gap <= LONGEST_GAP,
-            "no write was acknowledged for {:.1} s; with a leader change it may be {} s",
+            self.longest_gap <= longest,
+            "no write was acknowledged for {:.1} s; {why} it may be {} s",
             self.longest_gap.as_secs_f64(),
-            LONGEST_GAP.as_secs()
+            longest.as_secs()
         );
         Ok(())
     }

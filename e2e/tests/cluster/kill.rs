@@ -7,19 +7,46 @@ use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Reason;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes};
-use quorate_e2e::scene::{Cluster, Membership, Stage, Wish, Writer, play};
+use quorate_e2e::scene::{Cluster, Membership, Stage, Wish, Writer, Written, play};
 
 /// The reasons of the events that tell how a member came.
 const ADDED: &str = Reason::MemberAdded.as_str();
 const PROMOTED: &str = Reason::MemberPromoted.as_str();
 
+/// What the damage leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// A quorum: what is written never stops for long, for which no other scene may run.
+    Quorum,
+    /// Less than that: nothing is written until some are back. How soon that is, is not asked here.
+    TooFew,
+    /// The same, and the operator is gone as well.
+    TooFewWithoutOperator,
+}
+
+impl Left {
+    fn stage(self) -> Stage {
+        match self {
+            Self::Quorum | Self::TooFewWithoutOperator => Stage::Alone,
+            Self::TooFew => Stage::Shared,
+        }
+    }
+
+    fn judge(self, written: &Written) -> Result<()> {
+        match self {
+            Self::Quorum => written.outlived_a_member(),
+            Self::TooFew | Self::TooFewWithoutOperator => Ok(()),
+        }
+    }
+}
+
 /// Creates three members, writes, does the damage, and demands that everything is as before.
 async fn comes_back(
     name: &str,
-    stage: Stage,
+    left: Left,
     damage: impl AsyncFnOnce(&Cluster, &Membership) -> Result<()>,
 ) -> Result<()> {
-    play(name, stage, async |scene| {
+    play(name, left.stage(), async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
         let membership = db.settles(3).await?;
         let before = db.identities().await?;
@@ -33,7 +60,8 @@ async fn comes_back(
         calls.are_all(&db).await?;
         let written = writer.stop().await?;
         eprintln!("{name}: longest gap {:.2} s", written.longest_gap.as_secs_f64());
-        written.check(&db).await
+        written.check(&db).await?;
+        left.judge(&written)
     })
     .await
 }
@@ -91,7 +119,7 @@ fn follower(membership: &Membership) -> Result<&str> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_member_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
-    comes_back("kill_sigkill", Stage::Shared, async |db, members| {
+    comes_back("kill_sigkill", Left::Quorum, async |db, members| {
         processes::kill_member(db.scene(), follower(members)?).await
     })
     .await
@@ -99,7 +127,7 @@ async fn a_member_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
 
 #[tokio::test]
 async fn the_leader_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
-    comes_back("kill_leader_process", Stage::Shared, async |db, members| {
+    comes_back("kill_leader_process", Left::Quorum, async |db, members| {
         processes::kill_member(db.scene(), members.leader()?).await
     })
     .await
@@ -107,14 +135,14 @@ async fn the_leader_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
 
 #[tokio::test]
 async fn a_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
-    comes_back("kill_pod", Stage::Shared, async |db, members| pods::delete_by_force(db, &[follower(members)?]).await)
+    comes_back("kill_pod", Left::Quorum, async |db, members| pods::delete_by_force(db, &[follower(members)?]).await)
         .await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn the_leaders_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
-    comes_back("kill_leader_pod", Stage::Shared, async |db, members| {
+    comes_back("kill_leader_pod", Left::Quorum, async |db, members| {
         pods::delete_by_force(db, &[members.leader()?]).await
     })
     .await
@@ -123,20 +151,20 @@ async fn the_leaders_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn two_of_three_pods_come_back_as_they_were() -> Result<()> {
-    comes_back("kill_two", Stage::Shared, async |db, members| pods::delete_by_force(db, &names(members)[..2]).await)
+    comes_back("kill_two", Left::TooFew, async |db, members| pods::delete_by_force(db, &names(members)[..2]).await)
         .await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn all_pods_come_back_as_they_were() -> Result<()> {
-    comes_back("kill_all", Stage::Shared, async |db, members| pods::delete_by_force(db, &names(members)).await).await
+    comes_back("kill_all", Left::TooFew, async |db, members| pods::delete_by_force(db, &names(members)).await).await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn all_pods_and_the_operator_come_back_as_they_were() -> Result<()> {
-    comes_back("kill_all_and_operator", Stage::Alone, async |db, members| {
+    comes_back("kill_all_and_operator", Left::TooFewWithoutOperator, async |db, members| {
         let operator = Operator::new(db.scene().client());
         pods::delete_by_force(db, &names(members)).await?;
         operator.delete_pods().await?;
@@ -148,7 +176,7 @@ async fn all_pods_and_the_operator_come_back_as_they_were() -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn all_processes_killed_at_once_come_back_as_they_were() -> Result<()> {
-    comes_back("kill_all_processes", Stage::Shared, async |db, members| {
+    comes_back("kill_all_processes", Left::TooFew, async |db, members| {
         for name in names(members) {
             processes::kill_member(db.scene(), name).await?;
         }

@@ -231,7 +231,7 @@ async fn a_volume_emptied_while_pod_and_operator_are_away_is_not_resumed() -> Re
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_claim_deleted_under_a_running_member_is_replaced_first() -> Result<()> {
-    play("lose_claim_going", Stage::Shared, async |scene| {
+    play("lose_claim_going", Stage::Alone, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
         let before = db.settles(3).await?;
         let writer = Writer::start(&db, "w").await?;
@@ -239,7 +239,9 @@ async fn a_claim_deleted_under_a_running_member_is_replaced_first() -> Result<()
         let params = kube::api::DeleteParams::default();
         db.claims().delete(&going, &params).await.context("failed to delete the claim")?;
         replaced(&db, &before, &going).await?;
-        writer.stop().await?.check(&db).await
+        let written = writer.stop().await?;
+        written.check(&db).await?;
+        written.was_never_long_without()
     })
     .await
 }

@@ -99,7 +99,10 @@ async fn a_node_cut_off_and_healed_keeps_its_member() -> Result<()> {
         ensure!(node_took <= NODE_SECONDS, "{node} took {:.1} s", node_took.as_secs_f64());
         ensure!(took <= NODE_SECONDS + SECONDS + lasted, "the whole took {:.1} s", took.as_secs_f64());
         db.is_the_same_as(&before).await?;
-        writer.stop().await?.check(&db).await
+        let written = writer.stop().await?;
+        eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
+        written.check(&db).await?;
+        written.outlived_a_member()
     })
     .await
 }
@@ -171,7 +174,10 @@ async fn is_replaced(name: &str, off: OffForGood) -> Result<()> {
         });
         ended.await?;
         db.settles(3).await?;
-        writer.stop().await?.check(&db).await
+        let written = writer.stop().await?;
+        eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
+        written.check(&db).await?;
+        written.outlived_a_member()
     })
     .await
 }
@@ -192,7 +198,10 @@ async fn a_node_stopped_and_started_keeps_its_member() -> Result<()> {
         stopped.await?;
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
-        writer.stop().await?.check(&db).await
+        let written = writer.stop().await?;
+        eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
+        written.check(&db).await?;
+        written.outlived_a_member()
     })
     .await
 }
