@@ -1,14 +1,12 @@
 //! What is done for each row, by hand for the floor and with Quorate for the value. Times come from the stopwatch.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use rustix::process::Signal;
-use serde_json::Value;
 
 use super::raw::Raw;
 use super::report::Measured;
@@ -16,8 +14,7 @@ use super::stopwatch::{Up, are_up, in_turn, pods, uids, until};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
-use crate::rbac::ACCOUNT;
-use crate::scene::{Cluster, Membership, Scene, Wish, etcd_processes};
+use crate::scene::{Cluster, Membership, Scene, Wish, etcd_processes, operator_writes};
 
 /// How long a cluster rests before its size is changed. etcd refuses to change the members of one whose peers have not
 /// been connected for 5 s (`HealthInterval` in etcd's server); what is measured is a cluster at rest.
@@ -277,52 +274,11 @@ pub async fn idle_writes(scene: &Scene, runs: u32) -> Result<Measured> {
     for _ in 0..runs {
         let since = Timestamp::now();
         tokio::time::sleep(Duration::from_mins(1)).await;
-        let written = writes(lab.audit_log()?.lines(), since).context("failed to read the audit log")?;
-        measured.value.push(f64::from(written));
+        let written = operator_writes(lab.audit_log()?.lines(), since).context("failed to read the audit log")?;
+        measured.value.push(f64::from(u32::try_from(written.len())?));
     }
     Ok(measured)
 }
 
 /// How far apart samples of a thing at rest are.
 const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The operator's writes in an audit log since then, without its Lease.
-fn writes(lines: impl Iterator<Item = io::Result<Vec<u8>>>, since: Timestamp) -> io::Result<u32> {
-    let mut writes = 0;
-    for line in lines {
-        // The last line may be half written.
-        let Ok(said) = serde_json::from_slice::<Value>(&line?) else { continue };
-        let time = said["requestReceivedTimestamp"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
-        let writes_it = said["verb"].as_str().is_some_and(|verb| !["get", "list", "watch"].contains(&verb));
-        let ours = said["user"]["username"] == ACCOUNT && said["objectRef"]["resource"] != "leases";
-        writes += u32::from(ours && writes_it && time.is_some_and(|time| time >= since));
-    }
-    Ok(writes)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn only_the_operators_writes_count_and_not_its_lease() {
-        let line = |user: &str, verb: &str, resource: &str, time: &str| {
-            let line = json!({ "user": { "username": user }, "verb": verb, "objectRef": { "resource": resource },
-                               "requestReceivedTimestamp": time });
-            line.to_string()
-        };
-        let (before, after) = ("2026-05-01T09:59:59.999999Z", "2026-05-01T10:00:00.000001Z");
-        let log = [
-            line(ACCOUNT, "patch", "pods", after),
-            line(ACCOUNT, "update", "leases", after),
-            line(ACCOUNT, "get", "pods", after),
-            line(ACCOUNT, "patch", "pods", before),
-            line("other", "patch", "pods", after),
-            "half a li".into(),
-        ];
-        let lines = log.map(|line| Ok(line.into_bytes())).into_iter();
-        assert_eq!(writes(lines, "2026-05-01T10:00:00Z".parse().unwrap()).unwrap(), 1);
-    }
-}

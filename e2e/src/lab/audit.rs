@@ -1,7 +1,7 @@
 //! The API server's audit log: what it notes, how large it may get, and its lines. Knows nothing of what they say.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +49,15 @@ pub struct AuditLog {
     may_be_cut_off: bool,
 }
 
+/// Up to where a log was written at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuditEnd {
+    /// The file, which keeps its number when it gets another name.
+    inode: u64,
+    /// How long it was.
+    length: u64,
+}
+
 impl AuditLog {
     /// Opens the log that is written to this file.
     pub(super) fn open(path: &Path) -> Result<Self, LabError> {
@@ -74,6 +83,28 @@ impl AuditLog {
     /// Whether there may have been older lines that are gone.
     pub const fn may_be_cut_off(&self) -> bool {
         self.may_be_cut_off
+    }
+
+    /// Up to where it is written now.
+    pub fn end(&self) -> io::Result<AuditEnd> {
+        let newest = self.files.last().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.metadata()?;
+        Ok(AuditEnd { inode: newest.ino(), length: newest.len() })
+    }
+
+    /// Only what was written after that.
+    pub fn after(mut self, end: AuditEnd) -> io::Result<Self> {
+        let mut inodes = vec![];
+        for file in &self.files {
+            inodes.push(file.metadata()?.ino());
+        }
+        // If that file is gone already, all that is there was written later.
+        if let Some(number) = inodes.iter().position(|inode| *inode == end.inode) {
+            self.files = self.files.split_off(number);
+            if let Some(mut first) = self.files.first() {
+                first.seek(SeekFrom::Start(end.length))?;
+            }
+        }
+        Ok(self)
     }
 
     /// Its lines, the oldest first: each a JSON object, except that the last may be half written.
@@ -121,6 +152,26 @@ mod tests {
         let log = AuditLog::open(&path).unwrap();
         assert!(!log.may_be_cut_off());
         assert_eq!(lines(log), ["a", "b", "c", "d", "e", "hal"]);
+    }
+
+    #[test]
+    fn what_was_written_after_an_end_is_found_also_under_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        let path = folder.path().join("audit.log");
+        write("audit-2026-05-01T23-59-59.999.log", "long ago\n");
+        write("audit.log", "before\n");
+        let end = AuditLog::open(&path).unwrap().end().unwrap();
+        let after = |end| lines(AuditLog::open(&path).unwrap().after(end).unwrap());
+        assert_eq!(after(end), [""; 0]);
+        write("audit.log", "before\nafter\n");
+        assert_eq!(after(end), ["after"]);
+        fs::rename(&path, folder.path().join("audit-2026-05-02T00-00-00.000.log")).unwrap();
+        write("audit.log", "newest\n");
+        assert_eq!(after(end), ["after", "newest"]);
+        fs::remove_file(folder.path().join("audit-2026-05-01T23-59-59.999.log")).unwrap();
+        fs::remove_file(folder.path().join("audit-2026-05-02T00-00-00.000.log")).unwrap();
+        assert_eq!(after(end), ["newest"]);
     }
 
     #[test]

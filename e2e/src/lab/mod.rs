@@ -32,7 +32,7 @@ use crate::command::{Command, CommandError};
 use crate::debian::DebianError;
 use crate::images::ImageError;
 use crate::tools::ToolError;
-pub use audit::AuditLog;
+pub use audit::{AuditEnd, AuditLog};
 pub use cgroup::Cgroup;
 pub use daemon::Component;
 use daemon::Daemons;

@@ -16,6 +16,7 @@ mod view;
 mod wait;
 mod wish;
 mod writer;
+mod writes;
 
 use std::fmt::Write as _;
 use std::panic::AssertUnwindSafe;
@@ -46,6 +47,7 @@ pub use view::View;
 pub use wait::{longest, stays, wait_for};
 pub use wish::{Wish, usual_etcd};
 pub use writer::{Writer, Written};
+pub use writes::{OperatorWrite, operator_writes, unwritten_during};
 
 /// Names the local cluster that scenes play on. Unset: the user's own, without faults of nodes and processes.
 pub const LAB_VARIABLE: &str = "QUORATE_LAB";

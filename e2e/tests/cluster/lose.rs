@@ -11,7 +11,7 @@ use quorate_e2e::faults::{pods, processes};
 use quorate_e2e::images::BUSYBOX;
 use quorate_e2e::scene::{
     Cluster, Door, Membership, PATIENCE, Stage, Wish, Writer, dial, etcd_processes, metrics, play, stays, told,
-    wait_for,
+    unwritten_during, wait_for,
 };
 use serde_json::{Value, json};
 
@@ -126,6 +126,19 @@ async fn keeps(db: &Cluster, claim: &str, key: &str, value: &str) -> Result<()> 
     Ok(())
 }
 
+/// Waits until the pod of a member is not Ready: without a quorum that is the last that happens, some seconds later.
+async fn turns_unready(db: &Cluster, name: &str) -> Result<()> {
+    db.until(&format!("{name} to be unready"), PATIENCE, |view| {
+        let pod = view.pods.get(name).context("its pod is gone")?;
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let ready = conditions.iter().find(|condition| condition.type_ == "Ready").context("it is not said")?;
+        ensure!(ready.status == "False", "Ready is {}", ready.status);
+        Ok(())
+    })
+    .await
+    .map(drop)
+}
+
 #[tokio::test]
 async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Result<()> {
     play("lose_two", Stage::Shared, async |scene| {
@@ -158,12 +171,17 @@ async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Re
             message.contains("restore") && message.contains(kept),
             "the message does not say what to do: {message}"
         );
-        // Never a new cluster, and never a second life for what is lost: only the third runs, on its volume.
-        stays("what is left of the cluster", Duration::from_secs(8), async || {
-            let view = db.view().await?;
-            ensure!(view.volume(kept).map(str::to_owned) == volume, "the claim of {kept} is another one");
-            ensure!(view.phase() == Some(Phase::QuorumLost), "the phase is {:?}", view.phase());
-            only_the_third_runs()
+        turns_unready(&db, kept).await?;
+        // Never a new cluster, and never a second life for what is lost: only the third runs, on its volume. Nothing is
+        // written any more.
+        unwritten_during(scene, async || {
+            stays("what is left of the cluster", Duration::from_secs(8), async || {
+                let view = db.view().await?;
+                ensure!(view.volume(kept).map(str::to_owned) == volume, "the claim of {kept} is another one");
+                ensure!(view.phase() == Some(Phase::QuorumLost), "the phase is {:?}", view.phase());
+                only_the_third_runs()
+            })
+            .await
         })
         .await?;
         // And what was acknowledged is on it.

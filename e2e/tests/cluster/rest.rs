@@ -10,12 +10,16 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
-    Cluster, Identity, Membership, PATIENCE, Scene, Stage, View, Wish, etcd_processes, play, stays, wait_for,
+    Cluster, Identity, Membership, PATIENCE, Scene, Stage, View, Wish, etcd_processes, play, stays, unwritten_during,
+    wait_for,
 };
 use serde_json::{Value, json};
 
 /// How long to look on to see that nothing is done: many times the operator's longest pause in a transition.
 pub const A_WHILE: Duration = Duration::from_secs(5);
+
+/// Longer than the operator's longest pause at rest, which is 36 s: it looks at the cluster meanwhile.
+const A_LOOK: Duration = Duration::from_secs(40);
 
 /// Waits for this phase, of the spec as it is.
 pub async fn is_in(db: &Cluster, phase: Phase) -> Result<()> {
@@ -28,6 +32,26 @@ pub async fn is_in(db: &Cluster, phase: Phase) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
+async fn a_cluster_that_runs_is_not_written_to() -> Result<()> {
+    // Alone: a member that is slow since others are busy is a transition.
+    play("rest_running", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        unwritten_during(scene, async || {
+            stays("the rest", A_LOOK, async || {
+                let view = db.view().await?;
+                ensure!(view.phase() == Some(Phase::Running) && view.is(ConditionType::Ready), "{}", view.summary());
+                Ok(())
+            })
+            .await
+        })
+        .await
+    })
+    .await
+}
+
+#[tokio::test]
 async fn a_paused_cluster_is_left_alone_until_it_is_unpaused() -> Result<()> {
     play("rest_pause", Stage::Shared, async |scene| {
         let db = scene.create(&Wish::new("db", 3)).await?;
@@ -37,9 +61,12 @@ async fn a_paused_cluster_is_left_alone_until_it_is_unpaused() -> Result<()> {
         is_in(&db, Phase::Paused).await?;
         let name = members.members.keys().next().map(String::as_str).unwrap_or_default();
         pods::delete_by_force(&db, &[name]).await?;
-        stays("the pause", A_WHILE, async || {
-            ensure!(!db.view().await?.pods.contains_key(name), "{name} was brought back");
-            Ok(())
+        unwritten_during(scene, async || {
+            stays("the pause", A_WHILE, async || {
+                ensure!(!db.view().await?.pods.contains_key(name), "{name} was brought back");
+                Ok(())
+            })
+            .await
         })
         .await?;
         db.patch(json!({ "spec": { "paused": false } })).await?;
@@ -224,12 +251,15 @@ async fn a_cluster_restored_without_its_status_over_living_volumes_is_not_seeded
         ensure!(reason == "LedgerMissing" && names_remedy, "{reason}: {message}");
         let objects = |view: &View| (view.pods.keys().cloned().collect(), view.claims.keys().cloned().collect());
         let there: (Vec<_>, Vec<_>) = objects(&view);
-        stays("the members that run", A_WHILE, async || {
-            let view = db.view().await?;
-            ensure!(view.status().ledger.is_none(), "a new ledger was begun");
-            ensure!(view.is(ConditionType::Stalled), "it is not Stalled any more");
-            ensure!(objects(&view) == there, "pods or claims came or went");
-            db.is_the_same_as(&before).await
+        unwritten_during(scene, async || {
+            stays("the members that run", A_WHILE, async || {
+                let view = db.view().await?;
+                ensure!(view.status().ledger.is_none(), "a new ledger was begun");
+                ensure!(view.is(ConditionType::Stalled), "it is not Stalled any more");
+                ensure!(objects(&view) == there, "pods or claims came or went");
+                db.is_the_same_as(&before).await
+            })
+            .await
         })
         .await?;
         // With the status back the operator goes on where it was.
