@@ -115,6 +115,50 @@ async fn a_hibernated_cluster_wakes_with_its_data() -> Result<()> {
     .await
 }
 
+/// The UIDs of all claims of the scene, by name. Each is Bound and stays.
+async fn bound_claims(db: &Cluster) -> Result<BTreeMap<String, String>> {
+    let mut bound = BTreeMap::new();
+    for claim in db.claims().list(&ListParams::default()).await?.items {
+        let name = claim.metadata.name.unwrap_or_default();
+        let phase = claim.status.and_then(|status| status.phase).unwrap_or_default();
+        ensure!(phase == "Bound" && claim.metadata.deletion_timestamp.is_none(), "the claim {name} is {phase}");
+        bound.insert(name, claim.metadata.uid.unwrap_or_default());
+    }
+    Ok(bound)
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn retained_claims_of_removed_members_stay_and_nobody_takes_them_again() -> Result<()> {
+    play("rest_retain", Stage::Shared, async |scene| {
+        let retention = json!({ "onDelete": "Delete", "onScaleDown": "Retain" });
+        let db = scene.create(&Wish::new("db", 3).with("/storage/retention", retention)).await?;
+        db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let before = bound_claims(&db).await?;
+        ensure!(before.len() == 3, "the claims are {before:?}");
+        db.scale(1).await?;
+        let left = db.settles(1).await?;
+        stays("the claims of the removed members", A_WHILE, async || {
+            let now = bound_claims(&db).await?;
+            ensure!(now == before, "the claims are {now:?}, and were {before:?}");
+            Ok(())
+        })
+        .await?;
+        // A removed identity never comes back: the newcomers have other names, on volumes of their own.
+        db.scale(3).await?;
+        let again = db.settles(3).await?;
+        for name in again.members.keys() {
+            ensure!(left.members.contains_key(name) || !before.contains_key(name), "{name} was removed, and is back");
+        }
+        let now = bound_claims(&db).await?;
+        let kept = before.iter().all(|(name, uid)| now.get(name) == Some(uid));
+        ensure!(kept && now.len() == 5, "the claims are {now:?}, and were {before:?}");
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_cluster_deleted_with_its_volumes_leaves_nothing() -> Result<()> {
     play("rest_delete", Stage::Shared, async |scene| {
