@@ -28,6 +28,7 @@ mod lab;
 mod lose;
 mod node;
 mod operator;
+mod outage;
 mod past;
 mod rest;
 mod restore;

@@ -16,7 +16,7 @@ use crate::roll;
 /// Within this time another replica has to lead, once the node of the one that led is gone.
 const TAKE_OVER: Duration = Duration::from_secs(20);
 /// The port of the operator's own metrics.
-const METRICS_PORT: u16 = 8080;
+pub const METRICS_PORT: u16 = 8080;
 
 #[tokio::test]
 #[ignore = "make e2e"]
