@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::{LAB_VARIABLE, PATIENCE, Scene, stays, wait_for};
+use super::{LAB_VARIABLE, PATIENCE, Scene, stays, thorough, wait_for};
 use crate::lab::{AuditEnd, Lab};
 use crate::rbac::ACCOUNT;
 
@@ -73,10 +73,14 @@ pub fn operator_writes(
 }
 
 /// Runs `body`, in which a cluster is at rest, and demands that the operator was there and wrote nothing to the scene's
-/// objects from before to after it. Only the local cluster has a log that tells; elsewhere `body` runs alone.
+/// objects from before to after it. Only the local cluster has a log that tells; elsewhere `body` runs alone. So it does
+/// where the unit tests run beside the scenes: a member that is starved for a moment is a transition, and no rest.
 pub async fn unwritten_during<T>(scene: &Scene, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     if std::env::var_os(LAB_VARIABLE).is_none() {
         eprintln!("scene {}: what the operator writes is told by the local cluster only", scene.name());
+        return body().await;
+    }
+    if !thorough() {
         return body().await;
     }
     let lab = Lab::from_env()?;
