@@ -58,15 +58,15 @@ async fn goes_on_or_begins_anew(binaries: &Binaries) {
     compact(&etcd, compacted).await;
     let mut archive = beside(&etcd, store.path());
     archive.says("in a new generation", |report| reached(report, compacted)).await;
-    let last = put(&etcd).await;
-    let report = archive.says("all of it", |report| reached(report, last)).await;
+    let newest = put(&etcd).await;
+    let report = archive.says("all of it", |report| reached(report, newest)).await;
     assert_eq!((report.role, report.fault), (Role::Committer, None));
     archive.kill();
 
     let all = chains(store.path()).await;
     let [old, new] = &all[..] else { panic!("{} generations", all.len()) };
     assert_eq!((old.head().to_etcd(), new.full.revision.to_etcd()), (missed[1], compacted));
-    for revision in [recorded, missed[0], missed[1], compacted, last] {
+    for revision in [recorded, missed[0], missed[1], compacted, newest] {
         let restored = restore(store.path(), revision).json();
         assert_eq!(restored["revision"].as_i64(), Some(revision), "{restored}");
     }

@@ -47,12 +47,12 @@ impl Sts {
         let exchanges = Arc::<AtomicUsize>::default();
         let (renewed, number) = (token.clone(), Arc::clone(&exchanges));
         let answers = Answers::over_tls(&authority, move |head, _| {
-            let taken = number.load(Ordering::SeqCst);
-            if let Some(refusal) = objection(head, &self::token(taken)) {
+            let used = number.load(Ordering::SeqCst);
+            if let Some(refusal) = objection(head, &self::token(used)) {
                 return refusal;
             }
-            fs::write(&renewed, self::token(taken + 1)).unwrap();
-            number.store(taken + 1, Ordering::SeqCst);
+            fs::write(&renewed, self::token(used + 1)).unwrap();
+            number.store(used + 1, Ordering::SeqCst);
             keys(lasting)
         });
         Self { answers, exchanges, token, ca, _folder: folder }
