@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 mod agent;
+mod answerless_store;
 mod archive_alone;
 mod archive_anew;
 mod archive_leases;

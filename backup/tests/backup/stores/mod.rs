@@ -15,7 +15,6 @@ mod locks;
 pub mod place;
 mod refused;
 pub mod s3;
-mod silent;
 mod slow;
 mod tls;
 mod troubles;
@@ -267,11 +266,6 @@ fn a_read_that_never_comes_to_its_end_is_told_and_nothing_appears() {
 #[test]
 fn a_store_that_overwrites_is_refused_each_time_before_a_backup_is_written() {
     troubles::of_a_store_that_overwrites_are_told();
-}
-
-#[test]
-fn a_store_that_never_answers_is_given_up_in_time_and_told() {
-    silent::is_given_up_in_time();
 }
 
 #[tokio::test]
