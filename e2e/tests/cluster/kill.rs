@@ -9,6 +9,8 @@ use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes};
 use quorate_e2e::scene::{Cluster, Membership, Stage, Wish, Writer, Written, play, thorough};
 
+use crate::roll;
+
 /// The reasons of the events that tell how a member came.
 const ADDED: &str = Reason::MemberAdded.as_str();
 const PROMOTED: &str = Reason::MemberPromoted.as_str();
@@ -60,7 +62,7 @@ async fn comes_back(
         db.is_the_same_as(&before).await?;
         calls.are_all(&db).await?;
         let written = writer.stop().await?;
-        eprintln!("{name}: longest gap {:.2} s", written.longest_gap.as_secs_f64());
+        roll::tell(name, &written);
         written.check(&db).await?;
         left.judge(&written)
     })

@@ -17,7 +17,7 @@ use quorate_e2e::scene::{
 use serde_json::json;
 
 use crate::kill::MembershipCalls;
-use crate::roll::pods;
+use crate::roll::{self, pods};
 
 /// How soon a node is Ready once its cable is in again: its kubelet tells every 2 s how it is, and first has to find out that
 /// its connection is dead.
@@ -99,10 +99,7 @@ async fn a_node_cut_off_and_healed_keeps_its_member() -> Result<()> {
         ensure!(node_took <= NODE_SECONDS, "{node} took {:.1} s", node_took.as_secs_f64());
         ensure!(took <= NODE_SECONDS + SECONDS + lasted, "the whole took {:.1} s", took.as_secs_f64());
         db.is_the_same_as(&before).await?;
-        let written = writer.stop().await?;
-        eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
-        written.check(&db).await?;
-        written.outlived_a_member()
+        roll::judge_loss(scene.name(), &writer.stop().await?, &db).await
     })
     .await
 }
@@ -174,10 +171,7 @@ async fn is_replaced(name: &str, off: OffForGood) -> Result<()> {
         });
         ended.await?;
         db.settles(3).await?;
-        let written = writer.stop().await?;
-        eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
-        written.check(&db).await?;
-        written.outlived_a_member()
+        roll::judge_loss(scene.name(), &writer.stop().await?, &db).await
     })
     .await
 }
@@ -198,10 +192,7 @@ async fn a_node_stopped_and_started_keeps_its_member() -> Result<()> {
         stopped.await?;
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
-        let written = writer.stop().await?;
-        eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
-        written.check(&db).await?;
-        written.outlived_a_member()
+        roll::judge_loss(scene.name(), &writer.stop().await?, &db).await
     })
     .await
 }
@@ -302,7 +293,7 @@ async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<(
         a_majority_lives_during(&db, &draining, drained).await?;
         db.settles(3).await?;
         let written = writer.stop().await?;
-        eprintln!("node_drain: longest gap {:.2} s", written.longest_gap.as_secs_f64());
+        roll::tell(scene.name(), &written);
         written.check(&db).await?;
         written.was_never_long_without()
     })
@@ -335,7 +326,7 @@ async fn moves(scene: &Scene, members: u8) -> Result<Written> {
     .await?;
     db.settles(members.into()).await?;
     let written = writer.stop().await?;
-    eprintln!("{}: longest gap {:.2} s", scene.name(), written.longest_gap.as_secs_f64());
+    roll::tell(scene.name(), &written);
     db.is_the_same_as(&identities).await?;
     calls.are_all(&db).await?;
     // Whoever was elsewhere was left alone, and nobody went back.

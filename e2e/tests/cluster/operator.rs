@@ -48,10 +48,7 @@ async fn clusters_run_on_while_the_operator_is_away() -> Result<()> {
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
         roll::only_another(&pods_before, &roll::pods(&db.view().await?), &names[1])?;
-        let written = writer.stop().await?;
-        eprintln!("operator_away: longest gap {:.2} s", written.longest_gap.as_secs_f64());
-        written.check(&db).await?;
-        written.outlived_a_member()
+        roll::judge_loss(scene.name(), &writer.stop().await?, &db).await
     })
     .await
 }

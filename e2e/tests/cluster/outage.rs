@@ -7,6 +7,7 @@ use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, metrics, play, stays, wa
 
 use crate::operator::METRICS_PORT;
 use crate::rest::A_WHILE;
+use crate::roll;
 
 /// Waits until the operator at this address has been refused for so long that it leads no more, and looks on for a while.
 /// That is longer together than its Lease lasts (15 s), so that it has to take it again.
@@ -55,7 +56,7 @@ async fn an_outage_of_the_api_server_in_the_middle_of_growth_costs_no_write() ->
         db.settles(3).await?;
         writer.writes(20).await?;
         let written = writer.stop().await?;
-        eprintln!("outage_growth: longest gap {:.2} s", written.longest_gap.as_secs_f64());
+        roll::tell(scene.name(), &written);
         written.check(&db).await?;
         written.was_never_long_without()?;
         operator.is_ready().await

@@ -21,15 +21,27 @@ const LONGEST_PLANNED_GAP: Duration = Duration::from_secs(1);
 /// How often the process table is looked at: an etcd that is started lives longer.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Tells how the writes fared, and demands that none is lost and that none failed for long.
-pub async fn judge(what: &str, written: &Written, db: &Cluster) -> Result<()> {
-    let gap = written.longest_gap;
+/// Tells how the writes fared.
+pub fn tell(what: &str, written: &Written) {
     eprintln!(
         "{what}: {} writes acknowledged, {} tried again, longest gap {:.2} s",
         written.acknowledged,
         written.failed,
-        gap.as_secs_f64()
+        written.longest_gap.as_secs_f64()
     );
+}
+
+/// Tells how the writes fared, and demands that none is lost and that none failed for longer than the loss of a member takes.
+pub async fn judge_loss(what: &str, written: &Written, db: &Cluster) -> Result<()> {
+    tell(what, written);
+    written.check(db).await?;
+    written.outlived_a_member()
+}
+
+/// Tells how the writes fared, and demands that none is lost and that none failed for long.
+pub async fn judge(what: &str, written: &Written, db: &Cluster) -> Result<()> {
+    let gap = written.longest_gap;
+    tell(what, written);
     written.check(db).await?;
     written.was_never_long_without()?;
     ensure!(!thorough() || gap <= LONGEST_PLANNED_GAP, "no write was acknowledged for {:.2} s", gap.as_secs_f64());
