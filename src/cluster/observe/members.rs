@@ -28,6 +28,12 @@ const LIST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a pod on its way out is looked at: once it has ended, nobody says so at its address, and its successor must
 /// not wait for that.
 const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
+/// How long a pod is looked at whose etcd starts: it has its port long before it answers there, and the next member's ticket
+/// must not wait for that. One that serves answers within milliseconds.
+const STARTING_PATIENCE: Duration = Duration::from_millis(100);
+/// For how long after its ticket was written a pod counts as one whose etcd starts. One that answers more slowly is seen
+/// after that.
+const STARTS_FOR_MS: u64 = 2_000;
 /// How much later than the leader the others are asked for the list: at rest one answer is enough.
 const OTHERS_LATER: Duration = Duration::from_millis(50);
 
@@ -42,13 +48,19 @@ pub struct Address {
     pub ip: IpAddr,
     /// Its host name, which its certificate carries.
     pub host: String,
-    /// It carries a ticket, so etcd may be running in it.
-    pub ticketed: bool,
+    /// Since when it carries a ticket, so that etcd may be running in it.
+    pub ticketed: Option<Millis>,
     /// Whether it is on its way out.
     pub leaving: Leaving,
 }
 
 impl Address {
+    /// Whether its etcd was let start a moment ago. By a clock that was set back since then that is not known.
+    fn starts(&self, now: Millis) -> bool {
+        let age = self.ticketed.and_then(|since| now.0.checked_sub(since.0));
+        age.is_some_and(|age| age < STARTS_FOR_MS)
+    }
+
     /// Its client port.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { addr: SocketAddr::new(self.ip, CLIENT_PORT), host: self.host.clone() }
@@ -96,7 +108,7 @@ async fn list_of_the_unticketed(
     seen: &BTreeMap<Serial, Seen>,
 ) -> Option<quorate_etcd::MemberList> {
     let runs = |serial: &Serial| seen.get(serial).is_some_and(Seen::sees_leader);
-    let unticketed = addresses.iter().filter(|(serial, address)| !address.ticketed && runs(serial));
+    let unticketed = addresses.iter().filter(|(serial, address)| address.ticketed.is_none() && runs(serial));
     let unticketed = unticketed.map(|(serial, address)| (*serial, address.endpoint())).collect();
     list_in_time(pool, access, &unticketed, None).await
 }
@@ -106,14 +118,18 @@ fn nothing_at(address: &Address, now: Millis) -> Seen {
     Seen::nothing(address.pod.clone(), address.ip, now)
 }
 
-/// Looks at one pod, for longer at one that is to stay. One that goes at once is not looked at: its successor would wait.
+/// Looks at one pod, for longer at one that stays and has been there for a while. One that goes at once is not looked at:
+/// its successor would wait.
 async fn look_in_time(address: &Address) -> Seen {
-    let silent = nothing_at(address, millis(Timestamp::now()));
-    match address.leaving {
-        Leaving::No => look(address).await,
-        Leaving::InGrace => timeout(LEAVING_PATIENCE, look(address)).await.unwrap_or(silent),
-        Leaving::AtOnce => silent,
-    }
+    let now = millis(Timestamp::now());
+    let silent = nothing_at(address, now);
+    let patience = match address.leaving {
+        Leaving::No if address.starts(now) => STARTING_PATIENCE,
+        Leaving::No => return look(address).await,
+        Leaving::InGrace => LEAVING_PATIENCE,
+        Leaving::AtOnce => return silent,
+    };
+    timeout(patience, look(address)).await.unwrap_or(silent)
 }
 
 /// Looks at one pod.
@@ -182,7 +198,8 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
 
 /// The client ports of those that carry a ticket: in the others no etcd should run. Nor of those that go at once.
 pub fn ticketed(addresses: &BTreeMap<Serial, Address>) -> BTreeMap<Serial, Endpoint> {
-    let ticketed = addresses.iter().filter(|(_, address)| address.ticketed && address.leaving != Leaving::AtOnce);
+    let ticketed =
+        addresses.iter().filter(|(_, address)| address.ticketed.is_some() && address.leaving != Leaving::AtOnce);
     ticketed.map(|(serial, address)| (*serial, address.endpoint())).collect()
 }
 
@@ -240,11 +257,24 @@ pub fn ids(list: &quorate_etcd::MemberList) -> BTreeSet<MemberId> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn an_etcd_starts_for_two_seconds_after_its_ticket() {
+        let starts = |ticketed: Option<u64>, now: u64| {
+            let (pod, volume, ip) = (Uid::new("u"), Uid::new("v"), IpAddr::from([127, 0, 0, 77]));
+            let (host, leaving) = ("db-0".to_owned(), Leaving::No);
+            Address { pod, volume, ip, host, ticketed: ticketed.map(Millis), leaving }.starts(Millis(now))
+        };
+        assert!(starts(Some(10_000), 10_000) && starts(Some(10_000), 11_999));
+        assert!(!starts(Some(10_000), 12_000));
+        assert!(!starts(Some(10_000), 9_999), "the clock was set back");
+        assert!(!starts(None, 10_000), "its launcher answers");
+    }
+
     #[tokio::test]
     async fn pods_that_do_not_answer_are_unknown_and_soon_so() {
         let (pod, ip, host) = (Uid::new("u"), IpAddr::from([127, 0, 0, 77]), "db-0".to_owned());
         let volume = Uid::new("claim-uid");
-        let address = Address { pod, volume, ip, host, ticketed: true, leaving: Leaving::No };
+        let address = Address { pod, volume, ip, host, ticketed: Some(Millis(0)), leaving: Leaving::No };
         let addresses = BTreeMap::from([(Serial(0), address)]);
         for access in [Some(Access::plaintext()), None] {
             let said = ask(&Pool::default(), access.as_ref(), &addresses, None).await;

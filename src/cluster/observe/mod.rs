@@ -414,7 +414,7 @@ pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BT
                 volume: pod.volume.clone(),
                 ip: pod.ip?,
                 host: cluster.host(*serial),
-                ticketed: pod.ticket.is_some(),
+                ticketed: pod.ticket.as_ref().map(|ticket| ticket.since),
                 leaving: pod.leaving,
             };
             Some((*serial, address))
