@@ -50,7 +50,7 @@ reasons! {
     /// The volume has no room for the restore, which needs the database's size and 136 MiB for the log. Make
     /// `spec.storage.size` larger.
     NoRoomToRestore,
-    /// The backup's database is larger than etcd may have, which would refuse every write. Make `spec.etcd.quota` larger.
+    /// What is live in the backup takes more than etcd may have, which would refuse every write. Make `spec.etcd.quota` larger.
     AboveQuota,
     /// The restore failed for another reason, which the message has. It is tried again.
     RestoreFailed,

@@ -1,5 +1,5 @@
-//! Any bytes as a database: every bucket is walked in both directions, however damaged it is; and it is added to, which is
-//! refused, or gives what can be opened again.
+//! Any bytes as a database: every bucket is walked in both directions, however damaged it is; and it is added to, and written
+//! anew without its history, each of which is refused, or gives what can be opened again.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use quorate_backup::bolt::mvcc::{self, BucketKey};
-use quorate_backup::bolt::{AppendError, Appender, Database, Pages};
+use quorate_backup::bolt::{AppendError, Appender, Database, Pages, write_live};
 
 /// A page may be reached by many ways in a damaged file.
 const STEPS: usize = 10_000;
@@ -20,12 +20,16 @@ const BUCKETS: [&[u8]; 4] = [mvcc::KEY, mvcc::LEASE, mvcc::ALARM, mvcc::META];
 const LATEST: BucketKey = BucketKey { main: i64::MAX.unsigned_abs(), sub: 0, tombstone: false };
 
 /// A file without a name: nothing of it stays, however this process ends.
-static FILE: LazyLock<File> = LazyLock::new(|| {
-    let path = std::env::temp_dir().join(format!("quorate-fuzz-pages-{}", std::process::id()));
+static FILE: LazyLock<File> = LazyLock::new(|| nameless("pages"));
+/// Another one.
+static THINNER: LazyLock<File> = LazyLock::new(|| nameless("thinner"));
+
+fn nameless(what: &str) -> File {
+    let path = std::env::temp_dir().join(format!("quorate-fuzz-{what}-{}", std::process::id()));
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
     fs::remove_file(path).unwrap();
     file
-});
+}
 
 /// Walks a bucket, and tells how many bytes it has if the way through it is sound and not too long.
 fn walk(database: &Database<impl Pages>, name: &[u8]) -> Option<usize> {
@@ -63,10 +67,23 @@ fn add_to(file: &File) -> Result<(), AppendError> {
     appender.commit().map(drop)
 }
 
+/// Whether it is written anew in a moment.
+fn is_small(database: &Database<impl Pages>) -> bool {
+    let Ok(names) = database.buckets() else { return false };
+    names.len() <= 2 * BUCKETS.len()
+        && names.iter().all(|name| walk(database, name).is_some_and(|bytes| bytes <= MOST_BYTES))
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let Ok(database) = Database::open(bytes) else { return };
     for name in BUCKETS {
         walk(&database, name);
+    }
+    let thinner = &*THINNER;
+    thinner.set_len(0).unwrap();
+    if is_small(&database) && write_live(&database, thinner, &mut |_, _| {}).is_ok() {
+        let database = Database::open(thinner).unwrap();
+        assert!(walk(&database, mvcc::KEY).is_some());
     }
     let file = &*FILE;
     file.set_len(0).unwrap();

@@ -176,11 +176,7 @@ impl<'a> Appender<'a> {
 }
 
 /// Writes a bucket anew, entry by entry, and tells what the root tree holds for it.
-pub(super) fn copy(
-    bucket: &Bucket,
-    from: &Database<impl Pages>,
-    out: &mut PageWriter<'_>,
-) -> Result<Vec<u8>, AppendError> {
+fn copy(bucket: &Bucket, from: &Database<impl Pages>, out: &mut PageWriter<'_>) -> Result<Vec<u8>, AppendError> {
     let mut tree = TreeBuilder::new();
     let mut cursor = from.cursor(bucket);
     let mut more = cursor.first()?;

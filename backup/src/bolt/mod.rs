@@ -3,9 +3,11 @@
 //!
 //! What is read may be damaged or hostile. Every number in it is held against the file before it is used.
 
+mod anew;
 mod append;
 mod cursor;
 mod history;
+mod live;
 mod meta;
 pub mod mvcc;
 mod outline;
@@ -17,6 +19,7 @@ mod tree;
 pub use append::{AppendError, Appender, open};
 pub use cursor::Cursor;
 pub use history::{Tail, auth_revision, events_of_last};
+pub use live::{Thinned, write_live};
 pub use meta::Meta;
 pub use outline::write_outline;
 pub use page::{MOST_IN_PAGE, PageId, Pages};

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+
 /// The bucket of the history: every revision of every key that was not compacted.
 pub const KEY: &[u8] = b"key";
 /// The bucket of the leases.
@@ -126,6 +128,40 @@ pub struct KeyValue {
     pub lease: i64,
 }
 
+/// The tag of `KeyValue.key`.
+const KEY_TAG: u32 = 1;
+/// The tag of `KeyValue.lease`.
+const LEASE_TAG: u32 = 6;
+
+/// The key in a serialised [`KeyValue`], without copying anything. `None` if it is no such message.
+pub fn key_of(mut value: &[u8]) -> Option<&[u8]> {
+    let mut key: &[u8] = &[];
+    while !value.is_empty() {
+        let (tag, wire) = decode_key(&mut value).ok()?;
+        if tag == KEY_TAG && wire == WireType::LengthDelimited {
+            let length = usize::try_from(decode_varint(&mut value).ok()?).ok()?;
+            (key, value) = value.split_at_checked(length)?;
+        } else {
+            skip_field(wire, tag, &mut value, DecodeContext::default()).ok()?;
+        }
+    }
+    Some(key)
+}
+
+/// The lease in a serialised [`KeyValue`], without copying the rest of it. `None` if it is no such message.
+pub fn lease_of(mut value: &[u8]) -> Option<i64> {
+    let mut lease = 0;
+    while !value.is_empty() {
+        let (tag, wire) = decode_key(&mut value).ok()?;
+        if tag == LEASE_TAG && wire == WireType::Varint {
+            lease = decode_varint(&mut value).ok()?.cast_signed();
+        } else {
+            skip_field(wire, tag, &mut value, DecodeContext::default()).ok()?;
+        }
+    }
+    Some(lease)
+}
+
 /// `leasepb.Lease`: the value of an entry of [`LEASE`].
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Lease {
@@ -143,10 +179,31 @@ pub struct Lease {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use prost::Message;
 
     use super::*;
 
     proptest! {
+        #[test]
+        fn key_and_lease_are_found_in_any_message(
+            key in proptest::collection::vec(any::<u8>(), 0..50),
+            value in proptest::collection::vec(any::<u8>(), 0..300),
+            numbers in any::<(i64, i64, i64, i64)>(),
+        ) {
+            let (create_revision, mod_revision, version, lease) = numbers;
+            let message = KeyValue { key, create_revision, mod_revision, version, value, lease }.encode_to_vec();
+            prop_assert_eq!(lease_of(&message), Some(lease));
+            prop_assert_eq!(key_of(&message).map(<[u8]>::to_vec), KeyValue::decode(&message[..]).ok().map(|message| message.key));
+        }
+
+        #[test]
+        fn any_bytes_have_a_key_and_a_lease_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let found = (key_of(&bytes).map(<[u8]>::to_vec), lease_of(&bytes));
+            if let Ok(message) = KeyValue::decode(&bytes[..]) {
+                prop_assert_eq!(found, (Some(message.key), Some(message.lease)));
+            }
+        }
+
         #[test]
         fn a_key_survives_and_sorts_as_it_does_in_bytes(
             one in (0..=i64::MAX.unsigned_abs(), 0..=i64::MAX.unsigned_abs(), any::<bool>()),

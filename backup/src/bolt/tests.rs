@@ -44,7 +44,7 @@ pub(crate) fn fresh(page_size: u32) -> File {
     file
 }
 
-fn entries(file: &File, bucket: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn entries(file: &File, bucket: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let database = Database::open(file).unwrap();
     let bucket = database.bucket(bucket).unwrap();
     let mut cursor = database.cursor(&bucket);

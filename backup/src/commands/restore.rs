@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use quorate_backup::restore::{self, Bump, Damaged, Membership, Progress, Restored, Tool, Wanted};
+use quorate_backup::restore::{self, Bump, Damaged, Making, Membership, Progress, Restored, Tool, Wanted};
 use serde::Serialize;
 
 use super::arguments::{IdentityArgument, StoreArguments};
@@ -54,6 +54,9 @@ struct Member {
     /// after the backup and that earlier restores have handed out. 0 is for looking at a backup only
     #[arg(long, value_name = "REVISIONS")]
     bump_revision: Option<u64>,
+    /// etcd's limit for its database: above 60 % of it the history is left out, which can't be read after a restore anyway
+    #[arg(long, value_name = "BYTES")]
+    quota: Option<u64>,
     /// The member's name
     #[arg(long, default_value = "default")]
     name: String,
@@ -78,6 +81,7 @@ struct Result {
     leases: u64,
     leases_of_unknown_ttl: u64,
     alarms: u64,
+    left_out: u64,
     database_bytes: u64,
     apply_seconds: f64,
     seconds: f64,
@@ -103,6 +107,7 @@ impl Restore {
                 let Member {
                     etcdutl,
                     bump_revision,
+                    quota,
                     name,
                     initial_cluster,
                     initial_cluster_token: token,
@@ -110,13 +115,14 @@ impl Restore {
                 } = member;
                 let tool = Tool { program: etcdutl, bump: bump_revision.map_or(Bump::ToTheClock, Bump::By) };
                 let membership = Membership { name, initial_cluster, token, peer_urls };
-                restore::data_folder(&store, &choice, &folder, (&tool, &membership), &report).await
+                let making = Making { tool: &tool, membership: &membership, quota };
+                restore::data_folder(&store, &choice, &folder, &making, &report).await
             }
             (None, Some(file)) => restore::database_file(&store, &choice, &file, &report).await,
             (None, None) => anyhow::bail!("give --data-dir or --database"),
         };
         bar.finish_and_clear();
-        let Restored { revision, events, leases, leases_of_unknown_ttl, alarms, bytes, applying } = restored?;
+        let Restored { revision, events, leases, leases_of_unknown_ttl, alarms, left_out, bytes, applying } = restored?;
         let took = begun.elapsed();
         let result = Result {
             generation: choice.chain.key.to_string(),
@@ -125,6 +131,7 @@ impl Restore {
             leases,
             leases_of_unknown_ttl,
             alarms,
+            left_out,
             database_bytes: bytes,
             apply_seconds: applying.as_secs_f64(),
             seconds: took.as_secs_f64(),
@@ -144,6 +151,10 @@ impl Restore {
             if alarms > 0 {
                 let _ = write!(text, "\n{alarms} alarms of the old cluster were left out");
             }
+            if left_out > 0 {
+                let _ =
+                    write!(text, "\n{left_out} events of the history were left out: with them it came near the quota");
+            }
             text
         })
     }
@@ -156,10 +167,13 @@ pub fn show(bar: &ProgressBar, progress: Progress) {
             bar.set_length(total);
             bar.set_position(done);
         }
-        Progress::Applying { reached, target } => {
-            bar.set_style(print::count_style("revision"));
-            bar.set_length(target);
-            bar.set_position(reached);
-        }
+        Progress::Applying { reached: done, target: total } => count(bar, "revision", done, total),
+        Progress::Thinning { done, total } => count(bar, "live", done, total),
     }
+}
+
+fn count(bar: &ProgressBar, what: &'static str, done: u64, total: u64) {
+    bar.set_style(print::count_style(what));
+    bar.set_length(total);
+    bar.set_position(done);
 }

@@ -46,7 +46,7 @@ pub struct Seed {
     /// The version of etcd that will run, and of etcdutl
     #[arg(long, value_name = "VERSION")]
     etcd_version: String,
-    /// etcd's limit for its database: a larger one is not restored
+    /// etcd's limit for its database: above 60 % of it the history is left out, and what is larger even so is not restored
     #[arg(long, value_name = "BYTES")]
     quota: Option<u64>,
     /// etcdutl: a path, or a name on PATH
@@ -99,14 +99,17 @@ impl Seed {
         };
         let keys = KeyFiles::from(identity);
         match seed::until_restored(Desk { listen }, &order, || store.open(keys.clone())).await {
-            Filled::Now(Restored { revision, events, leases_of_unknown_ttl, alarms, bytes, .. }) => tracing::info!(
-                events,
-                bytes,
-                leases_of_unknown_ttl,
-                alarms,
-                "revision {revision} was restored for {}",
-                order.identity.member
-            ),
+            Filled::Now(Restored { revision, events, leases_of_unknown_ttl, alarms, left_out, bytes, .. }) => {
+                tracing::info!(
+                    events,
+                    left_out,
+                    bytes,
+                    leases_of_unknown_ttl,
+                    alarms,
+                    "revision {revision} was restored for {}",
+                    order.identity.member
+                )
+            }
             Filled::Before => tracing::info!("the backup was restored before"),
             Filled::Started => tracing::info!("etcd was started on this volume: nothing is restored onto it again"),
         }

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use prost::encoding::{WireType, decode_key, decode_varint, skip_field};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::{DeltaFault, Progress, RestoreError, Restored};
-use crate::bolt::mvcc::{ALARM, CLUSTER, DOWNGRADE, LEASE, Lease};
+use crate::bolt::mvcc::{ALARM, CLUSTER, DOWNGRADE, LEASE, Lease, lease_of};
 use crate::bolt::{self, Appender, Database};
 use crate::format::{
     Chain, DataObject, DataReader, Delta, EventHash, Hasher, Link, Record, RecordReader, Revision, write_record,
@@ -27,8 +26,6 @@ pub const UNKNOWN_TTL: i64 = 3600;
 const AHEAD: usize = 1;
 /// How many events are applied between two reports.
 const REPORT_EVERY: u64 = 50_000;
-/// The tag of `KeyValue.lease`.
-const LEASE_TAG: u32 = 6;
 
 /// Leases by id, with their TTL as far as it is known.
 type Leases = BTreeMap<i64, Option<i64>>;
@@ -270,6 +267,7 @@ impl<'a> Applier<'a> {
             leases: additions.len() as u64,
             leases_of_unknown_ttl: unknown,
             alarms,
+            left_out: 0,
             bytes,
             applying: Duration::ZERO,
         })
@@ -291,47 +289,4 @@ fn known_leases<P: bolt::Pages>(database: &Database<P>) -> Result<BTreeMap<i64, 
         more = cursor.forward()?;
     }
     Ok(known)
-}
-
-/// The lease in a serialised `KeyValue`, without copying the rest of it. `None` if it is no such message.
-fn lease_of(mut value: &[u8]) -> Option<i64> {
-    let mut lease = 0;
-    while !value.is_empty() {
-        let (tag, wire) = decode_key(&mut value).ok()?;
-        if tag == LEASE_TAG && wire == WireType::Varint {
-            lease = decode_varint(&mut value).ok()?.cast_signed();
-        } else {
-            skip_field(wire, tag, &mut value, prost::encoding::DecodeContext::default()).ok()?;
-        }
-    }
-    Some(lease)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::bolt::mvcc::KeyValue;
-
-    proptest! {
-        #[test]
-        fn the_lease_is_found_in_any_message(
-            key in proptest::collection::vec(any::<u8>(), 0..50),
-            value in proptest::collection::vec(any::<u8>(), 0..300),
-            numbers in any::<(i64, i64, i64, i64)>(),
-        ) {
-            let (create_revision, mod_revision, version, lease) = numbers;
-            let message = KeyValue { key, create_revision, mod_revision, version, value, lease };
-            prop_assert_eq!(lease_of(&message.encode_to_vec()), Some(lease));
-        }
-
-        #[test]
-        fn any_bytes_have_a_lease_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let found = lease_of(&bytes);
-            if let Ok(message) = KeyValue::decode(&bytes[..]) {
-                prop_assert_eq!(found, Some(message.lease));
-            }
-        }
-    }
 }

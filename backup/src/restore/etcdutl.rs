@@ -34,6 +34,14 @@ pub enum Bump {
 pub const LEAST_BUMP: u64 = 1_000_000_000;
 
 impl Bump {
+    /// Whether what comes before the first new revision counts as compacted, so that nobody can read it.
+    pub(super) fn marks_compacted(self) -> bool {
+        match self {
+            Self::ToTheClock => true,
+            Self::By(revisions) => revisions > 0,
+        }
+    }
+
     /// In revisions, from this one on.
     fn revisions(self, from: Revision, now: Timestamp) -> u64 {
         match self {
@@ -72,8 +80,8 @@ pub(super) async fn restore(
     command.args(["snapshot", "restore", "--skip-hash-check"]).arg(database).arg("--data-dir").arg(folder);
     command.args(["--name", name, "--initial-cluster", initial_cluster, "--initial-cluster-token", token]);
     command.args(["--initial-advertise-peer-urls", peer_urls]);
-    let bump = tool.bump.revisions(revision, Timestamp::now());
-    if bump > 0 {
+    if tool.bump.marks_compacted() {
+        let bump = tool.bump.revisions(revision, Timestamp::now());
         command.args(["--bump-revision", &bump.to_string(), "--mark-compacted"]);
     }
     command.stdin(Stdio::null()).kill_on_drop(true);
@@ -108,5 +116,6 @@ mod tests {
         }
         assert!(first < 1 << 53, "clients that hold numbers as JSON does can tell it from the next");
         assert_eq!(Bump::By(0).revisions(Revision::default(), at(1)), 0);
+        assert!(Bump::ToTheClock.marks_compacted() && Bump::By(1).marks_compacted() && !Bump::By(0).marks_compacted());
     }
 }

@@ -7,6 +7,7 @@ mod fetch;
 mod outline;
 mod scratch;
 mod survey;
+mod thin;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -91,6 +92,17 @@ pub enum RestoreError {
     /// Another restore is at work there.
     #[error("failed to restore to {}: another restore is at work there", .0.display())]
     Busy(PathBuf),
+    /// The database would not let etcd write: it raises an alarm at the first put above its quota.
+    #[error(
+        "the restored database takes {database} bytes with no more than the newest of each key, and etcd may have {quota}: it \
+         would refuse every write; make spec.etcd.quota (--quota) larger"
+    )]
+    AboveQuota {
+        /// Its size in bytes.
+        database: u64,
+        /// The quota in bytes.
+        quota: u64,
+    },
     /// etcdutl can't be run.
     #[error("failed to run {}: {source}", tool.display())]
     Run {
@@ -180,6 +192,13 @@ pub enum Progress {
         /// The revision that is wanted.
         target: u64,
     },
+    /// It is written anew without its history.
+    Thinning {
+        /// Entries that have been gone over; each is, several times.
+        done: u64,
+        /// How many there are to go over.
+        total: u64,
+    },
 }
 
 /// A database that was restored.
@@ -195,6 +214,8 @@ pub struct Restored {
     pub leases_of_unknown_ttl: u64,
     /// Alarms of the old cluster that were left out.
     pub alarms: u64,
+    /// Events of the history that were left out, so that the database stays well below etcd's quota.
+    pub left_out: u64,
     /// The size of the database file, in bytes.
     pub bytes: u64,
     /// How long fetching and applying the events took.
@@ -229,26 +250,57 @@ pub async fn database_file(
     Ok(restored)
 }
 
+/// What a member is made with.
+#[derive(Debug, Clone)]
+pub struct Making<'a> {
+    /// etcdutl.
+    pub tool: &'a Tool,
+    /// Which member it becomes.
+    pub membership: &'a Membership,
+    /// etcd's limit for its database, in bytes, if it is known. What would come near it is restored without its history.
+    pub quota: Option<u64>,
+}
+
+impl Making<'_> {
+    /// Whether a database of so many bytes is to be without its history. Nothing may be left out of one whose revisions go
+    /// on where they were: etcd would not know that it is gone.
+    fn leaves_history_out(&self, bytes: u64) -> bool {
+        self.tool.bump.marks_compacted() && self.quota.is_some_and(|quota| thin::is_much(bytes, quota))
+    }
+
+    fn demand_below_quota(&self, database: u64) -> Result<(), RestoreError> {
+        match self.quota.filter(|quota| database > *quota) {
+            Some(quota) => Err(RestoreError::AboveQuota { database, quota }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Restores a member's data folder. `folder` must not exist, or be empty.
 pub async fn data_folder(
     store: &Store,
     choice: &Choice,
     folder: &Path,
-    (tool, membership): (&Tool, &Membership),
+    making: &Making<'_>,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
     let scratch = Scratch::beside(folder)?;
     let file = scratch.path().join("db");
-    let restored = database(store, &choice.chain, choice.revision, &file, report).await?;
+    let mut restored = database(store, &choice.chain, choice.revision, &file, report).await?;
+    if making.leaves_history_out(restored.bytes) {
+        let thinned = thin::thin(&file, report).await?;
+        restored.left_out = thinned.left_out;
+    }
     // Of an earlier restore, that was killed, etcdutl may still be at work: it must not find its folder again.
     let nonce = Nonce::random();
     let made = scratch.path().join(nonce.as_str());
     let small = scratch.path().join(format!("{}.outline", nonce.as_str()));
     let (whole, outline) = (file.clone(), small.clone());
     spawn_blocking(move || outline::write(&whole, &outline)).await??;
-    etcdutl::restore(tool, membership, (&small, restored.revision), &made).await?;
+    etcdutl::restore(making.tool, making.membership, (&small, restored.revision), &made).await?;
     let place = made.join(DATABASE);
     let bytes = spawn_blocking(move || outline::put_back(&place, &file)).await??;
+    making.demand_below_quota(bytes)?;
     scratch.publish(&made)?;
     Ok(Restored { bytes, ..restored })
 }

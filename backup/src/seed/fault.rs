@@ -63,17 +63,6 @@ pub enum SeedError {
         /// Bytes that there are.
         free: u64,
     },
-    /// The database would not let etcd write.
-    #[error(
-        "the restored database takes {database} bytes, and etcd may have {quota}: it would refuse every write; make \
-         spec.etcd.quota larger"
-    )]
-    AboveQuota {
-        /// Its size in bytes.
-        database: u64,
-        /// The quota in bytes.
-        quota: u64,
-    },
     /// A later line of etcd made the backup.
     #[error(
         "the backup is of etcd {backup}, and {version} is to run, which can't read what a later line wrote; create the \
@@ -108,7 +97,6 @@ impl SeedError {
             Self::InUse => Reason::VolumeInUse,
             Self::OtherData(_) | Self::OtherMarker { .. } => Reason::VolumeHasOtherData,
             Self::NoRoom { .. } => Reason::NoRoom,
-            Self::AboveQuota { .. } => Reason::AboveQuota,
             Self::Later { .. } | Self::Log(_) | Self::NoLog => Reason::RestoreFailed,
         };
         Refusal::new(reason, self.to_string())
@@ -150,6 +138,7 @@ fn of_restore(error: &RestoreError) -> Reason {
         RestoreError::Store(error)
         | RestoreError::Chain(ChainError::Store(error))
         | RestoreError::Data(DataError::Store(error)) => of_store(error),
+        RestoreError::AboveQuota { .. } => Reason::AboveQuota,
         RestoreError::Keys(_) | RestoreError::Data(DataError::Keys(_)) => Reason::KeysUnfit,
         RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
         RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })

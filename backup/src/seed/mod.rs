@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::launch::Identity;
 use crate::launch::marker::{self, Marker, Restore};
 use crate::launch::ticket_file;
-use crate::restore::{self, Damaged, Membership, Progress, Restored, Tool, Wanted};
+use crate::restore::{self, Damaged, Making, Membership, Progress, Restored, Tool, Wanted};
 use crate::store::Store;
 use crate::ticket::{DATA_FOLDER, EtcdVersion};
 use crate::wal::{self, Wal};
@@ -76,9 +76,9 @@ pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Syn
     cleared.map_err(|source| SeedError::volume("delete half a restore from", volume, source))?;
     let choice = restore::find(store, wanted, Damaged::Fails).await?;
     is_readable(&choice.chain.full.etcd_version, version)?;
-    room::check(&choice, volume, *quota)?;
-    let restored = restore::data_folder(store, &choice, &data, (tool, membership), report).await?;
-    room::is_within(restored.bytes, *quota)?;
+    room::check(&choice, volume)?;
+    let making = Making { tool, membership, quota: *quota };
+    let restored = restore::data_folder(store, &choice, &data, &making, report).await?;
     match wal::inspect(&data)? {
         Wal::HasEntry => {}
         Wal::Absent | Wal::Empty => return Err(SeedError::NoLog),

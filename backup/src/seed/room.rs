@@ -1,4 +1,4 @@
-//! Foresees whether a backup fits: on the volume, and into etcd's quota.
+//! Foresees whether a backup fits on the volume.
 
 use std::path::Path;
 
@@ -10,22 +10,12 @@ const OF_A_PAGE: u64 = 24;
 /// What etcdutl preallocates for the log (a segment, and the next one), and a little for the folders and its small database.
 const FOR_THE_LOG: u64 = 136 << 20;
 
-/// Demands that the volume has room, and that the quota is not passed.
-pub(super) fn check(choice: &Choice, volume: &Path, quota: Option<u64>) -> Result<(), SeedError> {
-    let database = projected(choice);
-    is_within(database, quota)?;
+/// Demands that the volume has room for the database with its history.
+pub(super) fn check(choice: &Choice, volume: &Path) -> Result<(), SeedError> {
     let space = rustix::fs::statvfs(volume).map_err(|fault| SeedError::volume("measure", volume, fault.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let needed = database.saturating_add(FOR_THE_LOG);
+    let needed = projected(choice).saturating_add(FOR_THE_LOG);
     if needed > free { Err(SeedError::NoRoom { needed, free }) } else { Ok(()) }
-}
-
-/// Demands that a database of this size leaves etcd able to write: it raises an alarm at the first put otherwise.
-pub(super) fn is_within(database: u64, quota: Option<u64>) -> Result<(), SeedError> {
-    match quota {
-        Some(quota) if database > quota => Err(SeedError::AboveQuota { database, quota }),
-        Some(_) | None => Ok(()),
-    }
 }
 
 /// How large the database will be: the full snapshot's, with the events that are put to it.

@@ -118,6 +118,20 @@ impl Recorded {
         self.entries.iter().filter(|(key, _)| key.main <= revision).cloned().collect()
     }
 
+    /// What of that is live: of each key the newest, and nothing of a deleted one. And the very last event.
+    pub fn live_at(&self, revision: u64) -> Vec<(BucketKey, Vec<u8>)> {
+        let all = self.entries_until(revision);
+        let mut newest = BTreeMap::new();
+        for (event, value) in &all {
+            newest.insert(KeyValue::decode(&value[..]).unwrap().key, *event);
+        }
+        let last = all.last().map(|(event, _)| *event);
+        let stays = |event: &BucketKey| {
+            Some(*event) == last || (!event.tombstone && newest.values().any(|newest| newest == event))
+        };
+        all.into_iter().filter(|(event, _)| stays(event)).collect()
+    }
+
     /// The folder of its data objects.
     pub fn data_folder(&self) -> PathBuf {
         self.folder.path().join(self.chain.key.data_folder().as_str())

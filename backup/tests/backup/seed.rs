@@ -13,7 +13,7 @@ use quorate_backup::format::Delta;
 use quorate_backup::launch::{Reason, Report, State};
 
 use crate::agent::command;
-use crate::database::tail;
+use crate::database::{events_after, leases, tail};
 use crate::pair::Pair;
 use crate::recorded::{Recorded, address};
 use crate::restore::etcdutl_is_at_work;
@@ -309,25 +309,49 @@ async fn each_fault_has_its_word() {
     seed.killed();
 }
 
-#[tokio::test]
-async fn that_the_deltas_pass_the_quota_is_known_before_anything_is_fetched() {
-    let place = Place::of(Recorded::with_deltas(&[10, 20]).await);
-    // The full snapshot and the first delta stay below it; the second has two values of 100 KiB.
-    let quota = format!("--quota={}", place.recorded.chain.full.database_bytes + (160 << 10));
-    let object = place.recorded.data_of(1);
-    let data = fs::read(&object).unwrap();
-    fs::remove_file(&object).unwrap();
-    let seed = place.start("whole", &[&quota]);
-    let told = seed.says(Reason::AboveQuota);
-    assert!(told.message.contains("make spec.etcd.quota larger"), "{told:?}");
-    seed.killed();
-    assert!(place.has_fetched_nothing());
+/// More than what is live at the end takes, and less than what its history does.
+const BELOW_THE_HISTORY: &str = "--quota=720896";
 
-    place.run(&[&quota, "--to=10"]);
-    assert_eq!(tail(&place.database()).revision, 10);
-    fs::write(&object, data).unwrap();
-    place.run(&["--quota=2097152", "--etcd-version=3.7.3"]);
-    assert_eq!(tail(&place.database()).revision, 20);
+#[tokio::test]
+async fn what_comes_near_the_quota_is_restored_without_its_history() {
+    let place = Place::of(Recorded::with_deltas(&[10, 40, 60]).await);
+    let volume = |place: &Place| {
+        let database = place.database();
+        (events_after(&database, 0), tail(&database).revision, fs::metadata(&database).unwrap().len())
+    };
+    place.run(&["--quota=2147483648"]);
+    let (events, revision, whole) = volume(&place);
+    assert!(events == place.recorded.entries_until(60) && revision == 60);
+    assert!(whole > 720_896, "{whole} bytes");
+    let granted = leases(&place.database());
+
+    // Another version is restored anew.
+    place.run(&[BELOW_THE_HISTORY, "--etcd-version=3.7.3"]);
+    let (events, revision, thinned) = volume(&place);
+    assert!(events == place.recorded.live_at(60) && revision == 60, "{} events", events.len());
+    assert!(events.last().unwrap().0.tombstone, "the last event says where the history ends, whatever it is");
+    assert!(thinned < 720_896 * 6 / 10, "{thinned} bytes");
+    assert_eq!(leases(&place.database()), granted);
+
+    // For looking at, all that there was is there, or else nothing: etcd would not know that the history is gone.
+    let seed = place.start("whole", &[BELOW_THE_HISTORY, "--etcd-version=3.6.16", "--bump-revision=0"]);
+    seed.says(Reason::AboveQuota);
+    seed.killed();
+    place.run(&["--quota=1100000", "--etcd-version=3.6.16", "--bump-revision=0"]);
+    assert!(volume(&place).0 == place.recorded.entries_until(60));
+}
+
+#[tokio::test]
+async fn what_is_above_the_quota_even_without_its_history_is_told_and_leaves_nothing() {
+    let place = Place::of(Recorded::with_deltas(&[10, 40, 60]).await);
+    let seed = place.start("whole", &["--quota=102400"]);
+    let told = seed.says(Reason::AboveQuota);
+    assert!(told.message.contains("no more than the newest of each key"), "{told:?}");
+    assert!(told.message.contains("make spec.etcd.quota"), "{told:?}");
+    seed.killed();
+    assert!(place.has_fetched_nothing() && !place.database().exists());
+    place.run(&[BELOW_THE_HISTORY]);
+    assert!(events_after(&place.database(), 0) == place.recorded.live_at(60));
 }
 
 #[tokio::test]
