@@ -93,7 +93,7 @@ impl<'b> Recorded<'b> {
     /// etcd's own hash of all that can be read, and from which revision on that is.
     async fn hash(&self, client: &mut Client) -> (u32, i64) {
         let answer = client.hash_kv(self.last + BUMP).await.unwrap();
-        (answer.hash(), answer.compact_revision())
+        (answer.hash(), answer.compact_version())
     }
 }
 
