@@ -77,7 +77,7 @@ e2e: $(if $(FILTER),setup,built) ## Every scene, every loop to its end, the mode
 	@$(if $(FILTER),$(MAKE) --no-print-directory every,$(BESIDE) thorough every)
 
 every:
-	$(if $(FILTER),,$(CARGO) test --package quorate-e2e --test up -- --nocapture)
+	$(if $(FILTER),,$(CARGO) test --workspace --test up -- --nocapture)
 	$(E2E) test --all --jobs $(JOBS) $(if $(ETCD),--etcd $(ETCD)) $(FILTER); result=$$?; $(E2E) down; exit $$result
 
 bench: setup ## Measure how fast it is, as ratios to the same by hand; ROWS=... for some

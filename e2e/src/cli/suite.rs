@@ -93,7 +93,9 @@ async fn build(progress: &Progress) -> anyhow::Result<PathBuf> {
     let step = progress.step("test program");
     let messages = Command::new("cargo")
         .folder(&workspace::root())
-        .args(["test", "-p", "quorate-e2e", "--test", TARGET, "--no-run", "--message-format=json"])
+        // Of the whole workspace, as the unit tests are: with the features that this package alone asks for, cargo would
+        // build most of what both depend on once more.
+        .args(["test", "--workspace", "--test", TARGET, "--no-run", "--message-format=json"])
         .run()
         .await?;
     step.done("built");
