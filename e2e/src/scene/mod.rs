@@ -53,6 +53,8 @@ pub use writes::{OperatorWrite, operator_writes, unwritten_during};
 pub const LAB_VARIABLE: &str = "QUORATE_LAB";
 /// Says how much is played: `all`, or a choice with short loops.
 const SCENES_VARIABLE: &str = "QUORATE_TESTS";
+/// More statuses than the operator writes of a cluster that is paused from the start.
+const STATUSES: u32 = 5;
 
 /// Names the version of etcd for clusters of which a scene names none. Unset or empty: the operator's default.
 pub const ETCD_VARIABLE: &str = "QUORATE_SCENES_ETCD";
@@ -258,9 +260,17 @@ impl Scene {
         self.dry("apply", object).await
     }
 
-    /// What `kubectl replace` would say to this object; nothing is stored.
+    /// What `kubectl replace` would say to this object; nothing is stored. It reads the object before it sends the other one:
+    /// where the operator has written a status in between, it says so, and is asked again as it demands.
     pub async fn replace_dry(&self, object: &serde_json::Value) -> Result<Said> {
-        self.dry("replace", object).await
+        let mut said = self.dry("replace", object).await?;
+        for _ in 0..STATUSES {
+            if !said.err.contains("the object has been modified") {
+                break;
+            }
+            said = self.dry("replace", object).await?;
+        }
+        Ok(said)
     }
 
     async fn dry(&self, verb: &str, object: &serde_json::Value) -> Result<Said> {
