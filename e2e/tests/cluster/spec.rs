@@ -318,6 +318,7 @@ async fn an_image_that_no_registry_has_is_shown_and_recovers_when_mended() -> Re
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_pod_that_no_node_takes_is_shown_and_recovers_when_mended() -> Result<()> {
     play("spec_unschedulable", Stage::Shared, async |scene| {
         let wish = Wish::new("db", 1).with("/scheduling/nodeSelector", json!({ "quorate.dev/no-such-node": "true" }));
@@ -345,6 +346,7 @@ async fn class(scene: &Scene, name: &str) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn a_missing_storage_class_is_shown_and_recovers_when_it_is_there() -> Result<()> {
     play("spec_class", Stage::Shared, async |scene| {
         let name = format!("late-{}", scene.namespace());

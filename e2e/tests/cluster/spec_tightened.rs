@@ -42,6 +42,7 @@ async fn is_refused(scene: &Scene, wish: &Wish, field: &str) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "make e2e"]
 async fn an_object_from_before_a_tightened_rule_can_still_be_used_and_deleted() -> Result<()> {
     play("spec_tightened", Stage::Alone, async |scene| {
         let tight = rules_of_now().await?;
