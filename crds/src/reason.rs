@@ -47,7 +47,7 @@ reasons! {
     /// A part of the backup is missing or damaged; the message names it. Delete it, if it is there, and put it back from a
     /// copy (`quorate-agent copy`), upon which the restore goes on; or create the cluster anew with another backup.
     BackupDamaged,
-    /// The volume has no room for the restore, which needs the database's size and 136 MiB for the log. Make
+    /// The volume has no room for the restore, which needs the database's size and 136 MiB for the log, or what the message says. Make
     /// `spec.storage.size` larger.
     NoRoomToRestore,
     /// What is live in the backup takes more than etcd may have, which would refuse every write. Make `spec.etcd.quota` larger.

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use quorate_backup::bolt::mvcc::{self, BucketKey};
-use quorate_backup::bolt::{AppendError, Appender, Database, Pages, write_live};
+use quorate_backup::bolt::{AppendError, Appender, Database, Live, Pages};
 
 /// A page may be reached by many ways in a damaged file.
 const STEPS: usize = 10_000;
@@ -81,7 +81,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let thinner = &*THINNER;
     thinner.set_len(0).unwrap();
-    if is_small(&database) && write_live(&database, thinner, &mut |_, _| {}).is_ok() {
+    if is_small(&database)
+        && let Ok(live) = Live::find(&database, &mut |_, _| {})
+        && live.write(&database, thinner, &mut |_, _| {}).is_ok()
+    {
         let database = Database::open(thinner).unwrap();
         assert!(walk(&database, mvcc::KEY).is_some());
     }

@@ -1,8 +1,9 @@
-//! Writes a database without its history: of each key the newest revision, and nothing of one that was deleted. That is what
-//! etcd's own compaction at the last revision leaves, and the file is as small as that. Whether the history may go is others'
-//! business.
+//! Writes a database without its history: of each key the newest revision, nothing of one that was deleted, and the very last
+//! event, which says where the history ends. That is what etcd's own compaction would leave, in a file that is as small.
+//! Whether the history may go is others' business.
 //!
-//! Memory is bounded whatever the database's size: the history is walked several times, each time for a part of the keys.
+//! Memory is bounded by some 50 MiB and one bit for each event: where there are more keys than fit, the history is walked
+//! once more for the others.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,117 +12,169 @@ use super::append::AppendError;
 use super::mvcc::{self, BucketKey};
 use super::{BoltError, Bucket, Database, Pages, anew};
 
-/// About so many keys are remembered at a time, with 25 bytes for each: as many as fit a table of 2^20 places.
-const KEYS_AT_ONCE: u64 = 900_000;
+/// So many keys are remembered at a time, with 33 bytes for each: as many as fit a table of 2^20 places.
+const KEYS_AT_ONCE: usize = 900_000;
 /// The bytes by which a key is remembered: more than enough that no two are ever taken for one.
 const NAME: usize = 16;
+/// What an entry takes besides its value, in bytes: its key, and its place in a page.
+const OF_AN_ENTRY: u64 = 17 + 16;
 
-/// What was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thinned {
-    /// The size of the new file, in bytes.
+/// What is live of a history.
+pub struct Live {
+    marks: Marks,
+    events: u64,
+    /// How many bytes it takes in a database at least, beside what else there is.
     pub bytes: u64,
-    /// Events that are not in it.
+    /// Events that are not live.
     pub left_out: u64,
 }
 
-/// Writes `database` to `file`, which is empty, with no more of the history than is live. The very last event stays even if it
-/// is a deletion: it says where the history ends. `report` is told how many entries of how many have been gone over.
-pub fn write_live<P: Pages>(
-    database: &Database<P>,
-    file: &File,
-    report: &mut dyn FnMut(u64, u64),
-) -> Result<Thinned, AppendError> {
-    thin(database, file, KEYS_AT_ONCE, report)
-}
+/// Who is told how many entries of how many have been gone over.
+pub type Report<'r> = &'r mut dyn FnMut(u64, u64);
 
-fn thin<P: Pages>(
-    database: &Database<P>,
-    file: &File,
-    keys_at_once: u64,
-    report: &mut dyn FnMut(u64, u64),
-) -> Result<Thinned, AppendError> {
-    let history = database.bucket(mvcc::KEY)?;
-    let events = count(database, &history)?;
-    let walks = events.div_ceil(keys_at_once).max(1);
-    let mut tally = Tally { done: 0, total: events.saturating_mul(walks + 1), report };
-    let mut live = Marks::of(events);
-    for walk in 0..walks {
-        mark(database, &history, (walk, walks), &mut live, &mut tally)?;
+impl Live {
+    /// Finds it.
+    pub fn find<P: Pages>(database: &Database<P>, report: Report<'_>) -> Result<Self, BoltError> {
+        find(database, KEYS_AT_ONCE, report)
     }
-    if let Some(last) = events.checked_sub(1) {
-        live.set(last);
-    }
-    let mut left_out = 0;
-    let bytes = anew::write(database, file, |name, mut cursor, filler| {
-        if name != mvcc::KEY {
-            return filler.take_all(cursor);
-        }
-        let (mut more, mut number) = (cursor.first()?, 0);
-        while more {
-            if live.has(number) {
-                filler.take(&cursor)?;
-            } else {
-                left_out += 1;
+
+    /// Writes `database` to `file`, which is empty, with no more of its history. Tells the size in bytes.
+    pub fn write<P: Pages>(&self, database: &Database<P>, file: &File, report: Report<'_>) -> Result<u64, AppendError> {
+        let mut tally = Tally::new(self.events, report);
+        anew::write(database, file, |name, mut cursor, filler| {
+            if name != mvcc::KEY {
+                return filler.take_all(cursor);
             }
-            tally.one_more();
-            number += 1;
-            more = cursor.forward()?;
-        }
-        Ok(())
-    })?;
-    Ok(Thinned { bytes, left_out })
+            let (mut more, mut number) = (cursor.first()?, 0);
+            while more {
+                if self.marks.has(number) {
+                    filler.take(&cursor)?;
+                }
+                tally.one_more();
+                number += 1;
+                more = cursor.forward()?;
+            }
+            Ok(())
+        })
+    }
 }
 
-fn count<P: Pages>(database: &Database<P>, history: &Bucket) -> Result<u64, BoltError> {
+fn find<P: Pages>(database: &Database<P>, keys_at_once: usize, report: Report<'_>) -> Result<Live, BoltError> {
+    let history = database.bucket(mvcc::KEY)?;
+    let (events, last) = measure(database, &history)?;
+    let mut live = Live { marks: Marks::of(events), events, bytes: 0, left_out: events };
+    let mut parts = vec![Part::ALL];
+    let mut tally = Tally::new(events, report);
+    while let Some(part) = parts.pop() {
+        let newest = newest(database, &history, (part, keys_at_once), &mut parts, &mut tally)?;
+        for Place { number, bytes } in newest.into_values() {
+            live.take(number, bytes);
+        }
+        tally.total = tally.done + events * parts.len() as u64;
+    }
+    if let Some(number) = events.checked_sub(1) {
+        live.take(number, last);
+    }
+    Ok(live)
+}
+
+impl Live {
+    fn take(&mut self, number: u64, bytes: u32) {
+        if !self.marks.has(number) {
+            self.marks.set(number);
+            self.bytes += u64::from(bytes) + OF_AN_ENTRY;
+            self.left_out -= 1;
+        }
+    }
+}
+
+/// How many events there are, and how long the value of the last is.
+fn measure<P: Pages>(database: &Database<P>, history: &Bucket) -> Result<(u64, u32), BoltError> {
     let mut cursor = database.cursor(history);
-    let (mut more, mut events) = (cursor.first()?, 0);
+    let (mut more, mut events, mut last) = (cursor.first()?, 0, 0);
     while more {
+        last = length(cursor.pair()?.1);
         events += 1;
         more = cursor.forward()?;
     }
-    Ok(events)
+    Ok((events, last))
 }
 
-/// Marks what is live of one part of the keys.
-fn mark<P: Pages>(
+/// Where the newest of a key is, and how long.
+#[derive(Clone, Copy)]
+struct Place {
+    number: u64,
+    bytes: u32,
+}
+
+/// The newest of the keys that fall to a part and were not deleted. Where there are too many, the half of the part is left to
+/// another walk.
+fn newest<P: Pages>(
     database: &Database<P>,
     history: &Bucket,
-    (part, parts): (u64, u64),
-    live: &mut Marks,
+    (mut part, keys_at_once): (Part, usize),
+    later: &mut Vec<Part>,
     tally: &mut Tally<'_>,
-) -> Result<(), BoltError> {
-    let mut newest: HashMap<[u8; NAME], u64> = HashMap::new();
+) -> Result<HashMap<Name, Place>, BoltError> {
+    let mut newest: HashMap<Name, Place> = HashMap::new();
     let mut cursor = database.cursor(history);
     let (mut more, mut number) = (cursor.first()?, 0);
     while more {
         let (event, value) = cursor.pair()?;
         let event = BucketKey::decode(event).map_err(|_| cursor.fault("an entry of the history is no event"))?;
         let key = mvcc::key_of(value).ok_or_else(|| cursor.fault("the value of an event is none of etcd's"))?;
-        let (name, falls_to) = name_of(key, parts);
-        if falls_to == part {
-            if event.tombstone {
-                newest.remove(&name)
-            } else {
-                newest.insert(name, number)
-            };
+        let name = name_of(key);
+        if event.tombstone {
+            newest.remove(&name);
+        } else if part.has(&name) {
+            while newest.len() >= keys_at_once && !newest.contains_key(&name) && part.has(&name) {
+                let Some([half, other]) = part.halves() else { break };
+                later.push(other);
+                part = half;
+                newest.retain(|name, _| part.has(name));
+            }
+            if part.has(&name) {
+                newest.insert(name, Place { number, bytes: length(value) });
+            }
         }
         tally.one_more();
         number += 1;
         more = cursor.forward()?;
     }
-    for number in newest.into_values() {
-        live.set(number);
-    }
-    Ok(())
+    Ok(newest)
 }
 
-/// By what a key is remembered, and to which part of all keys it falls.
-fn name_of(key: &[u8], parts: u64) -> ([u8; NAME], u64) {
-    let hash = blake3::hash(key);
-    let (name, rest) = hash.as_bytes().split_first_chunk().map_or(([0; NAME], &[][..]), |(name, rest)| (*name, rest));
-    let number = rest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    (name, number % parts)
+fn length(value: &[u8]) -> u32 {
+    u32::try_from(value.len()).unwrap_or(u32::MAX)
+}
+
+/// By what a key is remembered.
+type Name = [u8; NAME];
+
+fn name_of(key: &[u8]) -> Name {
+    blake3::hash(key).as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+/// Those keys whose names begin with these bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    bits: u32,
+    value: u64,
+}
+
+impl Part {
+    const ALL: Self = Self { bits: 0, value: 0 };
+
+    fn has(self, name: &Name) -> bool {
+        let first = name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        first & ((1 << self.bits) - 1) == self.value
+    }
+
+    /// None of the very smallest: it has one key.
+    fn halves(self) -> Option<[Self; 2]> {
+        let bits = self.bits + 1;
+        (bits < u64::BITS).then(|| [0, 1 << self.bits].map(|bit| Self { bits, value: self.value | bit }))
+    }
 }
 
 /// A mark for each event, or none.
@@ -153,11 +206,15 @@ impl Marks {
 struct Tally<'r> {
     done: u64,
     total: u64,
-    report: &'r mut dyn FnMut(u64, u64),
+    report: Report<'r>,
 }
 
-impl Tally<'_> {
+impl<'r> Tally<'r> {
     const EVERY: u64 = 50_000;
+
+    fn new(total: u64, report: Report<'r>) -> Self {
+        Self { done: 0, total, report }
+    }
 
     fn one_more(&mut self) {
         self.done += 1;
@@ -179,7 +236,7 @@ mod tests {
     use super::super::{Appender, tests::entries};
     use super::*;
 
-    /// What befalls keys, one event a revision: which key, and whether it is deleted.
+    /// A database with what befalls keys, one event a revision: which key, and whether it is deleted; and what is live of it.
     fn history(events: &[(u8, bool)]) -> (File, Vec<(Vec<u8>, Vec<u8>)>) {
         let file = fresh(4096);
         let mut appender = Appender::new(&file).unwrap();
@@ -209,21 +266,42 @@ mod tests {
         #[test]
         fn of_each_key_the_newest_stays_and_nothing_of_a_deleted_one(
             events in proptest::collection::vec((0_u8..20, prop::bool::weighted(0.2)), 0..200),
-            keys_at_once in 1_u64..40,
+            keys_at_once in 1_usize..40,
         ) {
-            let (file, live) = history(&events);
-            let thinner = tempfile::tempfile().unwrap();
-            let (mut told, mut count) = (0, 0);
-            let thinned = thin(&Database::open(&file).unwrap(), &thinner, keys_at_once, &mut |done, total| {
-                (told, count) = (done, total);
-            });
-            let Thinned { bytes, left_out } = thinned.unwrap();
-            prop_assert_eq!(entries(&thinner, KEY), &live[..]);
-            prop_assert_eq!(left_out, (events.len() - live.len()) as u64);
+            let (file, expected) = history(&events);
+            let (whole, thinner) = (Database::open(&file).unwrap(), tempfile::tempfile().unwrap());
+            let live = find(&whole, keys_at_once, &mut |_, _| {}).unwrap();
+            let bytes = live.write(&whole, &thinner, &mut |_, _| {}).unwrap();
+            prop_assert_eq!(entries(&thinner, KEY), &expected[..]);
+            prop_assert_eq!(live.left_out, (events.len() - expected.len()) as u64);
             prop_assert_eq!(bytes, thinner.metadata().unwrap().len());
+            prop_assert!(live.bytes <= bytes);
             prop_assert_eq!(entries(&thinner, LEASE), entries(&file, LEASE));
-            prop_assert_eq!(Database::open(&thinner).unwrap().buckets().unwrap(), Database::open(&file).unwrap().buckets().unwrap());
-            prop_assert!(told <= count);
+            prop_assert_eq!(Database::open(&thinner).unwrap().buckets().unwrap(), whole.buckets().unwrap());
+        }
+
+        #[test]
+        fn every_name_falls_to_one_half(name in any::<Name>(), bits in 0_u32..70) {
+            let mut part = Part::ALL;
+            for _ in 0..bits {
+                prop_assert!(part.has(&name));
+                let Some(halves) = part.halves() else { return Ok(()) };
+                prop_assert_eq!(halves.iter().filter(|half| half.has(&name)).count(), 1);
+                part = *halves.iter().find(|half| half.has(&name)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_told_how_far_it_is_and_keys_that_are_written_again_take_no_further_walk() {
+        let events: Vec<_> = (0..60_000_u32).map(|number| ((number % 100).to_le_bytes()[0], false)).collect();
+        let (file, _) = history(&events);
+        for (keys_at_once, walks) in [(100, 1), (60, 2)] {
+            let mut told = Vec::new();
+            let database = Database::open(&file).unwrap();
+            find(&database, keys_at_once, &mut |done, total| told.push((done, total))).unwrap();
+            let (done, total) = *told.last().unwrap();
+            assert!(done <= total && total >= walks * 60_000 && done > (walks - 1) * 60_000, "{told:?}");
         }
     }
 
@@ -233,7 +311,7 @@ mod tests {
         let mut appender = Appender::new(&file).unwrap();
         appender.push(BucketKey { main: 2, sub: 0, tombstone: false }, &[0xff; 20]).unwrap();
         appender.commit().unwrap();
-        let error = write_live(&Database::open(&file).unwrap(), &tempfile::tempfile().unwrap(), &mut |_, _| {});
-        assert!(error.unwrap_err().to_string().contains("none of etcd's"));
+        let error = Live::find(&Database::open(&file).unwrap(), &mut |_, _| {}).err().unwrap();
+        assert!(error.to_string().contains("none of etcd's"), "{error}");
     }
 }

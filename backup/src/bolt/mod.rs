@@ -19,7 +19,7 @@ mod tree;
 pub use append::{AppendError, Appender, open};
 pub use cursor::Cursor;
 pub use history::{Tail, auth_revision, events_of_last};
-pub use live::{Thinned, write_live};
+pub use live::Live;
 pub use meta::Meta;
 pub use outline::write_outline;
 pub use page::{MOST_IN_PAGE, PageId, Pages};

@@ -54,7 +54,8 @@ struct Member {
     /// after the backup and that earlier restores have handed out. 0 is for looking at a backup only
     #[arg(long, value_name = "REVISIONS")]
     bump_revision: Option<u64>,
-    /// etcd's limit for its database: above 60 % of it the history is left out, which can't be read after a restore anyway
+    /// etcd's limit for its database: above 60 % of it the history is left out, which can't be read after a restore anyway;
+    /// what is larger than the limit even so is not restored
     #[arg(long, value_name = "BYTES")]
     quota: Option<u64>,
     /// The member's name

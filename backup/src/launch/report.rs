@@ -70,7 +70,7 @@ pub enum Reason {
     BackupDamaged,
     /// The volume has no room for the backup.
     NoRoom,
-    /// The backup's database is larger than etcd's quota.
+    /// What is live in the backup is larger than etcd's quota.
     AboveQuota,
     /// The restore failed for another reason.
     RestoreFailed,

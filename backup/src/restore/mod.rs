@@ -27,7 +27,7 @@ use crate::store::{Key, Store, StoreError};
 pub use apply::UNKNOWN_TTL;
 pub use etcdutl::{Bump, LEAST_BUMP, Membership, Tool};
 use scratch::Scratch;
-pub(crate) use scratch::clear_remains;
+pub(crate) use scratch::{clear_remains, free};
 pub use survey::{Damaged, find};
 
 /// Where a member's data folder has its database.
@@ -94,14 +94,28 @@ pub enum RestoreError {
     Busy(PathBuf),
     /// The database would not let etcd write: it raises an alarm at the first put above its quota.
     #[error(
-        "the restored database takes {database} bytes with no more than the newest of each key, and etcd may have {quota}: it \
-         would refuse every write; make spec.etcd.quota (--quota) larger"
+        "the restored database takes {database} bytes{}, and etcd may have {quota}: it would refuse every write; make \
+         spec.etcd.quota (--quota) larger",
+        if *thinned { " with no more than the newest of each key" } else { "" }
     )]
     AboveQuota {
         /// Its size in bytes.
         database: u64,
         /// The quota in bytes.
         quota: u64,
+        /// Its history is left out.
+        thinned: bool,
+    },
+    /// There is no room to write it anew without its history.
+    #[error(
+        "{free} bytes are free, and {needed} are needed to write the database without its history, beside the one that has \
+         it; make spec.storage.size larger"
+    )]
+    NoRoom {
+        /// Bytes that it takes.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
     },
     /// etcdutl can't be run.
     #[error("failed to run {}: {source}", tool.display())]
@@ -262,15 +276,15 @@ pub struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Whether a database of so many bytes is to be without its history. Nothing may be left out of one whose revisions go
-    /// on where they were: etcd would not know that it is gone.
-    fn leaves_history_out(&self, bytes: u64) -> bool {
-        self.tool.bump.marks_compacted() && self.quota.is_some_and(|quota| thin::is_much(bytes, quota))
+    /// The quota, if a database of so many bytes is to be without its history because of it. Nothing may be left out of one
+    /// whose revisions go on where they were: etcd would not know that it is gone.
+    fn too_near(&self, bytes: u64) -> Option<u64> {
+        self.quota.filter(|quota| self.tool.bump.marks_compacted() && thin::is_much(bytes, *quota))
     }
 
-    fn demand_below_quota(&self, database: u64) -> Result<(), RestoreError> {
+    fn demand_below_quota(&self, database: u64, thinned: bool) -> Result<(), RestoreError> {
         match self.quota.filter(|quota| database > *quota) {
-            Some(quota) => Err(RestoreError::AboveQuota { database, quota }),
+            Some(quota) => Err(RestoreError::AboveQuota { database, quota, thinned }),
             None => Ok(()),
         }
     }
@@ -287,9 +301,10 @@ pub async fn data_folder(
     let scratch = Scratch::beside(folder)?;
     let file = scratch.path().join("db");
     let mut restored = database(store, &choice.chain, choice.revision, &file, report).await?;
-    if making.leaves_history_out(restored.bytes) {
-        let thinned = thin::thin(&file, report).await?;
-        restored.left_out = thinned.left_out;
+    let too_near = making.too_near(restored.bytes);
+    match too_near {
+        Some(quota) => restored.left_out = thin::thin(&file, quota, report).await?,
+        None => making.demand_below_quota(restored.bytes, false)?,
     }
     // Of an earlier restore, that was killed, etcdutl may still be at work: it must not find its folder again.
     let nonce = Nonce::random();
@@ -300,7 +315,7 @@ pub async fn data_folder(
     etcdutl::restore(making.tool, making.membership, (&small, restored.revision), &made).await?;
     let place = made.join(DATABASE);
     let bytes = spawn_blocking(move || outline::put_back(&place, &file)).await??;
-    making.demand_below_quota(bytes)?;
+    making.demand_below_quota(bytes, too_near.is_some())?;
     scratch.publish(&made)?;
     Ok(Restored { bytes, ..restored })
 }

@@ -75,6 +75,12 @@ pub fn create(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create_new(true).mode(OWN_FILE).open(path)
 }
 
+/// How many bytes are free on the file system of a path.
+pub fn free(path: &Path) -> io::Result<u64> {
+    let space = rustix::fs::statvfs(path)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
 /// Where a restore to this target works.
 fn path_for(target: &Path) -> Option<PathBuf> {
     let name = target.file_name()?;

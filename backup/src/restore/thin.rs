@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::{Progress, RestoreError, scratch};
-use crate::bolt::{Database, Thinned, write_live};
+use crate::bolt::{Database, Live};
 
 /// Above this part of the quota, in percent. Below it there is room for what is written before etcd has compacted the history
 /// and goes on in its place.
@@ -21,11 +21,11 @@ pub(super) fn is_much(bytes: u64, quota: u64) -> bool {
     u128::from(bytes) * 100 > u128::from(quota) * u128::from(MUCH)
 }
 
-/// Writes the database at `path` anew without its history.
-pub(super) async fn thin(path: &Path, report: &(dyn Fn(Progress) + Sync)) -> Result<Thinned, RestoreError> {
+/// Writes the database at `path` anew without its history, if that is below the quota. Tells how many events were left out.
+pub(super) async fn thin(path: &Path, quota: u64, report: &(dyn Fn(Progress) + Sync)) -> Result<u64, RestoreError> {
     let (gone_over, mut seen) = watch::channel((0, 0));
     let path = path.to_owned();
-    let writing = spawn_blocking(move || replace(&path, &gone_over));
+    let writing = spawn_blocking(move || replace(&path, quota, &gone_over));
     let reporting = async {
         while seen.changed().await.is_ok() {
             let (done, total) = *seen.borrow_and_update();
@@ -36,16 +36,25 @@ pub(super) async fn thin(path: &Path, report: &(dyn Fn(Progress) + Sync)) -> Res
     written?
 }
 
-fn replace(path: &Path, gone_over: &watch::Sender<(u64, u64)>) -> Result<Thinned, RestoreError> {
+fn replace(path: &Path, quota: u64, gone_over: &watch::Sender<(u64, u64)>) -> Result<u64, RestoreError> {
     let thinner = path.with_extension("live");
     let whole = File::open(path).map_err(fault(path))?;
-    let file = scratch::create(&thinner).map_err(fault(&thinner))?;
+    let whole = Database::open(&whole)?;
     let mut report = |done, total| {
         gone_over.send_replace((done, total));
     };
-    let thinned = write_live(&Database::open(&whole)?, &file, &mut report)?;
+    let live = Live::find(&whole, &mut report)?;
+    if live.bytes > quota {
+        return Err(RestoreError::AboveQuota { database: live.bytes, quota, thinned: true });
+    }
+    let free = scratch::free(path).map_err(fault(path))?;
+    if live.bytes > free {
+        return Err(RestoreError::NoRoom { needed: live.bytes, free });
+    }
+    let file = scratch::create(&thinner).map_err(fault(&thinner))?;
+    live.write(&whole, &file, &mut report)?;
     fs::rename(&thinner, path).map_err(fault(path))?;
-    Ok(thinned)
+    Ok(live.left_out)
 }
 
 fn fault(path: &Path) -> impl FnOnce(io::Error) -> RestoreError {

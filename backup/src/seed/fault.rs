@@ -139,6 +139,7 @@ fn of_restore(error: &RestoreError) -> Reason {
         | RestoreError::Chain(ChainError::Store(error))
         | RestoreError::Data(DataError::Store(error)) => of_store(error),
         RestoreError::AboveQuota { .. } => Reason::AboveQuota,
+        RestoreError::NoRoom { .. } => Reason::NoRoom,
         RestoreError::Keys(_) | RestoreError::Data(DataError::Keys(_)) => Reason::KeysUnfit,
         RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
         RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })

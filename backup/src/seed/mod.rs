@@ -10,10 +10,11 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::format::{Choice, GenerationKey, Revision};
 use crate::launch::Identity;
 use crate::launch::marker::{self, Marker, Restore};
 use crate::launch::ticket_file;
-use crate::restore::{self, Damaged, Making, Membership, Progress, Restored, Tool, Wanted};
+use crate::restore::{self, Damaged, Making, Membership, Progress, RestoreError, Restored, Tool, Wanted};
 use crate::store::Store;
 use crate::ticket::{DATA_FOLDER, EtcdVersion};
 use crate::wal::{self, Wal};
@@ -53,8 +54,23 @@ pub enum Filled {
     Started,
 }
 
-/// Restores the backup onto the volume, unless that was done before.
-pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Sync)) -> Result<Filled, SeedError> {
+/// A restore that was found to be above the quota: only reading all of it tells, and the next try would find the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TooLarge {
+    generation: GenerationKey,
+    revision: Revision,
+    database: u64,
+    thinned: bool,
+}
+
+/// Restores the backup onto the volume, unless that was done before. `too_large` remembers from one try to the next what is
+/// not worth to be fetched again.
+async fn fill(
+    store: &Store,
+    order: &Order,
+    too_large: &mut Option<TooLarge>,
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<Filled, SeedError> {
     let Order { volume, identity, version, ticket, quota, wanted, tool, membership } = order;
     // A container that is started once more, as after its node's: the launcher judges what is on the volume.
     if ticket_file::read(ticket).map_err(|refusal| SeedError::Ticket(refusal.message))?.is_some() {
@@ -78,13 +94,36 @@ pub async fn fill(store: &Store, order: &Order, report: &(dyn Fn(Progress) + Syn
     is_readable(&choice.chain.full.etcd_version, version)?;
     room::check(&choice, volume)?;
     let making = Making { tool, membership, quota: *quota };
-    let restored = restore::data_folder(store, &choice, &data, &making, report).await?;
+    let restored = restore_once(store, &choice, &data, &making, too_large, report).await?;
     match wal::inspect(&data)? {
         Wal::HasEntry => {}
         Wal::Absent | Wal::Empty => return Err(SeedError::NoLog),
     }
     mark(Restore::Done(version.clone()))?;
     Ok(Filled::Now(restored))
+}
+
+/// Restores the data folder, unless that was found to be too large.
+async fn restore_once(
+    store: &Store,
+    choice: &Choice,
+    data: &Path,
+    making: &Making<'_>,
+    too_large: &mut Option<TooLarge>,
+    report: &(dyn Fn(Progress) + Sync),
+) -> Result<Restored, RestoreError> {
+    let found = too_large.as_ref().zip(making.quota);
+    let same =
+        |(found, _): &(&TooLarge, u64)| found.generation == choice.chain.key && found.revision == choice.revision;
+    if let Some((&TooLarge { database, thinned, .. }, quota)) = found.filter(same) {
+        return Err(RestoreError::AboveQuota { database, quota, thinned });
+    }
+    let restored = restore::data_folder(store, choice, data, making, report).await;
+    if let Err(RestoreError::AboveQuota { database, thinned, quota: _ }) = restored {
+        let (generation, revision) = (choice.chain.key.clone(), choice.revision);
+        *too_large = Some(TooLarge { generation, revision, database, thinned });
+    }
+    restored
 }
 
 /// Demands that the backup was not made by a later line of etcd than will run. What is no version is left to etcdutl.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::SeedError;
 use crate::format::Choice;
+use crate::restore;
 
 /// What each event takes in the database besides its record, in bytes: its place in a page, and its part of the page's own.
 const OF_A_PAGE: u64 = 24;
@@ -12,8 +13,7 @@ const FOR_THE_LOG: u64 = 136 << 20;
 
 /// Demands that the volume has room for the database with its history.
 pub(super) fn check(choice: &Choice, volume: &Path) -> Result<(), SeedError> {
-    let space = rustix::fs::statvfs(volume).map_err(|fault| SeedError::volume("measure", volume, fault.into()))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let free = restore::free(volume).map_err(|fault| SeedError::volume("measure", volume, fault))?;
     let needed = projected(choice).saturating_add(FOR_THE_LOG);
     if needed > free { Err(SeedError::NoRoom { needed, free }) } else { Ok(()) }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Filled, Order, SeedError, fill};
+use super::{Filled, Order, SeedError, TooLarge, fill};
 use crate::launch::board::Board;
 use crate::launch::inbox::Inbox;
 use crate::launch::{Reason, Refusal, http};
@@ -38,10 +38,10 @@ pub async fn until_restored(
     let looking = Refusal::new(Reason::Restoring, "looking for the backup");
     let board = Board::new(order.identity.volume.clone(), looking);
     let listener = tokio::spawn(http::serve(listen, http::Desk { board: board.clone(), inbox: Inbox::new(None) }));
-    let mut pause = PAUSE;
+    let (mut pause, mut too_large) = (PAUSE, None);
     loop {
         let fetched = AtomicBool::new(false);
-        match attempt(order, &open, &board, &fetched).await {
+        match attempt(order, &open, &board, &mut too_large, &fetched).await {
             Ok(filled) => {
                 listener.abort();
                 return filled;
@@ -63,6 +63,7 @@ async fn attempt(
     order: &Order,
     open: &impl Fn() -> Result<Store, StoreError>,
     board: &Board,
+    too_large: &mut Option<TooLarge>,
     fetched: &AtomicBool,
 ) -> Result<Filled, SeedError> {
     let store = open()?;
@@ -70,7 +71,7 @@ async fn attempt(
         fetched.store(true, Ordering::Relaxed);
         board.post(Refusal::new(Reason::Restoring, told(progress)));
     };
-    fill(&store, order, &report).await
+    fill(&store, order, too_large, &report).await
 }
 
 fn told(progress: Progress) -> String {

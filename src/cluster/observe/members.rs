@@ -29,7 +29,7 @@ const LIST_PATIENCE: Duration = Duration::from_millis(500);
 /// not wait for that.
 const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a pod is looked at whose etcd starts: it has its port long before it answers there, and the next member's ticket
-/// must not wait for that. One that serves answers within milliseconds.
+/// must not wait for that.
 const STARTING_PATIENCE: Duration = Duration::from_millis(100);
 /// For how long after its ticket was written a pod counts as one whose etcd starts. One that answers more slowly is seen
 /// after that.
@@ -55,10 +55,13 @@ pub struct Address {
 }
 
 impl Address {
-    /// Whether its etcd was let start a moment ago. By a clock that was set back since then that is not known.
-    fn starts(&self, now: Millis) -> bool {
+    /// Whether its etcd was let start a moment ago, and was not seen yet. By a clock that was set back since then that is not
+    /// known.
+    fn starts(&self, now: Millis, earlier: Option<&Seen>) -> bool {
         let age = self.ticketed.and_then(|since| now.0.checked_sub(since.0));
-        age.is_some_and(|age| age < STARTS_FOR_MS)
+        // One that serves gets another ticket as well, to resume.
+        let ran = earlier.is_some_and(|seen| seen.pod == self.pod && matches!(seen.sight, Sight::Etcd(_)));
+        !ran && age.is_some_and(|age| age < STARTS_FOR_MS)
     }
 
     /// Its client port.
@@ -67,15 +70,20 @@ impl Address {
     }
 }
 
-/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen. Without access to their
-/// client ports nobody gives one.
+/// Asks everybody at once. `leader` is whom to ask first for the list: who led when last seen. `earlier` is what was seen
+/// then. Without access to their client ports nobody gives a list.
 pub async fn ask(
     pool: &Pool,
     access: Option<&Access>,
     addresses: &BTreeMap<Serial, Address>,
     leader: Option<Serial>,
+    earlier: &BTreeMap<Serial, Seen>,
 ) -> Said {
-    let looks = join_all(addresses.iter().map(async |(serial, address)| (*serial, look_in_time(address).await)));
+    let looks = addresses.iter().map(async |(serial, address)| {
+        let seen = look_in_time(address, earlier.get(serial)).await;
+        (*serial, seen)
+    });
+    let looks = join_all(looks);
     let list = async {
         match access {
             Some(access) => list(pool, access, &ticketed(addresses), leader).await,
@@ -120,11 +128,11 @@ fn nothing_at(address: &Address, now: Millis) -> Seen {
 
 /// Looks at one pod, for longer at one that stays and has been there for a while. One that goes at once is not looked at:
 /// its successor would wait.
-async fn look_in_time(address: &Address) -> Seen {
+async fn look_in_time(address: &Address, earlier: Option<&Seen>) -> Seen {
     let now = millis(Timestamp::now());
     let silent = nothing_at(address, now);
     let patience = match address.leaving {
-        Leaving::No if address.starts(now) => STARTING_PATIENCE,
+        Leaving::No if address.starts(now, earlier) => STARTING_PATIENCE,
         Leaving::No => return look(address).await,
         Leaving::InGrace => LEAVING_PATIENCE,
         Leaving::AtOnce => return silent,
@@ -259,15 +267,24 @@ mod tests {
 
     #[test]
     fn an_etcd_starts_for_two_seconds_after_its_ticket() {
-        let starts = |ticketed: Option<u64>, now: u64| {
-            let (pod, volume, ip) = (Uid::new("u"), Uid::new("v"), IpAddr::from([127, 0, 0, 77]));
-            let (host, leaving) = ("db-0".to_owned(), Leaving::No);
-            Address { pod, volume, ip, host, ticketed: ticketed.map(Millis), leaving }.starts(Millis(now))
+        let (pod, volume, ip) = (Uid::new("u"), Uid::new("v"), IpAddr::from([127, 0, 0, 77]));
+        let address = |ticketed: Option<u64>| {
+            let (host, leaving, ticketed) = ("db-0".to_owned(), Leaving::No, ticketed.map(Millis));
+            Address { pod: pod.clone(), volume: volume.clone(), ip, host, ticketed, leaving }
         };
+        let starts = |ticketed: Option<u64>, now: u64| address(ticketed).starts(Millis(now), None);
         assert!(starts(Some(10_000), 10_000) && starts(Some(10_000), 11_999));
         assert!(!starts(Some(10_000), 12_000));
         assert!(!starts(Some(10_000), 9_999), "the clock was set back");
         assert!(!starts(None, 10_000), "its launcher answers");
+
+        let (_, etcd) = crate::cluster::report::fixture::healthy().said.seen.into_iter().next().unwrap();
+        let ran = |pod: &str, sight: Sight| {
+            let earlier = Seen { pod: Uid::new(pod), sight, ..etcd.clone() };
+            !address(Some(10_000)).starts(Millis(10_000), Some(&earlier))
+        };
+        assert!(ran("u", etcd.sight.clone()), "it serves, and got another ticket");
+        assert!(!ran("another", etcd.sight.clone()) && !ran("u", Sight::Unknown));
     }
 
     #[tokio::test]
@@ -277,7 +294,7 @@ mod tests {
         let address = Address { pod, volume, ip, host, ticketed: Some(Millis(0)), leaving: Leaving::No };
         let addresses = BTreeMap::from([(Serial(0), address)]);
         for access in [Some(Access::plaintext()), None] {
-            let said = ask(&Pool::default(), access.as_ref(), &addresses, None).await;
+            let said = ask(&Pool::default(), access.as_ref(), &addresses, None, &BTreeMap::new()).await;
             assert_eq!(said.seen[&Serial(0)].sight, Sight::Unknown);
             assert_eq!(said.list, None);
         }

@@ -166,7 +166,7 @@ impl Observer {
         let addresses_of_pods = addresses(&cluster, &pods);
         let cron_job = own(&cluster, self.watched.cron_jobs.of(&key)).remove(&names::verification(&key.name));
         let (mut said, archives, proofs) = tokio::join!(
-            members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader),
+            members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader, earlier),
             archive::ask(&cluster, &pods, archives),
             verify::look(&self.kube, &cluster, cron_job.as_ref(), proofs),
         );

@@ -25,7 +25,8 @@ const VOLUMES: &str = "archive-";
 const SPILL_MARGIN: u64 = 64 << 20;
 /// What is put aside where the spec has no amount that can be read: the default.
 const SPILL: u64 = 1 << 30;
-/// What part of etcd's quota the events since the last full snapshot may reach: a restored database holds them all.
+/// What part of etcd's quota the events since the last full snapshot may reach: a restore puts them all to the database, before
+/// it leaves out what is not live.
 const PART_OF_QUOTA: u64 = 4;
 /// What it asks for, and the most memory that it may have. While it follows it takes some 20 MiB, with a snapshot and a store
 /// that is slow some 100.
