@@ -36,8 +36,9 @@ enum Action {
     /// The command of etcd's container. It waits until the operator has written a ticket on the
     /// pod, then holds it against this pod, the etcd binary and the volume:
     ///
-    ///   create  the volume is new, or an earlier create on it left a log with neither an entry
-    ///           nor a vote; such data is deleted
+    ///   create  the volume carries the ticket's mark and no more (it is marked while it is empty and
+    ///           no ticket is there), or an earlier create on it left a log with neither an entry nor
+    ///           a vote; such data is deleted
     ///   restored
     ///           a backup was restored onto the volume for this member, and etcd has not run on it
     ///   resume  the volume carries this member's marker (quorate.json) and a log with an entry

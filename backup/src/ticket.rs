@@ -66,6 +66,10 @@ text!(
     VolumeUid
 );
 text!(
+    /// What a launcher has marked an empty volume with, when it began to wait: another one each time.
+    VolumeMark
+);
+text!(
     /// The UID of a pod: of one incarnation, never again of another.
     PodUid
 );
@@ -74,11 +78,19 @@ text!(
     EtcdVersion
 );
 
+impl VolumeMark {
+    /// A new one.
+    pub fn random() -> Self {
+        Self(format!("{:016x}", fastrand::u64(..)))
+    }
+}
+
 /// What the member's identity may be started on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Start {
-    /// The first start of this identity: the volume is empty, or an earlier try on it left no entry.
+    /// The first start of this identity: the volume carries the ticket's mark and no more, or an earlier try on it left no
+    /// entry.
     Create,
     /// The first start of this identity, on a backup that was restored onto the volume for it, and on nothing else.
     Restored,
@@ -106,6 +118,10 @@ pub struct Ticket {
     pub member: MemberName,
     /// The volume that this is for.
     pub volume: VolumeUid,
+    /// To create: what the volume was marked with when that was first allowed. One that was emptied since has another mark or
+    /// none, and whatever was written there is lost. Nothing: it may be empty as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<VolumeMark>,
     /// The version that the binary must have.
     pub version: EtcdVersion,
     /// Everything that etcd gets on its command line, each as `--name=value`.
@@ -200,6 +216,7 @@ mod tests {
             start: Start::Create,
             member: "blue-0".into(),
             volume: "3f0c".into(),
+            mark: None,
             version: "3.6.16".into(),
             flags: vec!["--name=blue-0".into(), format!("--data-dir={DATA_DIR}")],
         }
@@ -213,6 +230,10 @@ mod tests {
         for start in [Start::Create, Start::Restored, Start::Resume] {
             assert_eq!(Ticket::parse(&text.replace("create", &start.to_string())).unwrap().start, start);
         }
+        let marked = Ticket { mark: Some("a1".into()), ..ticket() };
+        let text = text.replace(r#""version""#, r#""mark":"a1","version""#);
+        assert_eq!(marked.render().unwrap(), text);
+        assert_eq!(Ticket::parse(&text).unwrap(), marked);
     }
 
     #[test]

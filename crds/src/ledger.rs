@@ -65,6 +65,10 @@ pub struct LedgerMember {
     /// The UID of the member's volume claim; with ephemeral storage, of its pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    /// What that volume was marked with, by the agent, when a ticket to create was first issued. One that was emptied since has
+    /// another mark or none, and is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mark: Option<String>,
     /// The node on which the member was started last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,

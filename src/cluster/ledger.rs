@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use quorate_crds::{EtcdClusterStatus, FailedRelease, HexId, LedgerMember, LedgerRelease, names};
 use quorate_statemachine::{
-    ClusterId, Entry, Failed, Image, Ledger, MemberId, Memory, Minor, NodeName, Release, Seeding, Serial, Standing,
-    Uid, Version,
+    ClusterId, Entry, Failed, Image, Ledger, Mark, MemberId, Memory, Minor, NodeName, Release, Seeding, Serial,
+    Standing, Uid, Version,
 };
 
 /// What the status of the cluster of this name says was remembered.
@@ -55,12 +55,15 @@ fn parse_release(release: &LedgerRelease) -> Option<Release> {
 }
 
 fn parse_member(member: &LedgerMember) -> Option<Entry> {
-    let LedgerMember { volume, node, create, id, voter, release, former } = member;
+    let LedgerMember { volume, mark, node, create, id, voter, release, former } = member;
     let create = match (create, volume) {
         (false, None) => None,
         (true, Some(volume)) => Some(Uid::new(volume)),
         (true, None) | (false, Some(_)) => return None,
     };
+    if create.is_none() && mark.is_some() {
+        return None;
+    }
     let standing = match (id, voter) {
         (None, false) => Standing::Spare,
         (Some(id), false) => Standing::Learner(MemberId(id.get()?)),
@@ -69,6 +72,7 @@ fn parse_member(member: &LedgerMember) -> Option<Entry> {
     };
     Some(Entry {
         create,
+        mark: mark.as_deref().map(Mark::new),
         node: node.as_deref().map(NodeName::new),
         standing,
         release: release.as_ref().map_or(Some(None), |release| parse_release(release).map(Some))?,
@@ -108,7 +112,7 @@ fn write_release(release: &Release) -> LedgerRelease {
 }
 
 fn write_member(entry: &Entry) -> LedgerMember {
-    let Entry { create, node, standing, release, former } = entry;
+    let Entry { create, mark, node, standing, release, former } = entry;
     let (id, voter) = match standing {
         Standing::Spare => (None, false),
         Standing::Learner(MemberId(id)) => (Some(HexId::new(*id)), false),
@@ -116,6 +120,7 @@ fn write_member(entry: &Entry) -> LedgerMember {
     };
     LedgerMember {
         volume: create.as_ref().map(|uid| uid.as_str().to_owned()),
+        mark: mark.as_ref().map(|mark| mark.as_str().to_owned()),
         node: node.as_ref().map(|node| node.as_str().to_owned()),
         create: create.is_some(),
         id,
@@ -156,9 +161,11 @@ mod tests {
 
     fn entry() -> impl Strategy<Value = Entry> {
         use proptest::option::of;
-        (of("[0-9a-f-]{1,8}"), of("[a-z]{1,5}"), standing(), of(release()), of(release())).prop_map(
-            |(create, node, standing, release, former)| Entry {
-                create: create.map(|uid| Uid::new(&uid)),
+        let volume = of(("[0-9a-f-]{1,8}", of("[0-9a-f]{1,4}")));
+        (volume, of("[a-z]{1,5}"), standing(), of(release()), of(release())).prop_map(
+            |(volume, node, standing, release, former)| Entry {
+                create: volume.as_ref().map(|(uid, _)| Uid::new(uid)),
+                mark: volume.and_then(|(_, mark)| mark).map(|mark| Mark::new(&mark)),
                 node: node.map(|node| NodeName::new(&node)),
                 standing,
                 release,
@@ -178,7 +185,7 @@ mod tests {
         (seeding(), any::<u32>(), members, versions).prop_map(|(seeding, next, mut members, versions)| {
             if seeding == Seeding::NotBegun {
                 for entry in members.values_mut() {
-                    (entry.create, entry.standing) = (None, Standing::Spare);
+                    (entry.create, entry.mark, entry.standing) = (None, None, Standing::Spare);
                 }
             }
             let (oldest_log, logs_cut, failed) = versions;
@@ -222,7 +229,8 @@ mod tests {
                 ..Ledger::default()
             },
         );
-        let damages: [fn(&mut quorate_crds::Ledger); 10] = [
+        let damages: [fn(&mut quorate_crds::Ledger); 11] = [
+            |l| l.members.values_mut().for_each(|m| (m.volume, m.create, m.mark) = (None, false, Some("a1".into()))),
             |l| l.seeded = false,
             |l| (l.seeded, l.cluster_id) = (false, None),
             |l| l.seed = Some(0),

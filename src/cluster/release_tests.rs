@@ -53,7 +53,7 @@ async fn does(api: &FakeApi, observed: &Observed, step: Step) -> (Acted, Vec<Str
 }
 
 fn switch(to: &Release) -> Step {
-    let ticket = Ticket { start: Start::Resume, volume: Uid::new("claim-1"), version: Some(to.version) };
+    let ticket = Ticket { start: Start::Resume, volume: Uid::new("claim-1"), mark: None, version: Some(to.version) };
     Step::SwitchRelease { serial: SERIAL, pod: Uid::new("pod-1"), release: to.clone(), ticket: Some(ticket) }
 }
 

@@ -41,11 +41,11 @@ async fn sees(driver: &Driver, memo: &mut Memo, api: &FakeApi, mut observed: Obs
 }
 
 fn one_waits() -> Observed {
-    fixture::sighted(&[(Serial(2), Sight::Waiting)], true)
+    fixture::sighted(&[(Serial(2), Sight::Waiting(None))], true)
 }
 
 fn two_wait() -> Observed {
-    fixture::sighted(&[(Serial(1), Sight::Waiting), (Serial(2), Sight::Waiting)], false)
+    fixture::sighted(&[(Serial(1), Sight::Waiting(None)), (Serial(2), Sight::Waiting(None))], false)
 }
 
 /// What a line of the metrics shows.

@@ -153,8 +153,8 @@ impl<'w> Census<'w> {
                 world.now.since(told.max(alive.progressed)) > CATCH_UP_PATIENCE_MS
                     || world.now.since(told) > CATCH_UP_LIMIT_MS
             }
-            Sight::Waiting if pod.ticket.is_none() => false,
-            Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {
+            Sight::Waiting(_) if pod.ticket.is_none() => false,
+            Sight::Etcd(_) | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {
                 world.now.since(told) > START_PATIENCE_MS
             }
             Sight::Unknown => world.now.since(told.max(pod.heard)) > START_PATIENCE_MS,

@@ -169,7 +169,7 @@ impl<'w> Draft<'w> {
         self.remember_release(member, release);
         let ticket = pod.ticket.clone().map(|mut ticket| {
             if member.started {
-                ticket.start = Start::Resume;
+                (ticket.start, ticket.mark) = (Start::Resume, None);
             }
             ticket.version = Some(release.version);
             ticket
@@ -215,12 +215,16 @@ impl<'w> Draft<'w> {
         }
     }
 
-    /// Puts a ticket on a pod. A `create` is written to the ledger with it, and goes to no other volume ever after.
+    /// Puts a ticket on a pod. A `create` is written to the ledger with it, with the volume's mark, and goes to no other volume
+    /// ever after, nor to the same with another mark.
     pub fn issue_ticket(&mut self, member: &Member<'_>, start: Start, volume: &Uid) {
         let Some(pod) = member.pod else { return };
         match &start {
             Start::Seed | Start::Join(_) => {
                 let entry = self.ledger.members.entry(member.serial).or_default();
+                if entry.create.is_none() {
+                    entry.mark = member.marked().cloned();
+                }
                 entry.create = Some(volume.clone());
                 entry.node.clone_from(&pod.node);
                 entry.release.clone_from(&pod.release);
@@ -230,7 +234,10 @@ impl<'w> Draft<'w> {
             }
             Start::Resume => {}
         }
-        let ticket = member.ticket(start, volume);
+        let mut ticket = member.ticket(start, volume);
+        if let (Start::Seed | Start::Join(_), Some(entry)) = (&ticket.start, self.ledger.members.get(&member.serial)) {
+            ticket.mark.clone_from(&entry.mark);
+        }
         self.step(Step::IssueTicket { serial: member.serial, pod: pod.uid.clone(), ticket });
     }
 

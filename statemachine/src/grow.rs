@@ -162,7 +162,8 @@ fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) 
     let ticket = member.ticket(Start::Join(census.ids()), volume);
     // That it was told to resume means that it ran. Only its launcher can say that it left nothing.
     let has_run = pod.ticket.as_ref().is_some_and(|ticket| ticket.start == Start::Resume);
-    let may_have_it = may_have_it && (!has_run || member.refusal() == Some(Refusal::VolumeLost));
+    let left_nothing = matches!(member.refusal(), Some(Refusal::VolumeLost | Refusal::NoEntry));
+    let may_have_it = may_have_it && (!has_run || left_nothing);
     match member.volume() {
         Volume::Blank(_) | Volume::Intact(_) if may_have_it && pod.ticket.as_ref() != Some(&ticket) => {
             // It is sent what the leader holds in memory, cut or not.

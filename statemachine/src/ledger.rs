@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ClusterId, MemberId, NodeName, Serial, Uid,
+    ClusterId, Mark, MemberId, NodeName, Serial, Uid,
     version::{Minor, Release},
 };
 
@@ -63,6 +63,9 @@ pub enum Seeding {
 pub struct Entry {
     /// The volume that a `create` was issued for; it goes to no other. None: no `create` was issued.
     pub create: Option<Uid>,
+    /// What that volume was marked with then: whoever creates finds the same, or the volume was emptied since. None: the
+    /// launcher told of no mark.
+    pub mark: Option<Mark>,
     /// The node on which the member was last seen with a pod.
     pub node: Option<NodeName>,
     /// What it was in etcd's member list when that was last read.

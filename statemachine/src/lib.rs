@@ -43,7 +43,7 @@ use course::Leg;
 pub use census::{PROMOTION_LAG, START_PATIENCE_MS};
 pub use decide::plan;
 pub use ledger::{Entry, Failed, Ledger, Memory, Seeding, Standing};
-pub use names::{ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
+pub use names::{ClusterId, Mark, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};
 pub use plan::{Bind, Birth, Finding, LookAgain, Phase, Plan, Step};
 pub use version::{
     FIRST_WITH_NEW_LOG, FIRST_WITHOUT_OLD_LOG, FLOORS, Floor, Image, Minor, Release, STOPS, Version, floor,

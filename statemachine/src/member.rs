@@ -1,8 +1,8 @@
 //! One serial as observed: its pod, its volume, what the ledger remembers of it. Answers questions, decides nothing.
 
 use crate::{
-    Alive, Claim, Entry, Finding, Home, Memory, NodeName, NodeSight, Pod, PodStage, Refusal, Release, Resize, Serial,
-    Sight, Start, Storage, Ticket, Trouble, Uid, World,
+    Alive, Claim, Entry, Finding, Home, Mark, Memory, NodeName, NodeSight, Pod, PodStage, Refusal, Release, Resize,
+    Serial, Sight, Start, Storage, Ticket, Trouble, Uid, World,
 };
 
 /// How long something new may take to come up before it is only looked at every few seconds: an image is pulled, a
@@ -135,14 +135,19 @@ impl<'w> Member<'w> {
         }
     }
 
-    /// What the launcher says against the volume's data. That there is none is a loss only for one that has run: a
-    /// learner killed in its first milliseconds has left nothing, and may be created on that volume again.
+    /// What the launcher says against the volume's data. That there is none is a loss for one that has run, and where its
+    /// mark is gone as well: a learner killed in its first milliseconds has left nothing but that, and may be created on that
+    /// volume again.
     fn refused_volume(&self) -> Option<Finding> {
         let ticket = self.pod?.ticket.as_ref()?;
         match self.refusal()? {
-            Refusal::VolumeLost if self.started && ticket.start == Start::Resume => Some(Finding::VolumeLost),
+            Refusal::VolumeLost | Refusal::NoEntry if self.started && ticket.start == Start::Resume => {
+                Some(Finding::VolumeLost)
+            }
+            // What it was told to create on had a mark, or a backup: it may have run on it unseen.
+            Refusal::VolumeLost if ticket.start != Start::Resume => Some(Finding::VolumeLost),
             Refusal::VolumeForeign if ticket.start != Start::Seed => Some(Finding::VolumeForeign),
-            Refusal::VolumeLost | Refusal::VolumeForeign | Refusal::Binary | Refusal::Other => None,
+            Refusal::VolumeLost | Refusal::NoEntry | Refusal::VolumeForeign | Refusal::Binary | Refusal::Other => None,
         }
     }
 
@@ -150,7 +155,7 @@ impl<'w> Member<'w> {
     pub fn refusal(&self) -> Option<Refusal> {
         match self.pod?.sight {
             Sight::Refused(refusal) => Some(refusal),
-            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Etcd(_) => None,
+            Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Etcd(_) => None,
         }
     }
 
@@ -158,7 +163,7 @@ impl<'w> Member<'w> {
     pub fn alive(&self) -> Option<&'w Alive> {
         match self.pod.filter(|pod| !pod.terminating).map(|pod| &pod.sight)? {
             Sight::Etcd(alive) => Some(alive),
-            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
+            Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,
         }
     }
 
@@ -169,8 +174,17 @@ impl<'w> Member<'w> {
 
     /// Its launcher waits, and its pod is there to stay.
     pub fn waits(&self) -> bool {
-        self.pod.is_some_and(|pod| !pod.terminating && pod.node.is_some() && pod.sight == Sight::Waiting)
+        let waits = |pod: &Pod| matches!(pod.sight, Sight::Waiting(_));
+        self.pod.is_some_and(|pod| !pod.terminating && pod.node.is_some() && waits(pod))
             && self.ground() == Ground::Sound
+    }
+
+    /// What its waiting launcher says that the volume is marked with.
+    pub fn marked(&self) -> Option<&'w Mark> {
+        match &self.pod?.sight {
+            Sight::Waiting(mark) => mark.as_ref(),
+            Sight::Unknown | Sight::Restoring(_) | Sight::Refused(_) | Sight::Etcd(_) => None,
+        }
     }
 
     /// The volume on which its waiting launcher may be told to create it: none but the pod's own, and none but the one
@@ -189,7 +203,7 @@ impl<'w> Member<'w> {
         let Some(pod) = self.pod else { return self.ground_of_last_node() != Ground::Unreachable };
         match (self.ground(), &pod.sight) {
             (_, Sight::Etcd(_)) | (Ground::Unreachable, _) => false,
-            (Ground::Gone, _) | (Ground::Sound, Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_)) => true,
+            (Ground::Gone, _) | (Ground::Sound, Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_)) => true,
             (Ground::Sound, Sight::Unknown) => pod.stage != PodStage::Running,
         }
     }
@@ -217,7 +231,7 @@ impl<'w> Member<'w> {
     pub fn is_settling(&self) -> bool {
         let newest = self.pod.map(|pod| match &pod.sight {
             Sight::Etcd(alive) => alive.process.max(pod.created).max(pod.ticket_since),
-            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {
+            Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {
                 pod.created.max(pod.ticket_since)
             }
         });
@@ -253,9 +267,14 @@ impl<'w> Member<'w> {
         self.well() && told.is_some() && told == runs && self.pod.is_some_and(|pod| !pod.switching)
     }
 
-    /// A ticket for the version that its pod is told to run.
+    /// A ticket for the version that its pod is told to run. To create, with the mark that was written down when the first one
+    /// was issued.
     pub fn ticket(&self, start: Start, volume: &Uid) -> Ticket {
-        Ticket { start, volume: volume.clone(), version: self.told().map(|release| release.version) }
+        let mark = match &start {
+            Start::Seed | Start::Join(_) => self.entry.and_then(|entry| entry.mark.clone()),
+            Start::Resume => None,
+        };
+        Ticket { start, volume: volume.clone(), mark, version: self.told().map(|release| release.version) }
     }
 
     /// What it is told to run can't have been started in its pod: there is no such image, or no such binary in it. Where the

@@ -56,6 +56,23 @@ impl Uid {
     }
 }
 
+/// By what a launcher has marked a volume that was empty when it began to wait: random, so that one that was emptied since
+/// carries another, or none. Opaque.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark(Arc<str>);
+
+impl Mark {
+    /// Takes a mark as the launcher tells it.
+    pub fn new(mark: &str) -> Self {
+        Self(mark.into())
+    }
+
+    /// The mark as the launcher tells it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The name of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Arc<str>);

@@ -52,7 +52,7 @@ fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
         None => member.refusal().map(|refusal| match refusal {
             // Only on the ticket of a seed: on any other it was told as a trouble of the volume.
             Refusal::VolumeForeign => Finding::SeedRefused,
-            Refusal::VolumeLost | Refusal::Binary | Refusal::Other => Finding::LauncherRefuses,
+            Refusal::VolumeLost | Refusal::NoEntry | Refusal::Binary | Refusal::Other => Finding::LauncherRefuses,
         }),
     }
 }

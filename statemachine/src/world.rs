@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    ClusterId, MemberId, Millis, NodeName, Serial, TemplateHash, Uid,
+    ClusterId, Mark, MemberId, Millis, NodeName, Serial, TemplateHash, Uid,
     ledger::Memory,
     version::{Minor, Release, Version},
 };
@@ -269,6 +269,8 @@ pub struct Ticket {
     pub start: Start,
     /// The volume it is for.
     pub volume: Uid,
+    /// To create: what that volume has to be marked with. None: it may be empty as well.
+    pub mark: Option<Mark>,
     /// The version that the binary must have. `None` if that can't be read.
     pub version: Option<Version>,
 }
@@ -289,8 +291,8 @@ pub enum Start {
 pub enum Sight {
     /// Nothing that could be understood, in time: neither dead nor alive.
     Unknown,
-    /// The launcher, waiting for a ticket.
-    Waiting,
+    /// The launcher, waiting for a ticket, and what it found the volume marked with, or has marked it with if it was empty.
+    Waiting(Option<Mark>),
     /// What restores a backup, before the launcher.
     Restoring(Restore),
     /// The launcher, which does not accept its ticket.
@@ -311,8 +313,10 @@ pub enum Restore {
 /// Why a launcher does not accept its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// To resume: the volume carries no data of this member. It is lost.
+    /// The volume carries no data of this member, to resume; nor the mark that it was given, to create. It is lost.
     VolumeLost,
+    /// To resume: the volume is this member's, and its log has no entry.
+    NoEntry,
     /// The volume carries data that is not this member's.
     VolumeForeign,
     /// The binary that it is to start is missing, or has another version than its ticket says.

@@ -82,7 +82,7 @@ fn delete_claim(serial: u32) -> Step {
 }
 
 fn issue(serial: u32, start: Start, volume: u32) -> Step {
-    let ticket = Ticket { start, volume: claim_uid(volume), version: Some(USUAL) };
+    let ticket = Ticket { start, volume: claim_uid(volume), mark: None, version: Some(USUAL) };
     Step::IssueTicket { serial: Serial(serial), pod: pod_uid(serial), ticket }
 }
 
@@ -360,7 +360,7 @@ fn plausible_worlds_lead_to_every_kind_of_step() {
         }
         seen.extend(world.seats.values().filter_map(|seat| seat.pod.as_ref()).map(|pod| match pod.sight {
             Sight::Unknown => "unheard".to_owned(),
-            Sight::Waiting => "waiting".to_owned(),
+            Sight::Waiting(_) => "waiting".to_owned(),
             Sight::Restoring(restore) => format!("{restore:?}"),
             Sight::Refused(refusal) => format!("{refusal:?}"),
             Sight::Etcd(_) => "etcd".to_owned(),

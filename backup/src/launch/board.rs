@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use super::{Reason, Refusal, Report, State};
-use crate::ticket::VolumeUid;
+use crate::ticket::{VolumeMark, VolumeUid};
 
 /// The current report, shared.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub struct Board(watch::Sender<Report>);
 impl Board {
     /// A board that says this of a volume.
     pub fn new(volume: VolumeUid, Refusal { reason, message }: Refusal) -> Self {
-        let report = Report { state: reason.state(), reason, message, since: now(), volume: Some(volume) };
+        let report = Report { state: reason.state(), reason, message, since: now(), volume: Some(volume), mark: None };
         tracing::info!("{}: {}", report.reason, report.message);
         Self(watch::Sender::new(report))
     }
@@ -26,6 +26,11 @@ impl Board {
         self.0.borrow().clone()
     }
 
+    /// Says from now on what the volume is marked with.
+    pub fn tell_mark(&self, mark: Option<VolumeMark>) {
+        self.0.send_modify(|report| report.mark = mark);
+    }
+
     /// Says why etcd is not started now.
     pub fn post(&self, Refusal { reason, message }: Refusal) {
         self.0.send_if_modified(|report| {
@@ -33,7 +38,8 @@ impl Board {
                 return false;
             }
             let since = if report.reason == reason { report.since } else { now() };
-            *report = Report { state: reason.state(), reason, message, since, volume: report.volume.take() };
+            let (volume, mark) = (report.volume.take(), report.mark.take());
+            *report = Report { state: reason.state(), reason, message, since, volume, mark };
             match report.state {
                 State::Restoring if reason == Reason::Restoring => tracing::debug!("{}", report.message),
                 State::Waiting => tracing::info!("{}: {}", report.reason, report.message),
@@ -68,8 +74,11 @@ mod tests {
         board.post(Refusal::new(Reason::NoTicket, "again"));
         assert_eq!((board.read().message.as_str(), board.read().since), ("again", 5));
         board.post(Refusal::new(Reason::BadTicket, "bad"));
+        board.tell_mark(Some("a1".into()));
+        board.post(Refusal::new(Reason::BadTicket, "worse"));
         let report = board.read();
         assert_eq!((report.reason, report.state), (Reason::BadTicket, State::Refused));
+        assert_eq!(report.mark, Some("a1".into()));
         assert!(report.since > 5);
         assert_eq!(report.volume, Some(volume));
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use crate::ticket::{DATA_FOLDER, EtcdVersion, MemberName, VolumeUid};
+use crate::ticket::{DATA_FOLDER, EtcdVersion, MemberName, VolumeMark, VolumeUid};
 
 /// The file by which a volume says whose it is.
 pub(super) const FILE: &str = "quorate.json";
@@ -35,6 +35,10 @@ pub struct Marker {
     pub member: MemberName,
     /// Which volume it was when it was marked.
     pub volume: VolumeUid,
+    /// By which it is told from the same volume once it was emptied. Nothing, if a restore began on it, or no launcher waited
+    /// for its ticket before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<VolumeMark>,
     /// How far the restore of a backup onto it has come. Nothing, if none was asked for, and from the first start of etcd
     /// on: what is restored later than that would be an older state under the same identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +66,12 @@ pub struct MarkerError {
 impl Marker {
     /// The marker of a member that starts with nothing, or goes on with what it has.
     pub fn of(Identity { member, volume }: &Identity) -> Self {
-        Self { format: FORMAT, member: member.clone(), volume: volume.clone(), restore: None }
+        Self { format: FORMAT, member: member.clone(), volume: volume.clone(), mark: None, restore: None }
+    }
+
+    /// The same, with a mark.
+    pub fn with_mark(self, mark: VolumeMark) -> Self {
+        Self { mark: Some(mark), ..self }
     }
 
     /// The same, with how far a restore has come.
@@ -73,6 +82,13 @@ impl Marker {
     /// Whether it is this member's on this volume.
     pub fn is_of(&self, own: &Identity) -> bool {
         self.member == own.member && self.volume == own.volume
+    }
+
+    /// Whether it says no more than that a launcher of this member waited there, in a pod that may have been made for another
+    /// claim of the same name: nothing was ever started there.
+    pub fn is_of_a_wait(&self, root: &Path, own: &Identity) -> io::Result<bool> {
+        let Self { format: _, member, volume: _, mark, restore } = self;
+        Ok(*member == own.member && mark.is_some() && restore.is_none() && has_no_data(root)?)
     }
 
     /// The marker of the volume that is mounted there; nothing if there is none.
@@ -119,13 +135,27 @@ pub fn first_data(root: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Deletes the data directory, whole or not at all under its name, and makes an empty one.
-pub fn discard(root: &Path) -> io::Result<()> {
+/// Whether the data directory is empty, or not there, and no other is being deleted.
+fn has_no_data(root: &Path) -> io::Result<bool> {
+    let is_none = |name: &str| match is_empty_folder(&root.join(name)) {
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(true),
+        other => other,
+    };
+    Ok(is_none(DATA_FOLDER)? && !root.join(DATA_DISCARDED).exists())
+}
+
+/// Deletes the data directory, whole or not at all under its name, and makes an empty one. One that is empty stays, so that
+/// nothing is written on the way of a first start; then it says false.
+pub fn discard(root: &Path) -> io::Result<bool> {
     let discarded = root.join(DATA_DISCARDED);
+    if root.join(DATA_FOLDER).is_dir() && has_no_data(root)? {
+        return Ok(false);
+    }
     absent_is_fine(fs::remove_dir_all(&discarded))?;
     absent_is_fine(fs::rename(root.join(DATA_FOLDER), &discarded))?;
     absent_is_fine(fs::remove_dir_all(&discarded))?;
-    make_data_dir(root)
+    make_data_dir(root)?;
+    Ok(true)
 }
 
 /// Makes the data directory, so that one sync of the root covers marker and directory: etcd would not sync it.

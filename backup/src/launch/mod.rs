@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::ticket::{EtcdVersion, MemberName, VolumeUid};
 pub use binary::VERSION_DEADLINE;
@@ -97,10 +98,15 @@ async fn wait_or_stop(settings: Settings) -> Result<ExitCode, LaunchError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
     let board = Board::new(settings.identity.volume.clone(), board::no_ticket(&settings.ticket));
     let inbox = Inbox::new(settings.push.clone());
-    let listener =
-        tokio::spawn(http::serve(settings.listen, http::Desk { board: board.clone(), inbox: inbox.clone() }));
+    let (listen, desk) = (settings.listen, http::Desk { board: board.clone(), inbox: inbox.clone() });
+    let (door, opened) = oneshot::channel();
+    let listener = tokio::spawn(async move {
+        // Dropped, it is open as well.
+        let _ = opened.await;
+        http::serve(listen, desk).await;
+    });
     let stopped_by = tokio::select! {
-        never = wait::until_etcd(&settings, &board, &inbox) => match never {},
+        never = wait::until_etcd(&settings, &board, &inbox, wait::Door::new(door)) => match never {},
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     };

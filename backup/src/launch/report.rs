@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ticket::VolumeUid;
+use crate::ticket::{VolumeMark, VolumeUid};
 
 /// Where the launcher serves its report: the port on which etcd itself serves its metrics afterwards.
 pub const PORT: u16 = 2381;
@@ -33,7 +33,8 @@ pub enum Reason {
     OtherMember,
     /// The ticket is for another volume than this pod's.
     OtherVolume,
-    /// A `resume` found neither a marker nor data, or a marker and no write-ahead log: what the member had is lost.
+    /// A `resume` found neither a marker nor data, or a marker and no write-ahead log; or a `create` did not find its mark,
+    /// nor data: what the member had is lost.
     VolumeIsEmpty,
     /// The volume holds data without a marker, or carries the marker of another member or volume.
     VolumeHasOtherData,
@@ -130,6 +131,9 @@ pub struct Report {
     /// by now, it is another one. Agents of before it was told say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeUid>,
+    /// What that volume is marked with, if it was empty when the launcher began to wait: to be named on a ticket to create.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<VolumeMark>,
 }
 
 #[cfg(test)]
@@ -144,13 +148,13 @@ mod tests {
             message: "m".into(),
             since: 1_700_000_000_000,
             volume: Some("claim-uid".into()),
+            mark: Some("a1".into()),
         };
-        let text =
-            r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000,"volume":"claim-uid"}"#;
+        let text = r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000,"volume":"claim-uid","mark":"a1"}"#;
         assert_eq!(serde_json::to_string(&report).unwrap(), text);
         assert_eq!(serde_json::from_str::<Report>(text).unwrap(), report);
-        let older = text.replace(r#","volume":"claim-uid""#, "");
-        assert_eq!(serde_json::from_str::<Report>(&older).unwrap(), Report { volume: None, ..report });
+        let older = text.replace(r#","volume":"claim-uid","mark":"a1""#, "");
+        assert_eq!(serde_json::from_str::<Report>(&older).unwrap(), Report { volume: None, mark: None, ..report });
         assert_eq!(Reason::NoTicket.state(), State::Waiting);
         assert_eq!(Reason::VolumeIsEmpty.to_string(), "VolumeIsEmpty");
     }

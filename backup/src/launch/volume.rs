@@ -1,5 +1,6 @@
 //! The volume: whose it is, what is on it, and what that lets a ticket do. The decision is a pure table; the only data it
 //! ever deletes is a data directory of this very member whose write-ahead log provably holds neither an entry nor a vote.
+//! While its launcher waits, an empty volume is marked, so that it is told from itself once it was emptied.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -9,7 +10,7 @@ use rustix::io::FdFlags;
 
 use super::marker::{self, Marker, Restore};
 use super::{Identity, Reason, Refusal};
-use crate::ticket::{DATA_FOLDER, Start};
+use crate::ticket::{DATA_FOLDER, Start, VolumeMark};
 use crate::wal::{self, Wal};
 
 /// etcd's database in its data directory, which it locks as long as it has it open.
@@ -26,8 +27,8 @@ enum Contents {
     Restoring,
     /// This member's marker, and what was restored for it, on which no etcd was started yet: this log.
     Restored(Wal),
-    /// This member's marker, and this log.
-    Own(Wal),
+    /// This member's marker, with this mark, and this log.
+    Own(Wal, Option<VolumeMark>),
 }
 
 /// What has to be done before etcd may start.
@@ -85,18 +86,37 @@ impl Volume {
         self.root.join(DATA_FOLDER)
     }
 
-    /// Makes the volume ready for this start, or says why it must not be used.
-    pub fn admit(&self, start: Start) -> Result<Held, Refusal> {
+    /// Tells the volume's mark, and marks it if it is empty. What else may be there is held against the ticket when it comes.
+    pub fn greet(&self) -> Result<Option<VolumeMark>, Refusal> {
+        match self.look()? {
+            Contents::Unmarked(None) => {}
+            Contents::Own(_, mark) => return Ok(mark),
+            Contents::Unmarked(Some(_)) | Contents::Foreign(_) | Contents::Restoring | Contents::Restored(_) => {
+                return Ok(None);
+            }
+        }
+        let _held = self.lock(Start::Create)?;
+        let mark = VolumeMark::random();
+        let marker = Marker::of(&self.identity).with_mark(mark.clone());
+        self.write(&marker).map_err(|fault| self.unreadable("write the marker on", &fault))?;
+        tracing::info!(member = %self.identity.member, volume = %self.identity.volume, %mark, "marked the empty volume");
+        Ok(Some(mark))
+    }
+
+    /// Makes the volume ready for this start, or says why it must not be used. `mark` is what it has to be marked with to
+    /// create on it.
+    pub fn admit(&self, start: Start, mark: Option<&VolumeMark>) -> Result<Held, Refusal> {
         let held = self.lock(start)?;
-        match decide(start, &self.look()?, &self.identity)? {
+        match decide((start, mark), &self.look()?, &self.identity)? {
             Step::Mark => {
                 self.mark().map_err(|fault| self.unreadable("write the marker on", &fault))?;
                 tracing::info!(member = %self.identity.member, volume = %self.identity.volume, "marked the new volume");
             }
             Step::Discard => {
                 let deleted = marker::discard(&self.root);
-                deleted.map_err(|fault| self.unreadable("delete the data without an entry from", &fault))?;
-                tracing::info!("deleted the data of an earlier start, which held neither an entry nor a vote");
+                if deleted.map_err(|fault| self.unreadable("delete the data without an entry from", &fault))? {
+                    tracing::info!("deleted the data of an earlier start, which held neither an entry nor a vote");
+                }
             }
             Step::Spend => {
                 self.mark().map_err(|fault| self.unreadable("write the marker on", &fault))?;
@@ -144,7 +164,9 @@ impl Volume {
             return Ok(Contents::Unmarked(data.map_err(|fault| self.unreadable("list", &fault))?));
         };
         if !marker.is_of(&self.identity) {
-            return Ok(Contents::Foreign(marker));
+            let was_waited_on = marker.is_of_a_wait(&self.root, &self.identity);
+            let was_waited_on = was_waited_on.map_err(|fault| self.unreadable("list", &fault))?;
+            return Ok(if was_waited_on { Contents::Unmarked(None) } else { Contents::Foreign(marker) });
         }
         let data_dir = self.data_dir();
         if fs::symlink_metadata(&data_dir).is_ok_and(|metadata| !metadata.is_dir()) {
@@ -155,12 +177,16 @@ impl Volume {
         Ok(match marker.restore {
             Some(Restore::Begun) => Contents::Restoring,
             Some(Restore::Done(_)) => Contents::Restored(log()?),
-            None => Contents::Own(log()?),
+            None => Contents::Own(log()?, marker.mark),
         })
     }
 
     fn mark(&self) -> io::Result<()> {
-        Marker::of(&self.identity).write(&self.root)?;
+        self.write(&Marker::of(&self.identity))
+    }
+
+    fn write(&self, marker: &Marker) -> io::Result<()> {
+        marker.write(&self.root)?;
         marker::make_data_dir(&self.root)
     }
 
@@ -171,14 +197,22 @@ impl Volume {
 }
 
 /// What a ticket may do with a volume.
-fn decide(start: Start, contents: &Contents, own: &Identity) -> Result<Step, Refusal> {
+fn decide((start, wanted): (Start, Option<&VolumeMark>), contents: &Contents, own: &Identity) -> Result<Step, Refusal> {
     let refuse = |reason, message| Err(Refusal::new(reason, message));
     let Identity { member, volume } = own;
     match (start, contents) {
-        (Start::Create, Contents::Unmarked(None)) => Ok(Step::Mark),
-        (Start::Create, Contents::Own(Wal::Absent | Wal::Empty)) => Ok(Step::Discard),
+        (Start::Create, Contents::Unmarked(None)) if wanted.is_none() => Ok(Step::Mark),
+        (Start::Create, Contents::Own(Wal::Absent | Wal::Empty, mark))
+            if wanted.is_none() || mark.as_ref() == wanted =>
+        {
+            Ok(Step::Discard)
+        }
+        (Start::Create, Contents::Unmarked(None) | Contents::Own(Wal::Absent | Wal::Empty, _)) => refuse(
+            Reason::VolumeIsEmpty,
+            format!("the volume was emptied after {member} had been told to create on it: what it had is not on it"),
+        ),
         (Start::Restored, Contents::Restored(Wal::HasEntry)) => Ok(Step::Spend),
-        (Start::Create | Start::Restored | Start::Resume, Contents::Own(Wal::HasEntry)) => Ok(Step::Go),
+        (Start::Create | Start::Restored | Start::Resume, Contents::Own(Wal::HasEntry, _)) => Ok(Step::Go),
         (Start::Create | Start::Restored | Start::Resume, Contents::Unmarked(Some(name))) => refuse(
             Reason::VolumeHasOtherData,
             format!(
@@ -203,20 +237,21 @@ fn decide(start: Start, contents: &Contents, own: &Identity) -> Result<Step, Ref
             Reason::VolumeNotRestored,
             format!("the backup has not been restored onto the volume of {member}, or is not there any more"),
         ),
-        (Start::Restored, Contents::Restored(Wal::Absent | Wal::Empty) | Contents::Own(Wal::Absent | Wal::Empty)) => {
-            refuse(
-                Reason::VolumeNotRestored,
-                format!("a backup was restored onto the volume of {member}, and its log is not there any more"),
-            )
-        }
+        (
+            Start::Restored,
+            Contents::Restored(Wal::Absent | Wal::Empty) | Contents::Own(Wal::Absent | Wal::Empty, _),
+        ) => refuse(
+            Reason::VolumeNotRestored,
+            format!("a backup was restored onto the volume of {member}, and its log is not there any more"),
+        ),
         (Start::Resume, Contents::Unmarked(None)) => {
             refuse(Reason::VolumeIsEmpty, format!("the volume is empty: what {member} had is not on it"))
         }
-        (Start::Resume, Contents::Own(Wal::Absent)) => refuse(
+        (Start::Resume, Contents::Own(Wal::Absent, _)) => refuse(
             Reason::VolumeIsEmpty,
             format!("the volume carries the marker of {member} and no write-ahead log: what it had is not on it"),
         ),
-        (Start::Resume, Contents::Own(Wal::Empty)) => refuse(
+        (Start::Resume, Contents::Own(Wal::Empty, _)) => refuse(
             Reason::VolumeHasNoEntry,
             format!("the write-ahead log of {member} holds neither an entry nor a vote: only a create may start on it"),
         ),

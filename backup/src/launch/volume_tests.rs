@@ -31,8 +31,15 @@ impl Disk {
     }
 
     fn admit(&self, start: Start) -> Result<(), Reason> {
-        let volume = Volume::new(self.0.path().to_owned(), identity());
-        volume.admit(start).map(drop).map_err(|refusal| refusal.reason)
+        self.admit_marked(start, None)
+    }
+
+    fn admit_marked(&self, start: Start, mark: Option<&str>) -> Result<(), Reason> {
+        self.volume().admit(start, mark.map(VolumeMark::from).as_ref()).map(drop).map_err(|refusal| refusal.reason)
+    }
+
+    fn volume(&self) -> Volume {
+        Volume::new(self.0.path().to_owned(), identity())
     }
 
     fn files(&self) -> Vec<String> {
@@ -88,6 +95,66 @@ fn a_create_marks_a_new_volume() {
     assert_eq!(disk.marker(), OWN);
 }
 
+const MARKED: &str = r#"{"format":1,"member":"blue-0","volume":"v-1","mark":"a1"}"#;
+
+#[test]
+fn an_empty_volume_is_marked_once_and_what_holds_something_never() {
+    let disk = Disk::with(&[("lost+found/x", b"")]);
+    let mark = disk.volume().greet().unwrap().unwrap();
+    assert_eq!(disk.marker(), MARKED.replace("a1", mark.as_str()));
+    assert_eq!(disk.volume().greet().unwrap(), Some(mark));
+    for (files, mark) in [
+        (&[(MARKER, MARKED.as_bytes()), (FIRST_SEGMENT, SOMETHING)][..], Some("a1")),
+        (&[(MARKER, OWN.as_bytes())], None),
+        (&[(MARKER, RESTORED.as_bytes()), (FIRST_SEGMENT, SOMETHING)], None),
+        (&[(MARKER, BEGUN.as_bytes())], None),
+        (&[(MARKER, MARKED.replace("v-1", "v-2").as_bytes()), (FIRST_SEGMENT, b"")], None),
+        (&[(MARKER, MARKED.replace("blue-0", "blue-1").as_bytes())], None),
+        (&[("photo.jpg", b"")], None),
+    ] {
+        let disk = Disk::with(files);
+        let before = disk.files();
+        assert_eq!(disk.volume().greet().unwrap(), mark.map(VolumeMark::from));
+        assert_eq!(disk.files(), before);
+    }
+    assert_eq!(Disk::with(&[(MARKER, b"{}")]).volume().greet().unwrap_err().reason, Reason::VolumeUnreadable);
+
+    // Of this member, in a pod that was made for another claim of the same name: nobody was started there.
+    let waited_on = MARKED.replace("v-1", "v-2");
+    let disk = Disk::with(&[(MARKER, waited_on.as_bytes())]);
+    let mark = disk.volume().greet().unwrap().unwrap();
+    assert_eq!(disk.marker(), MARKED.replace("a1", mark.as_str()));
+    let disk = Disk::with(&[(MARKER, waited_on.as_bytes())]);
+    assert_eq!(disk.admit_marked(Start::Create, Some("a1")), Err(Reason::VolumeIsEmpty));
+    disk.admit(Start::Create).unwrap();
+    assert_eq!(disk.marker(), OWN);
+}
+
+#[test]
+fn a_create_with_a_mark_takes_no_volume_that_was_emptied_since() {
+    let log_without_entry: &[(&str, &[u8])] = &[(MARKER, MARKED.as_bytes()), (FIRST_SEGMENT, b"")];
+    for files in [&[(MARKER, MARKED.as_bytes())][..], log_without_entry] {
+        let disk = Disk::with(files);
+        disk.admit_marked(Start::Create, Some("a1")).unwrap();
+        disk.admit_marked(Start::Create, Some("a1")).unwrap();
+        assert_eq!(disk.marker(), MARKED, "it keeps its mark for the next time");
+        let before = Disk::with(files);
+        assert_eq!(before.admit_marked(Start::Create, Some("b2")), Err(Reason::VolumeIsEmpty));
+        assert_eq!(before.files(), Disk::with(files).files());
+    }
+    let emptied: [&[(&str, &[u8])]; 3] = [&[], &[("lost+found/x", b"")], &[(MARKER, OWN.as_bytes())]];
+    for files in emptied {
+        let disk = Disk::with(files);
+        let before = disk.files();
+        assert_eq!(disk.admit_marked(Start::Create, Some("a1")), Err(Reason::VolumeIsEmpty));
+        assert_eq!(disk.files(), before);
+    }
+    // It has begun: the mark has done its work.
+    Disk::with(&[(MARKER, MARKED.as_bytes()), (FIRST_SEGMENT, SOMETHING)])
+        .admit_marked(Start::Create, Some("b2"))
+        .unwrap();
+}
+
 #[test]
 fn a_create_deletes_only_a_log_without_an_entry() {
     for log in [&b""[..], &[0; 4096]] {
@@ -139,7 +206,7 @@ fn what_cannot_be_understood_is_refused_and_untouched() {
         refused(&[(MARKER, OWN.as_bytes()), (snapshot, b"")], start, Reason::VolumeUnreadable);
         refused(&[(MARKER, OWN.as_bytes()), ("data", b"a file")], start, Reason::VolumeUnreadable);
     }
-    let nowhere = Volume::new("/nonexistent".into(), identity()).admit(Start::Create).unwrap_err();
+    let nowhere = Volume::new("/nonexistent".into(), identity()).admit(Start::Create, None).unwrap_err();
     assert_eq!(nowhere.reason, Reason::VolumeUnreadable);
 }
 
@@ -181,7 +248,7 @@ fn without_all_of_what_was_restored_nothing_starts() {
 fn a_volume_in_use_is_refused_until_it_is_let_go() {
     let disk = Disk::with(&[]);
     let volume = Volume::new(disk.0.path().to_owned(), identity());
-    let held = volume.admit(Start::Create).unwrap();
+    let held = volume.admit(Start::Create, None).unwrap();
     assert_eq!(disk.admit(Start::Create), Err(Reason::VolumeInUse));
     drop(held);
     disk.admit(Start::Create).unwrap();

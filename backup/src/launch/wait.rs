@@ -4,15 +4,16 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::binary::{self, Binary};
 use super::board::{self, Board};
 use super::inbox::Inbox;
 use super::volume::{Held, Volume};
 use super::{Identity, Reason, Refusal, Settings, ticket_file};
-use crate::ticket::{Start, Ticket};
+use crate::ticket::Ticket;
 
 /// How often the ticket's file is looked at: a read of a small file in memory, on the way of every start.
 const TICKET_PERIOD: Duration = Duration::from_millis(20);
@@ -36,10 +37,30 @@ struct Refused {
     again: Instant,
 }
 
+/// Behind it the launcher answers. It stays closed until there is something to say: that it waits, it says only once the
+/// volume's mark is known, as a ticket is given to whoever waits.
+pub struct Door(Option<oneshot::Sender<()>>);
+
+impl Door {
+    /// One that is closed.
+    pub fn new(opens: oneshot::Sender<()>) -> Self {
+        Self(Some(opens))
+    }
+
+    fn open(&mut self) {
+        if let Some(opens) = self.0.take() {
+            // Nobody is there any more to answer.
+            let _ = opens.send(());
+        }
+    }
+}
+
 /// Waits until it can become etcd.
-pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox) -> Infallible {
+pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox, mut door: Door) -> Infallible {
     let mut binary = Binary::ask(settings.etcd.clone());
     let volume = Volume::new(settings.volume.clone(), settings.identity.clone());
+    greet((settings, inbox), &volume, board, &mut door).await;
+    door.open();
     let mut refused: Option<Refused> = None;
     loop {
         match current(settings, inbox) {
@@ -66,6 +87,20 @@ pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox) -> In
         }
         // Whether a push came or the period ended, the file is looked at first.
         let _ = timeout(TICKET_PERIOD, inbox.arrival()).await;
+    }
+}
+
+/// Has an empty volume marked before anybody is told that it waits. Once there is a ticket nothing is marked any more: what
+/// was on the volume when it was issued may be gone.
+async fn greet((settings, inbox): (&Settings, &Inbox), volume: &Volume, board: &Board, door: &mut Door) {
+    while current(settings, inbox) == Ok(None) {
+        let volume = volume.clone();
+        match answered(move || volume.greet(), board, || door.open()).await {
+            Ok(mark) => return board.tell_mark(mark),
+            Err(refusal) => board.post(refusal),
+        }
+        door.open();
+        sleep(RECHECK_PERIOD).await;
     }
 }
 
@@ -97,7 +132,8 @@ async fn check(
     is_for(&ticket, identity)?;
     ticket.check_flags(&volume.data_dir().to_string_lossy()).map_err(bad)?;
     let binary = binary.demand(&ticket.version).await?;
-    let held = admit(volume.clone(), ticket.start, board).await?;
+    let (volume, start, mark) = (volume.clone(), ticket.start, ticket.mark.clone());
+    let held = answered(move || volume.admit(start, mark.as_ref()), board, || ()).await?;
     Ok(Cleared { ticket, binary, held })
 }
 
@@ -114,14 +150,20 @@ fn is_for(ticket: &Ticket, Identity { member, volume }: &Identity) -> Result<(),
     Ok(())
 }
 
-/// Asks the volume, on a thread of its own: one that hangs must stop neither the report nor SIGTERM.
-async fn admit(volume: Volume, start: Start, board: &Board) -> Result<Held, Refusal> {
-    let mut asking = spawn_blocking(move || volume.admit(start));
+/// Asks the volume, on a thread of its own: one that hangs must stop neither the report nor SIGTERM. Calls `slow` when that is
+/// told.
+async fn answered<T: Send + 'static>(
+    ask: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+    board: &Board,
+    slow: impl FnOnce(),
+) -> Result<T, Refusal> {
+    let mut asking = spawn_blocking(ask);
     let asked = if let Ok(asked) = timeout(VOLUME_DEADLINE, &mut asking).await {
         asked
     } else {
         let message = format!("the volume has not answered for {VOLUME_DEADLINE:?}");
         board.post(Refusal::new(Reason::VolumeUnreadable, message));
+        slow();
         asking.await
     };
     asked.unwrap_or_else(|fault| {
@@ -134,7 +176,7 @@ fn start(Cleared { ticket, binary, held }: &Cleared) -> Refusal {
     if let Err(fault) = held.keep_across_exec() {
         return Refusal::new(Reason::VolumeUnreadable, format!("failed to keep the volume's lock: {fault}"));
     }
-    let Ticket { start, member, volume, version, flags } = ticket;
+    let Ticket { start, member, volume, mark: _, version, flags } = ticket;
     tracing::info!(%member, %volume, %version, binary = %binary.display(), "{start}: becoming etcd");
     // Every other descriptor closes at that moment, the listener too: etcd takes over its port.
     binary::become_etcd(binary, flags)

@@ -88,7 +88,7 @@ async fn fill(
     };
     mark(Restore::Begun)?;
     let data = volume.join(DATA_FOLDER);
-    let cleared = marker::discard(volume).and_then(|()| restore::clear_remains(&data));
+    let cleared = marker::discard(volume).and_then(|_| restore::clear_remains(&data));
     cleared.map_err(|source| SeedError::volume("delete half a restore from", volume, source))?;
     let choice = restore::find(store, wanted, Damaged::Fails).await?;
     is_readable(&choice.chain.full.etcd_version, version)?;
@@ -156,6 +156,10 @@ fn state_of(volume: &Path, identity: &Identity, version: &EtcdVersion) -> Result
         let data = marker::first_data(volume).map_err(|source| SeedError::volume("list", volume, source))?;
         return data.map_or(Ok(State::Open), |name| Err(SeedError::OtherData(name)));
     };
+    let was_waited_on = marker.is_of_a_wait(volume, identity);
+    if was_waited_on.map_err(|source| SeedError::volume("list", volume, source))? {
+        return Ok(State::Open);
+    }
     if !marker.is_of(identity) {
         return Err(SeedError::OtherMarker { member: marker.member, volume: marker.volume });
     }

@@ -45,9 +45,62 @@ fn without_a_ticket_it_waits_and_answers_and_takes_the_one_that_comes() {
     assert_eq!(ask(address, "POST", "/quorate", "x").0, 405);
     pod.show_text("\n");
     assert_eq!(report(address).since, waiting.since);
-    assert!(!pod.was_started() && pod.marker().is_none());
+    assert!(!pod.was_started());
     pod.show(&pod.ticket(Start::Create));
     assert_eq!(launcher.ends().code(), Some(FAKE_EXIT));
+}
+
+#[test]
+fn an_empty_volume_is_marked_while_it_waits_and_created_on_only_as_long_as_it_carries_that_mark() {
+    let pod = Pod::new();
+    let mut launcher = pod.launch();
+    let waiting = report(launcher.address());
+    let mark = waiting.mark.unwrap();
+    assert_eq!(waiting.reason, Reason::NoTicket);
+    let marker = format!(r#"{{"format":1,"member":"blue-0","volume":"v-1","mark":"{mark}"}}"#);
+    assert_eq!(pod.marker().unwrap(), marker);
+    let create = Ticket { mark: Some(mark.clone()), ..pod.ticket(Start::Create) };
+    pod.show(&create);
+    assert_eq!(launcher.ends().code(), Some(FAKE_EXIT));
+
+    // Started once more, as after its end in the first milliseconds; then by a pod that comes to wait there again.
+    assert_eq!(pod.launch().ends().code(), Some(FAKE_EXIT));
+    assert_eq!(pod.marker().unwrap(), marker);
+    fs::remove_file(pod.path("ticket")).unwrap();
+    let mut another = pod.launch();
+    assert_eq!(report(another.address()).mark, Some(mark.clone()));
+    another.signal("-TERM");
+    another.ends();
+
+    // Emptied: with the ticket there nothing is marked, and without it another mark is given.
+    fs::remove_file(pod.path("record")).unwrap();
+    fs::remove_dir_all(pod.volume()).unwrap();
+    fs::create_dir(pod.volume()).unwrap();
+    pod.show(&create);
+    let mut launcher = pod.launch();
+    let refused = reports(launcher.address(), Reason::VolumeIsEmpty);
+    assert!(refused.message.contains("emptied after blue-0 had been told to create on it"), "{}", refused.message);
+    assert!(!pod.was_started() && pod.marker().is_none());
+    launcher.signal("-TERM");
+    launcher.ends();
+    fs::remove_file(pod.path("ticket")).unwrap();
+    let mut launcher = pod.launch();
+    let address = launcher.address();
+    assert_ne!(report(address).mark.unwrap(), mark);
+    pod.show(&create);
+    reports(address, Reason::VolumeIsEmpty);
+    assert!(!pod.was_started());
+}
+
+#[test]
+fn a_volume_that_can_not_be_marked_is_told_and_nobody_says_that_it_waits() {
+    let pod = Pod::new();
+    pod.put("quorate.json", "not JSON");
+    let mut launcher = pod.launch();
+    let address = launcher.address();
+    assert_eq!(report(address).reason, Reason::VolumeUnreadable);
+    fs::remove_file(pod.volume().join("quorate.json")).unwrap();
+    assert!(reports(address, Reason::NoTicket).mark.is_some());
 }
 
 #[test]

@@ -75,7 +75,8 @@ impl Pod {
     pub fn ticket(&self, start: Start) -> Ticket {
         let data_dir = format!("--data-dir={}", self.volume().join("data").display());
         let flags = vec!["--name=blue-0".into(), data_dir, "--initial-cluster-token=a b".into()];
-        Ticket { start, member: MEMBER.into(), volume: VOLUME.into(), version: "3.6.16".into(), flags }
+        let (member, volume) = (MEMBER.into(), VOLUME.into());
+        Ticket { start, member, volume, mark: None, version: "3.6.16".into(), flags }
     }
 
     /// Shows a ticket to the launcher as the kubelet does: a new file under the old name.

@@ -169,7 +169,7 @@ impl Acting<'_> {
     fn alive(&self, serial: Serial) -> Option<&Alive> {
         match &self.observed.said.seen.get(&serial)?.sight {
             Sight::Etcd(alive) => Some(alive),
-            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
+            Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,
         }
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
 use quorate_statemachine::{
-    Birth, Life, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
+    Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
 };
 use serde_json::json;
 
@@ -45,7 +45,9 @@ impl Acting<'_> {
         release: &Release,
     ) -> Result<(), Stop> {
         let sealed = match (birth, claim) {
-            (Birth::Resuming(_), Some(claim)) => Some(self.seal(serial, claim, release.version, &Begin::Resume)?),
+            (Birth::Resuming(_), Some(claim)) => {
+                Some(self.seal(serial, claim, None, release.version, &Begin::Resume)?)
+            }
             (Birth::Resuming(_), None) => return Err(Stop::Surprise(format!("{serial} has no claim to resume on"))),
             (Birth::Waiting | Birth::Restoring, _) => None,
         };
@@ -80,7 +82,7 @@ impl Acting<'_> {
     /// bring it.
     async fn hand_over(&self, serial: Serial, pod: &PodFacts, sealed: &Sealed) {
         let seen = self.observed.said.seen.get(&serial);
-        let waits = seen.filter(|seen| seen.pod == pod.uid && seen.sight == Sight::Waiting);
+        let waits = seen.filter(|seen| seen.pod == pod.uid && matches!(seen.sight, Sight::Waiting(_)));
         if let (Some(courier), Some(seen)) = (&self.actor.courier, waits) {
             courier.hand_over(seen.ip, &pod.uid, sealed.text()).await;
         }
@@ -95,11 +97,19 @@ impl Acting<'_> {
         };
         // One whose pod does not say what it runs, is meant to run what is wished.
         let version = ticket.version.unwrap_or(self.observed.world.wish.release.version);
-        self.seal(serial, &ticket.volume, version, &begin)
+        self.seal(serial, &ticket.volume, ticket.mark.as_ref(), version, &begin)
     }
 
-    fn seal(&self, serial: Serial, volume: &Uid, version: Version, begin: &Begin) -> Result<Sealed, Stop> {
-        let ticket = render::ticket(&self.cluster, serial, volume, version, begin)?;
+    fn seal(
+        &self,
+        serial: Serial,
+        volume: &Uid,
+        mark: Option<&Mark>,
+        version: Version,
+        begin: &Begin,
+    ) -> Result<Sealed, Stop> {
+        let mut ticket = render::ticket(&self.cluster, serial, volume, version, begin)?;
+        ticket.mark = mark.map(|mark| mark.as_str().into());
         Ok(Sealed::new(&ticket, observe::now())?)
     }
 

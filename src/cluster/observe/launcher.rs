@@ -1,7 +1,7 @@
 //! Reads what a pod's launcher says of itself: what it waits for, what it refuses. What can't be read is silence.
 
 use quorate_backup::launch::{Reason, Report};
-use quorate_statemachine::{Millis, Refusal, Restore, Sight, Uid};
+use quorate_statemachine::{Mark, Millis, Refusal, Restore, Sight, Uid};
 
 use super::said::Complaint;
 use super::trouble::one_line;
@@ -21,7 +21,7 @@ pub fn read(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complain
         return (Sight::Unknown, None);
     }
     let sight = match report.reason {
-        Reason::NoTicket => return (Sight::Waiting, None),
+        Reason::NoTicket => return (Sight::Waiting(report.mark.map(|mark| Mark::new(mark.as_str()))), None),
         Reason::Restoring => return (Sight::Restoring(Restore::UnderWay), None),
         // After a forced deletion the member's last etcd still runs: that is no refusal yet, and it is not down either.
         Reason::VolumeInUse if now.since(Millis(report.since)) < IN_USE_PATIENCE_MS => return (Sight::Unknown, None),
@@ -29,9 +29,8 @@ pub fn read(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complain
             return (Sight::Unknown, None);
         }
         // Also that nothing was restored: it was, before the seed was told to start.
-        Reason::VolumeIsEmpty | Reason::VolumeHasNoEntry | Reason::VolumeNotRestored => {
-            Sight::Refused(Refusal::VolumeLost)
-        }
+        Reason::VolumeIsEmpty | Reason::VolumeNotRestored => Sight::Refused(Refusal::VolumeLost),
+        Reason::VolumeHasNoEntry => Sight::Refused(Refusal::NoEntry),
         Reason::VolumeHasOtherData => Sight::Refused(Refusal::VolumeForeign),
         Reason::OtherMember
         | Reason::OtherVolume
@@ -61,7 +60,7 @@ mod tests {
 
     fn refusing(reason: Reason, since: u64) -> Report {
         let volume = Some("claim-uid".into());
-        Report { state: reason.state(), reason, message: "m".into(), since, volume }
+        Report { state: reason.state(), reason, message: "m".into(), since, volume, mark: Some("a1".into()) }
     }
 
     fn told(report: &Report, now: Millis) -> (Sight, Option<Complaint>) {
@@ -89,7 +88,8 @@ mod tests {
 
     #[test]
     fn only_what_speaks_of_lost_data_counts_as_lost() {
-        assert_eq!(report(Reason::NoTicket), (Sight::Waiting, None));
+        assert_eq!(report(Reason::NoTicket), (Sight::Waiting(Some(Mark::new("a1"))), None));
+        assert_eq!(report(Reason::VolumeHasNoEntry).0, Sight::Refused(Refusal::NoEntry));
         assert_eq!(report(Reason::VolumeIsEmpty).0, Sight::Refused(Refusal::VolumeLost));
         assert_eq!(report(Reason::VolumeHasOtherData).0, Sight::Refused(Refusal::VolumeForeign));
         for other in [Reason::VolumeInUse, Reason::VolumeUnreadable, Reason::BadTicket] {
@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn a_report_of_another_pods_is_silence() {
         let waiting = refusing(Reason::NoTicket, 1);
-        assert_eq!(told(&waiting, Millis(1)).0, Sight::Waiting);
+        assert_eq!(told(&waiting, Millis(1)).0, Sight::Waiting(Some(Mark::new("a1"))));
         let other = Report { volume: Some("another".into()), ..waiting.clone() };
         assert_eq!(told(&other, Millis(1)), (Sight::Unknown, None));
-        // One of an agent that does not say whose it is.
-        assert_eq!(told(&Report { volume: None, ..waiting }, Millis(1)).0, Sight::Waiting);
+        // One of an agent that says neither whose it is, nor what is marked.
+        assert_eq!(told(&Report { volume: None, mark: None, ..waiting }, Millis(1)).0, Sight::Waiting(None));
     }
 }

@@ -43,7 +43,7 @@ pub fn whom(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &Sai
             alive.version != Some(wished.version)
                 || alive.cluster_version.is_some_and(|minor| minor != wished.version.minor)
         }
-        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
+        Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => false,
     });
     if told || runs { Whom::All } else { Whom::Leader }
 }
@@ -77,7 +77,7 @@ pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Addr
 fn serving(seen: &Seen) -> Option<&Alive> {
     match &seen.sight {
         Sight::Etcd(alive) => Some(alive).filter(|alive| alive.has_leader),
-        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
+        Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         assert!(due(|observed| {
             let pod = observed.pods.get_mut(&Serial(1)).unwrap();
             let (begin, volume) = (crate::cluster::render::Begin::Resume, pod.volume.clone());
-            pod.ticket = Some(TicketFacts { begin, volume, version: None, since: pod.created });
+            pod.ticket = Some(TicketFacts { begin, volume, mark: None, version: None, since: pod.created });
             pod.release = None;
         }));
         assert!(due(|observed| {

@@ -14,7 +14,7 @@ use quorate_crds::names::{
     ANNOTATION_SWITCHED_FROM, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE, ANNOTATION_VERSION,
     LABEL_ROLE, ROLE_RETURNING, ROLE_VOTER,
 };
-use quorate_statemachine::{Image, Millis, NodeName, PodStage, Release, RoleLabel, TemplateHash, Uid, Version};
+use quorate_statemachine::{Image, Mark, Millis, NodeName, PodStage, Release, RoleLabel, TemplateHash, Uid, Version};
 
 use super::cache::Key;
 use super::facts::millis;
@@ -61,6 +61,8 @@ pub struct TicketFacts {
     pub version: Option<Version>,
     /// The volume it is for.
     pub volume: Uid,
+    /// What that has to be marked with.
+    pub mark: Option<Mark>,
     /// When it was put on the pod. Zero if that can't be read.
     pub since: Millis,
 }
@@ -242,6 +244,7 @@ fn ticket_of(pod: &Pod) -> Option<TicketFacts> {
         begin: Begin::of(&cluster, &ticket)?,
         version: Version::parse(ticket.version.as_str()),
         volume: Uid::new(ticket.volume.as_str()),
+        mark: ticket.mark.map(|mark| Mark::new(mark.as_str())),
         since: annotation(pod, ANNOTATION_TICKET_SINCE).and_then(|t| t.parse().ok()).map(Millis).unwrap_or_default(),
     })
 }
@@ -286,7 +289,8 @@ mod tests {
         let claim = Uid::new("claim-uid");
         let release = render::fixture::release();
         let joining = Begin::Join([Serial(0), Serial(3)].into());
-        let ticket = render::ticket(&cluster, Serial(3), &claim, release.version, &joining).unwrap();
+        let mut ticket = render::ticket(&cluster, Serial(3), &claim, release.version, &joining).unwrap();
+        ticket.mark = Some("a1".into());
         let sealed = render::Sealed::new(&ticket, Millis(77)).unwrap();
         let mut pod = render::pod(
             &cluster,
@@ -302,7 +306,13 @@ mod tests {
         assert_eq!(facts.volume, claim);
         assert_eq!(
             facts.ticket,
-            Some(TicketFacts { begin: joining, version: Some(release.version), volume: claim, since: Millis(77) })
+            Some(TicketFacts {
+                begin: joining,
+                version: Some(release.version),
+                volume: claim,
+                mark: Some(Mark::new("a1")),
+                since: Millis(77)
+            })
         );
         assert_eq!(facts.template, render::hash(&spec));
         assert_eq!((facts.release, facts.resources), (Some(release.clone()), render::resources_hash(&spec)));

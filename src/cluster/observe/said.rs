@@ -65,7 +65,7 @@ impl Seen {
     pub fn sees_leader(&self) -> bool {
         match &self.sight {
             Sight::Etcd(alive) => alive.has_leader && !alive.learner,
-            Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
+            Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => false,
         }
     }
 
@@ -115,7 +115,7 @@ impl Said {
                         links::compare((now, &mut seen.sent), (then, &before.sent));
                     }
                 }
-                Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => {}
+                Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {}
             }
         }
     }
@@ -150,7 +150,7 @@ impl Said {
         let is_listed = |id: &MemberId| self.list.as_ref().is_none_or(|list| ids(list).contains(id));
         let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
             Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member.filter(is_listed)?)),
-            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
+            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,
         });
         leading.max().map(|(_, serial, member)| (serial, member))
     }
@@ -252,9 +252,9 @@ mod tests {
             said.recall(earlier);
             said.seen[&Serial(0)].heard
         };
-        let earlier = look("u", Sight::Waiting, 5);
+        let earlier = look("u", Sight::Waiting(None), 5);
         assert_eq!(heard(&earlier, look("u", Sight::Unknown, 9)), Millis(5));
-        assert_eq!(heard(&earlier, look("u", Sight::Waiting, 9)), Millis(9), "it answers");
+        assert_eq!(heard(&earlier, look("u", Sight::Waiting(None), 9)), Millis(9), "it answers");
         assert_eq!(heard(&earlier, look("v", Sight::Unknown, 9)), Millis(9), "another pod");
         assert_eq!(heard(&BTreeMap::new(), look("u", Sight::Unknown, 9)), Millis(9), "the first look");
     }

@@ -117,7 +117,7 @@ fn ticket(held: &TicketFacts, said: &Said, cluster: &EtcdCluster) -> Ticket {
         Begin::Join(serials) => Start::Join(serials.iter().map(id_of).collect()),
         Begin::Resume => Start::Resume,
     };
-    Ticket { start, volume: held.volume.clone(), version: held.version }
+    Ticket { start, volume: held.volume.clone(), mark: held.mark.clone(), version: held.version }
 }
 
 /// What the quorum says of its members.

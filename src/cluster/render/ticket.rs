@@ -80,7 +80,7 @@ impl Sealed {
     }
 }
 
-/// The ticket of a member, for this volume and this version and no other.
+/// The ticket of a member, for this volume and this version and no other, whatever it is marked with.
 pub fn ticket(
     cluster: &Cluster<'_>,
     serial: Serial,
@@ -105,6 +105,7 @@ pub fn ticket(
         },
         member: cluster.member(serial).into(),
         volume: volume.as_str().into(),
+        mark: None,
         version: version.to_string().as_str().into(),
         flags,
     })

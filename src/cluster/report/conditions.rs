@@ -170,7 +170,7 @@ fn backup(observed: &Observed, now: Timestamp) -> Verdict {
 fn nobody_is_silent(observed: &Observed) -> bool {
     observed.world.seats.values().filter_map(|seat| seat.pod.as_ref()).all(|pod| match pod.sight {
         Sight::Unknown => pod.terminating || !pod.ready,
-        Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) | Sight::Etcd(_) => true,
+        Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) | Sight::Etcd(_) => true,
     })
 }
 

@@ -64,7 +64,12 @@ fn pod(serial: Serial, sight: Sight) -> Pod {
         trouble: None,
         volume: volume.clone(),
         restores: false,
-        ticket: Some(Ticket { start: quorate_statemachine::Start::Resume, volume, version: Some(release().version) }),
+        ticket: Some(Ticket {
+            start: quorate_statemachine::Start::Resume,
+            volume,
+            mark: None,
+            version: Some(release().version),
+        }),
         ticket_since: Millis(1),
         template: render::hash(&EtcdClusterSpec::default()),
         resources: render::resources_hash(&EtcdClusterSpec::default()),
@@ -124,6 +129,7 @@ fn seen(serial: Serial, pod: &Pod) -> Seen {
 fn ledger() -> Ledger {
     let entry = |serial: Serial| Entry {
         create: Some(Uid::new(&format!("claim-{serial}"))),
+        mark: None,
         node: Some(NodeName::new("n1")),
         standing: Standing::Voter(id(serial)),
         release: Some(release()),

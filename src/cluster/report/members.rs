@@ -75,7 +75,7 @@ fn health(observed: &Observed, pod: Option<&Pod>) -> MemberHealth {
     let reachable = pod.node.as_ref().is_none_or(|node| observed.world.nodes.get(node) == Some(&NodeSight::Ready));
     match &pod.sight {
         Sight::Etcd(alive) if alive.live && alive.has_leader && !pod.terminating => MemberHealth::Healthy,
-        Sight::Etcd(_) | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => MemberHealth::Unhealthy,
+        Sight::Etcd(_) | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => MemberHealth::Unhealthy,
         Sight::Unknown if pod.stage == PodStage::Finished || (reachable && !pod.ready) => MemberHealth::Unhealthy,
         Sight::Unknown => MemberHealth::Unknown,
     }
@@ -115,7 +115,7 @@ fn seen_voters(observed: &Observed) -> usize {
     let pods = observed.world.seats.values().filter_map(|seat| seat.pod.as_ref());
     let votes = |pod: &&Pod| match &pod.sight {
         Sight::Etcd(alive) => !alive.learner,
-        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => false,
+        Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => false,
     };
     pods.filter(votes).filter(|pod| health(observed, Some(pod)) == MemberHealth::Healthy).count()
 }

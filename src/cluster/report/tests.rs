@@ -74,7 +74,7 @@ fn the_same_world_twice_is_the_same_status() {
 #[test]
 fn a_transition_is_dated_only_where_the_truth_turns() {
     let (_, first) = report(&healthy(), EARLY);
-    let gone = after(sighted(&[(Serial(2), Sight::Waiting)], true), first);
+    let gone = after(sighted(&[(Serial(2), Sight::Waiting(None))], true), first);
     let (_, second) = report(&gone, late());
     let date = |kind: &str| second.conditions.iter().find(|c| c.type_ == kind).unwrap().last_transition_time.0;
     assert_eq!(truth(&second, "Ready").0, "False");
@@ -102,7 +102,7 @@ fn silence_of_everybody_is_unknown_and_not_a_loss() {
 
 #[test]
 fn a_majority_that_was_seen_down_is_not_available() {
-    let mut observed = sighted(&[(Serial(1), Sight::Waiting), (Serial(2), Sight::Waiting)], false);
+    let mut observed = sighted(&[(Serial(1), Sight::Waiting(None)), (Serial(2), Sight::Waiting(None))], false);
     if let Some(Sight::Etcd(alive)) =
         observed.world.seats.get_mut(&Serial(0)).and_then(|seat| seat.pod.as_mut()).map(|pod| &mut pod.sight)
     {
@@ -120,7 +120,7 @@ fn a_majority_that_was_seen_down_is_not_available() {
 fn members_that_run_and_give_no_list_are_no_loss_of_quorum() {
     let (_, before) = report(&healthy(), EARLY);
     for (waiting, loss) in [(0, false), (1, false), (2, true)] {
-        let sights: Vec<_> = SERIALS.into_iter().take(waiting).map(|serial| (serial, Sight::Waiting)).collect();
+        let sights: Vec<_> = SERIALS.into_iter().take(waiting).map(|serial| (serial, Sight::Waiting(None))).collect();
         let (_, status) = report(&after(sighted(&sights, false), before.clone()), late());
         let (truth, reason) = truth(&status, "Available");
         let expected = if loss { ("False", "QuorumLost") } else { ("Unknown", "EtcdUnknown") };
@@ -159,7 +159,7 @@ fn a_refusal_by_kubernetes_stalls_and_is_dated_once() {
 #[test]
 fn going_to_sleep_is_no_loss() {
     let (_, before) = report(&healthy(), EARLY);
-    let mut asleep = after(sighted(&SERIALS.map(|s| (s, Sight::Waiting)), false), before);
+    let mut asleep = after(sighted(&SERIALS.map(|s| (s, Sight::Waiting(None))), false), before);
     asleep.world.wish.replicas = 0;
     let (_, status) = report(&asleep, late());
     assert_eq!(truth(&status, "Available"), ("False".into(), "Hibernated".into()));
@@ -327,7 +327,8 @@ fn a_change_of_the_spec_is_told_once_with_its_fields() {
     let render = crate::cluster::render::resources_hash;
     for pod in observed.pods.values_mut() {
         let (begin, volume) = (crate::cluster::render::Begin::Resume, pod.volume.clone());
-        let held = crate::cluster::observe::pods::TicketFacts { begin, volume, version: None, since: pod.created };
+        let held =
+            crate::cluster::observe::pods::TicketFacts { begin, volume, mark: None, version: None, since: pod.created };
         pod.ticket = Some(held);
         pod.resources = quorate_statemachine::TemplateHash(1);
         assert_ne!(pod.resources, render(&observed.cluster.spec));

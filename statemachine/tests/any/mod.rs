@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection, option, prelude::*, sample::select};
 use quorate_statemachine::{
-    Alarm, Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, MemberId,
+    Alarm, Alive, Claim, ClusterId, Entry, Failed, Freshness, Home, Image, Ledger, Life, Link, Listed, Mark, MemberId,
     MemberList, Membership, Memory, Millis, Minor, NodeName, NodeSight, Origin, Outcome, Overall, Pod, PodStage,
     Readiness, Refusal, Release, Resize, Restore, Retention, Role, RoleLabel, STOPS, Saved, Seat, Seeding, Serial,
     Sight, Standing, Start, Storage, TemplateHash, Ticket, Trial, Trouble, Uid, Version, Wish, World,
@@ -170,8 +170,12 @@ fn entry() -> impl Strategy<Value = Entry> {
         member_id().prop_map(Standing::Voter)
     ];
     let releases = (option::of(release()), option::of(release()));
-    (option::of(uid()), option::of(node_name()), standing, releases)
-        .prop_map(|(create, node, standing, (release, former))| Entry { create, node, standing, release, former })
+    (option::of((uid(), option::of(mark()))), option::of(node_name()), standing, releases).prop_map(
+        |(volume, node, standing, (release, former))| {
+            let (create, mark) = volume.map_or((None, None), |(create, mark)| (Some(create), mark));
+            Entry { create, mark, node, standing, release, former }
+        },
+    )
 }
 
 fn memory() -> impl Strategy<Value = Memory> {
@@ -200,11 +204,19 @@ fn claim() -> impl Strategy<Value = Claim> {
 fn ticket() -> impl Strategy<Value = Ticket> {
     let ids = collection::btree_set(member_id(), 0..4);
     let start = prop_oneof![Just(Start::Seed), ids.prop_map(Start::Join), Just(Start::Resume)];
-    (start, uid(), option::of(version())).prop_map(|(start, volume, version)| Ticket { start, volume, version })
+    (start, uid(), option::of(mark()), option::of(version())).prop_map(|(start, volume, mark, version)| {
+        let mark = mark.filter(|_| start != Start::Resume);
+        Ticket { start, volume, mark, version }
+    })
+}
+
+fn mark() -> impl Strategy<Value = Mark> {
+    select(vec!["m1", "m2"]).prop_map(Mark::new)
 }
 
 fn refusal() -> impl Strategy<Value = Refusal> {
-    select(vec![Refusal::VolumeLost, Refusal::VolumeForeign, Refusal::Binary, Refusal::Other])
+    let all = [Refusal::VolumeLost, Refusal::NoEntry, Refusal::VolumeForeign, Refusal::Binary, Refusal::Other];
+    select(all.to_vec())
 }
 
 fn links() -> impl Strategy<Value = BTreeMap<MemberId, Link>> {
@@ -237,7 +249,7 @@ fn alive() -> impl Strategy<Value = Alive> {
 fn sight() -> impl Strategy<Value = Sight> {
     prop_oneof![
         1 => Just(Sight::Unknown),
-        1 => Just(Sight::Waiting),
+        1 => option::of(mark()).prop_map(Sight::Waiting),
         1 => select(vec![Restore::UnderWay, Restore::Fails]).prop_map(Sight::Restoring),
         1 => refusal().prop_map(Sight::Refused),
         3 => alive().prop_map(Sight::Etcd),

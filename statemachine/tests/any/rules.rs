@@ -79,7 +79,7 @@ fn pod(world: &World, serial: Serial) -> Option<&Pod> {
 fn alive(world: &World, serial: Serial) -> Option<&Alive> {
     match &pod(world, serial).filter(|pod| !pod.terminating)?.sight {
         Sight::Etcd(alive) => Some(alive),
-        Sight::Unknown | Sight::Waiting | Sight::Restoring(_) | Sight::Refused(_) => None,
+        Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,
     }
 }
 
@@ -217,6 +217,8 @@ fn a_create_goes_to_one_volume(world: &World, plan: &Plan) -> Result<(), String>
         need(earlier.is_none() || earlier == entry.create.as_ref(), || {
             format!("{serial}: the ledger changed its mind")
         })?;
+        let mark = before.members.get(serial).filter(|_| earlier.is_some()).map(|entry| &entry.mark);
+        need(mark.is_none_or(|mark| *mark == entry.mark), || format!("{serial}: the ledger has another mark"))?;
     }
     for step in &plan.steps {
         let Step::IssueTicket { serial, pod: uid, ticket } = step else { continue };
@@ -224,6 +226,9 @@ fn a_create_goes_to_one_volume(world: &World, plan: &Plan) -> Result<(), String>
             pod(world, *serial).filter(|pod| pod.uid == *uid).ok_or_else(|| format!("{serial} has no such pod"))?;
         let create = after.members.get(serial).and_then(|entry: &Entry| entry.create.as_ref());
         need(create == Some(&ticket.volume), || format!("{serial}: the ledger says {create:?}"))?;
+        let mark = after.members.get(serial).and_then(|entry| entry.mark.as_ref());
+        let expected = if ticket.start == Start::Resume { None } else { mark };
+        need(ticket.mark.as_ref() == expected, || format!("{serial}: the ledger says {mark:?}"))?;
         match ticket.start {
             Start::Seed | Start::Join(_) => {
                 need(pod.volume == ticket.volume, || format!("{serial}: its pod has another volume"))?;
@@ -301,7 +306,8 @@ fn restored_before_the_seed(world: &World, plan: &Plan) -> Result<(), String> {
                 need(ready && restoring == 1, || format!("{serial} restores what can't be, or is being restored"))?;
             }
             Step::IssueTicket { serial, ticket, .. } if ticket.start == Start::Seed && before == Seeding::NotBegun => {
-                let restored = pod(world, *serial).is_some_and(|pod| pod.restores && pod.sight == Sight::Waiting);
+                let restored =
+                    pod(world, *serial).is_some_and(|pod| pod.restores && matches!(pod.sight, Sight::Waiting(_)));
                 need(restored || world.wish.origin == Origin::Nothing, || format!("{serial} has no backup"))?;
             }
             Step::AddLearner { serial, .. } => {

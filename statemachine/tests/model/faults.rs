@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use quorate_statemachine::{Ledger, Memory, Role, RoleLabel, Seeding};
+use quorate_statemachine::{Memory, Role, RoleLabel};
 
 use crate::{
     config::{Config, Volumes},
-    state::{Broken, Data, Node, Process, Seat, Stage, Start, State, quorum},
+    state::{Broken, Data, Node, Process, Stage, State, quorum},
 };
 
 /// A kind of fault. The first ones happen to a seat, the last ones to everything.
@@ -26,8 +26,7 @@ pub enum Kind {
     Finish,
     /// Somebody deletes the claim; it goes when its pod goes.
     DeleteClaim,
-    /// The volume is swapped for an empty one under the same claim, while no etcd uses it. Not before an operator has
-    /// seen the member run: until then nothing can tell an emptied volume from a fresh one.
+    /// The volume is swapped for an empty one under the same claim, while no etcd uses it.
     Swap,
     /// A fresh volume carries something of somebody else.
     Foreign,
@@ -175,8 +174,9 @@ pub fn strike(config: &Config, state: &mut State, kind: Kind, serial: u8) -> boo
         }
         Kind::Swap => {
             let idle = before.pod.is_none_or(|pod| pod.process != Process::Etcd);
-            let holds = matches!(before.data(), Some(Data::Entries { .. } | Data::NoEntry { .. }));
-            if idle && holds && before.node == Node::Ready && is_known_to_run(state, serial) {
+            let holds =
+                matches!(before.data(), Some(Data::Entries { .. } | Data::NoEntry { .. } | Data::Marked { .. }));
+            if idle && holds && before.node == Node::Ready {
                 state.seat_mut(serial).put(Data::Empty);
             }
         }
@@ -292,24 +292,12 @@ fn dies_at_birth(config: &Config, state: &mut State, serial: u8) -> bool {
     let Some(marker) = seat.pod.map(|pod| pod.volume).filter(|_| seat.born.is_some()) else { return false };
     seat.born = None;
     seat.member = before.member;
-    seat.put(Data::NoEntry { marker });
+    let mark = seat.pod.and_then(|pod| pod.ticket).and_then(|ticket| ticket.mark).unwrap_or_default();
+    seat.put(Data::NoEntry { marker, mark });
     if let Some(pod) = &mut seat.pod {
         pod.process = Process::Dead;
     }
     true
-}
-
-/// Whether it is written down that this member is only to be resumed: on its ticket, or in ledger and member list. Of one
-/// that votes with others it has to be.
-fn is_known_to_run(state: &State, serial: u8) -> bool {
-    let Seat { pod, member, .. } = state.seat(serial);
-    let votes = state.voters() > 1 && member.is_some_and(|member| member.role == Role::Voter);
-    let founded =
-        matches!(&*state.memory, Memory::Ledger(Ledger { seeding: Seeding::Done(_), .. }) | Memory::Unreadable);
-    match pod.and_then(|pod| pod.ticket) {
-        Some(ticket) => ticket.start == Start::Resume || votes,
-        None => founded && member.is_some_and(|member| member.started),
-    }
 }
 
 /// A drain asks by the eviction API, which counts the ready pods with the voter's label.

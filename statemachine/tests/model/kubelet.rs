@@ -39,7 +39,7 @@ impl Seat {
 
     pub fn verdict(&self) -> Verdict {
         let (Some(pod), Some(data)) = (self.pod, self.data()) else { return Verdict::Wait };
-        let Some(Ticket { start, volume, age: _ }) = pod.ticket else { return Verdict::Wait };
+        let Some(Ticket { start, volume, mark: wanted, age: _ }) = pod.ticket else { return Verdict::Wait };
         if volume != pod.volume {
             return Verdict::Refuse(Refusal::Other);
         }
@@ -50,17 +50,38 @@ impl Seat {
             }
             (
                 _,
-                Data::NoEntry { marker }
+                Data::NoEntry { marker, .. }
                 | Data::Entries { marker, .. }
                 | Data::Half { marker }
                 | Data::Restored { marker },
             ) if marker != pod.volume => Verdict::Refuse(Refusal::VolumeForeign),
-            (Start::Restored, Data::Restored { .. })
-            | (Start::Seed | Start::Join(_), Data::Empty | Data::NoEntry { .. }) => Verdict::Create,
+            (Start::Restored, Data::Restored { .. }) => Verdict::Create,
+            (Start::Seed | Start::Join(_), Data::Empty) if wanted.is_none() => Verdict::Create,
+            // What a launcher has marked for another claim of this name is as good as empty.
+            (Start::Seed | Start::Join(_), Data::Marked { marker, .. }) if wanted.is_none() && marker != pod.volume => {
+                Verdict::Create
+            }
+            (Start::Seed | Start::Join(_), Data::Marked { marker, mark } | Data::NoEntry { marker, mark })
+                if marker == pod.volume && wanted.is_none_or(|wanted| wanted == mark) =>
+            {
+                Verdict::Create
+            }
             (_, Data::Entries { .. }) => Verdict::Resume,
-            (Start::Restored, Data::Empty | Data::NoEntry { .. } | Data::Half { .. })
-            | (Start::Resume, Data::Empty | Data::NoEntry { .. }) => Verdict::Refuse(Refusal::VolumeLost),
+            (Start::Resume, Data::NoEntry { .. }) => Verdict::Refuse(Refusal::NoEntry),
+            (Start::Seed | Start::Join(_) | Start::Resume, Data::Empty | Data::Marked { .. })
+            | (Start::Seed | Start::Join(_), Data::NoEntry { .. })
+            | (Start::Restored, Data::Empty | Data::Marked { .. } | Data::NoEntry { .. } | Data::Half { .. }) => {
+                Verdict::Refuse(Refusal::VolumeLost)
+            }
         }
+    }
+
+    /// The same with a ticket that names no mark.
+    fn with_any_mark(mut self) -> Self {
+        if let Some(ticket) = self.pod.as_mut().and_then(|pod| pod.ticket.as_mut()) {
+            ticket.mark = None;
+        }
+        self
     }
 
     fn can_be_placed(&self, volumes: Volumes) -> bool {
@@ -138,6 +159,7 @@ impl State {
             pod.process = if pod.restores && pod.ticket.is_none() { Process::Restoring } else { Process::Waiting };
         }
         self.begin_restore(serial);
+        self.mark(serial);
         self.launch(config, serial);
         true
     }
@@ -146,7 +168,8 @@ impl State {
     fn begin_restore(&mut self, serial: u8) {
         let Some(pod) = self.seat(serial).pod.filter(|pod| pod.process == Process::Restoring) else { return };
         match self.seat(serial).data() {
-            Some(Data::Empty) => self.seat_mut(serial).put(Data::Half { marker: pod.volume }),
+            // Or a launcher has marked it while it waited.
+            Some(Data::Empty | Data::Marked { .. }) => self.seat_mut(serial).put(Data::Half { marker: pod.volume }),
             Some(
                 Data::NoEntry { .. } | Data::Entries { .. } | Data::Half { .. } | Data::Restored { .. } | Data::Foreign,
             )
@@ -161,11 +184,15 @@ impl State {
             Some(Data::Half { marker }) => seat.put(Data::Restored { marker }),
             // It says so, and tries again.
             Some(Data::Foreign) => return false,
-            Some(Data::Empty | Data::NoEntry { .. } | Data::Entries { .. } | Data::Restored { .. }) | None => {}
+            Some(
+                Data::Empty | Data::Marked { .. } | Data::NoEntry { .. } | Data::Entries { .. } | Data::Restored { .. },
+            )
+            | None => {}
         }
         if let Some(pod) = &mut seat.pod {
             pod.process = Process::Waiting;
         }
+        self.mark(serial);
         self.launch(config, serial);
         true
     }
@@ -176,8 +203,17 @@ impl State {
         if before.pod.is_some_and(|pod| pod.process == Process::Restoring) {
             return false;
         }
-        let process = match before.verdict() {
-            Verdict::Wait => Process::Waiting,
+        let trusted = match config.mistake {
+            Some(Mistake::MarkUnchecked | Mistake::PromotedCreatable) => before.with_any_mark(),
+            Some(_) | None => before,
+        };
+        let process = match trusted.verdict() {
+            Verdict::Wait => {
+                if before.pod.is_some_and(|pod| pod.process == Process::Dead) {
+                    self.mark(serial);
+                }
+                Process::Waiting
+            }
             Verdict::Refuse(refusal) => Process::Refused(refusal),
             Verdict::Create => self.create(config, serial),
             Verdict::Resume => self.resume(config, serial),
@@ -185,11 +221,34 @@ impl State {
         if let Some(pod) = &mut self.seat_mut(serial).pod {
             pod.process = process;
         }
-        self.seat(serial) != before
+        // What is broken need not show at the seat.
+        self.seat(serial) != before || self.broken.is_some()
+    }
+
+    /// A launcher that begins to wait without a ticket marks an empty volume.
+    fn mark(&mut self, serial: u8) {
+        let seat = self.seat_mut(serial);
+        let Some(pod) = seat.pod.filter(|pod| pod.ticket.is_none()) else { return };
+        let is_free = match seat.data() {
+            Some(Data::Empty) => true,
+            // By a pod that was made for another claim of this name.
+            Some(Data::Marked { marker, .. }) => marker != pod.volume,
+            Some(
+                Data::NoEntry { .. } | Data::Entries { .. } | Data::Half { .. } | Data::Restored { .. } | Data::Foreign,
+            )
+            | None => false,
+        };
+        if is_free {
+            let mark = seat.marks;
+            seat.marks += 1;
+            seat.put(Data::Marked { marker: pod.volume, mark });
+        }
     }
 
     fn create(&mut self, config: &Config, serial: u8) -> Process {
         let Some(Pod { ticket: Some(ticket), volume: marker, .. }) = self.seat(serial).pod else { return Process::Off };
+        // A start that comes to nothing leaves the mark that it found.
+        let mark = ticket.mark.unwrap_or_default();
         let known = self.members();
         match ticket.start {
             Start::Seed | Start::Restored if known != Serials::default() => {
@@ -199,7 +258,7 @@ impl State {
             Start::Seed | Start::Join(_)
                 if self.seat(serial).pod.is_some_and(|pod| config.fails_to_run(serial, pod.runs)) =>
             {
-                self.seat_mut(serial).put(Data::NoEntry { marker });
+                self.seat_mut(serial).put(Data::NoEntry { marker, mark });
                 Process::Dead
             }
             Start::Seed | Start::Restored => {
@@ -222,7 +281,7 @@ impl State {
             }
             // etcd exits before it writes a log: the member list is another, or no peer tells it.
             Start::Join(_) | Start::Resume => {
-                self.seat_mut(serial).put(Data::NoEntry { marker });
+                self.seat_mut(serial).put(Data::NoEntry { marker, mark });
                 Process::Dead
             }
         }
@@ -285,8 +344,8 @@ impl State {
                 }
             }
             if seat.pod.is_none() && seat.claim.is_none() && seat.member.is_none() && !seat.ghost {
-                let Seat { claims_made, pods_made, node, node_made, banned, create, .. } = *seat;
-                *seat = Seat { claims_made, pods_made, node, node_made, banned, create, ..Seat::default() };
+                let Seat { claims_made, pods_made, node, node_made, banned, marks, create, .. } = *seat;
+                *seat = Seat { claims_made, pods_made, node, node_made, banned, marks, create, ..Seat::default() };
             }
         }
     }

@@ -1,11 +1,6 @@
 //! Worlds that may take minutes each, left out unless ignored tests are asked for, as in `make e2e`: two operators at once
 //! through two faults, and others through more faults than are checked every day. What would not end in five minutes is not
 //! among them.
-//!
-//! Two ways out of what is promised were found by such worlds, and are open. A volume that is emptied under its claim's own
-//! name: between a seed's first writes and the line in the ledger that it was seeded, and with its pod lost as well, it is
-//! seeded anew (`FOUNDING` leaves it out); between a learner's first entries and its start in the member list, and with its
-//! pod lost as well, it joins again under its old identity.
 
 use quorate_statemachine::Life;
 
@@ -16,24 +11,6 @@ use crate::{
     wish,
 };
 
-/// What may strike one that is founded, but for a volume that is emptied under its claim's own name.
-const FOUNDING: &[Kind] = &[
-    Kind::Kill,
-    Kind::Birth,
-    Kind::DeletePod,
-    Kind::Finish,
-    Kind::DeleteClaim,
-    Kind::Foreign,
-    Kind::Cut,
-    Kind::Gone,
-    Kind::Late,
-    Kind::AllPods,
-    Kind::StatusLost,
-    Kind::Blind,
-    Kind::Dying,
-    Kind::Crash,
-];
-
 fn two_operators(name: &'static str, origin: Origin, size: u8) -> Config {
     Config::new(name, origin, [voters(size)]).operators(2)
 }
@@ -42,7 +19,7 @@ fn two_operators(name: &'static str, origin: Origin, size: u8) -> Config {
 #[ignore = "takes minutes: `--include-ignored`"]
 fn two_operators_found_one_in_a_prompt_world_through_two_faults() {
     let one = two_operators("0 -> 1, two operators, two faults, prompt", Origin::Nothing, 1).prompt();
-    exhaust(one.faults(2, FOUNDING));
+    exhaust(one.faults(2, Kind::ALL_AND_CRASH));
 }
 
 #[test]

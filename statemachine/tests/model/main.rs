@@ -372,6 +372,9 @@ fn planted_mistakes_are_caught() {
     catch(from(1, 3).faults(2, &[Kind::Kill, Kind::Swap]), Mistake::PromotedCreatable, Broken::OtherVolume);
     let founding = Config::new("planted", Origin::Nothing, [voters(3)]);
     catch(founding, Mistake::SeededTwice, Broken::SeededTwice);
+    let one = || Config::new("planted", Origin::Nothing, [voters(1)]);
+    catch(one().faults(2, &[Kind::Kill, Kind::Swap]), Mistake::MarkUnchecked, Broken::SeededTwice);
+    catch(one().faults(2, &[Kind::DeletePod, Kind::Swap]), Mistake::MarkUnchecked, Broken::SeededTwice);
     catch(from(3, 1), Mistake::VolumeDeletedBeforeRemoval, Broken::VolumeDeleted);
     let restored = || Config::new("planted", Origin::Nothing, [voters(3)]).restored();
     catch(restored(), Mistake::SeededUnrestored, Broken::Unrestored);

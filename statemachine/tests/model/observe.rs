@@ -6,16 +6,16 @@ use std::{
 };
 
 use quorate_statemachine::{
-    Alive, Claim, Freshness, Home, Link, Listed, MemberId, MemberList, Membership, Memory, Millis, Minor, NodeName,
-    NodeSight, Overall, Pod, PodStage, Resize, Restore, Seat, Serial, Sight, Start, TemplateHash, Ticket, Trouble, Uid,
-    World,
+    Alive, Claim, Freshness, Home, Link, Listed, Mark, MemberId, MemberList, Membership, Memory, Millis, Minor,
+    NodeName, NodeSight, Overall, Pod, PodStage, Resize, Restore, Seat, Serial, Sight, Start, TemplateHash, Ticket,
+    Trouble, Uid, World,
 };
 
 use crate::state;
 use crate::{
     config::{Config, Volumes},
     kubelet,
-    state::{Age, CLUSTER, Node, Process, Serials, Stage, State, id_of},
+    state::{Age, CLUSTER, Data, Node, Process, Serials, Stage, State, id_of},
     versions::release,
 };
 
@@ -52,6 +52,16 @@ pub fn made_of(uid: &Uid, serial: u8) -> Option<u8> {
     let (name, made) = uid.as_str().split_once('.')?;
     let (_, of) = name.split_once('-')?;
     (of.parse() == Ok(serial)).then(|| made.parse().ok())?
+}
+
+/// How the how-manieth mark of a volume reads.
+fn mark(number: u8) -> Mark {
+    Mark::new(&number.to_string())
+}
+
+/// The how-manieth mark this is.
+pub fn made_as(mark: &Mark) -> Option<u8> {
+    mark.as_str().parse().ok()
 }
 
 pub fn small(serial: Serial) -> u8 {
@@ -123,6 +133,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
             state::Start::Resume => Start::Resume,
         },
         volume: volume(ticket.volume),
+        mark: ticket.mark.map(mark),
         version: Some(release(pod.release).version),
     });
     Pod {
@@ -170,7 +181,7 @@ fn sight(state: &State, serial: u8, process: Process) -> Sight {
     match process {
         Process::Off | Process::Dead => Sight::Unknown,
         Process::Restoring => Sight::Restoring(Restore::UnderWay),
-        Process::Waiting => Sight::Waiting,
+        Process::Waiting => Sight::Waiting(marked(seat).map(mark)),
         Process::Refused(refusal) => Sight::Refused(refusal),
         Process::Etcd => Sight::Etcd(Alive {
             seen: NOW,
@@ -192,6 +203,15 @@ fn sight(state: &State, serial: u8, process: Process) -> Sight {
                 .map(|other| (id_of(other), Link::Counted))
                 .collect(),
         }),
+    }
+}
+
+/// What the launcher that waits has found on its volume, or written there; also if that is not there any more.
+fn marked(seat: state::Seat) -> Option<u8> {
+    match seat.data()? {
+        Data::Marked { mark, .. } | Data::NoEntry { mark, .. } => Some(mark),
+        Data::Empty => seat.marks.checked_sub(1),
+        Data::Entries { .. } | Data::Half { .. } | Data::Restored { .. } | Data::Foreign => None,
     }
 }
 

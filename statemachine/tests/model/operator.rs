@@ -9,7 +9,7 @@ use crate::{
     blame::{blame, blame_stop_late},
     config::Config,
     etcd::Denied,
-    observe::{claim_uid, ids, made_of, small},
+    observe::{claim_uid, ids, made_as, made_of, small},
     planted::Mistake,
     state::{
         Age, Broken, Claim, Data, Glimpse, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials,
@@ -157,6 +157,7 @@ fn create_claim(state: &mut State, intent: &mut Intent, serial: u8) -> Result<()
         return Err(Denied);
     }
     let made = seat.claims_made;
+    seat.marks = 0;
     seat.claim = Some(Claim { made, ours: true, terminating: false, bound: false, data: Data::Empty });
     seat.claims_made += 1;
     // From here on "the claim created by a step before" is this very one.
@@ -196,8 +197,11 @@ fn create_pod(
     if seat.pod.is_some() {
         return Err(Denied);
     }
-    seat.pods_made += u8::from(*bind == Bind::Ephemeral);
-    let resume = Ticket { start: Start::Resume, volume: made.1, age: Age::New };
+    if *bind == Bind::Ephemeral {
+        seat.pods_made += 1;
+        seat.marks = 0;
+    }
+    let resume = Ticket { start: Start::Resume, volume: made.1, mark: None, age: Age::New };
     let ticket = matches!(birth, Birth::Resuming(_)).then_some(resume);
     let returning = birth == Birth::Resuming(Role::Voter);
     let release = minor_of(release);
@@ -233,12 +237,14 @@ fn issue(config: &Config, state: &mut State, serial: u8, ticket: &quorate_statem
         state.break_with(Broken::SeededTwice);
     }
     let restored = matches!(state.seat(serial).data(), Some(Data::Restored { .. } | Data::Entries { .. }));
-    if start == Start::Restored && !restored {
+    // What was emptied since it was told so for the first time, its launcher refuses.
+    if start == Start::Restored && !restored && state.seat(serial).create.is_none() {
         state.break_with(Broken::Unrestored);
     }
     let seat = state.seat_mut(serial);
     let pod = seat.pod.as_mut().ok_or(Denied)?;
-    pod.ticket = Some(Ticket { start, volume, age: Age::New });
+    let mark = ticket.mark.as_ref().and_then(made_as);
+    pod.ticket = Some(Ticket { start, volume, mark, age: Age::New });
     if start != Start::Resume && *seat.create.get_or_insert(volume) != volume {
         state.break_with(Broken::OtherVolume);
     }

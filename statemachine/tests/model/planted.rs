@@ -24,8 +24,10 @@ pub enum Mistake {
     PromotedLagging,
     /// A learner is promoted when it has been started, alive or not.
     PromotedDead,
-    /// A learner becomes a voter with the ticket it was created by.
+    /// A learner becomes a voter with the ticket it was created by, and its launcher does not look for the mark.
     PromotedCreatable,
+    /// A launcher creates on any volume without data, whatever mark its ticket names.
+    MarkUnchecked,
     /// Another pod is seeded when the seed does not come up.
     SeededTwice,
     /// The volume is deleted first, then the member removed.
@@ -72,7 +74,11 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
     let mut plan = plan(world);
     let Some(mistake) = mistake else { return plan };
     let spoilt = match mistake {
-        Mistake::ExpectedSetUnchecked | Mistake::LedgerUnread | Mistake::GlanceTrusted | Mistake::OthersUnseen => None,
+        Mistake::ExpectedSetUnchecked
+        | Mistake::LedgerUnread
+        | Mistake::GlanceTrusted
+        | Mistake::OthersUnseen
+        | Mistake::MarkUnchecked => None,
         Mistake::CreatedTwice => create_again(world, &mut plan),
         Mistake::RemovedInHaste => remove_in_haste(world),
         Mistake::PromotedLagging => promote_if(world, |sight| matches!(sight, Sight::Etcd(_))),
@@ -187,11 +193,11 @@ fn create_again(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
                 let pod = Step::CreatePod { serial, bind: Bind::NewClaim, birth: Birth::Waiting, release };
                 return Some(vec![Step::CreateClaim(serial), pod]);
             }
-            (Some(pod), Some(claim)) if claim.uid != first && pod.sight == Sight::Waiting => {
+            (Some(pod), Some(claim)) if claim.uid != first && matches!(pod.sight, Sight::Waiting(_)) => {
                 let mut ledger = ledger.clone();
                 ledger.members.get_mut(&serial)?.create = Some(claim.uid.clone());
                 plan.ledger = Some(ledger);
-                let ticket = Ticket { start: Start::Join(known), volume: claim.uid, version: None };
+                let ticket = Ticket { start: Start::Join(known), volume: claim.uid, mark: None, version: None };
                 return Some(vec![Step::IssueTicket { serial, pod: pod.uid, ticket }]);
             }
             (Some(_) | None, _) => {}
@@ -231,23 +237,22 @@ fn seed_another(world: &World) -> Option<Vec<Step>> {
         .iter()
         .filter(|(serial, _)| **serial != seed)
         .filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?)))
-        .find(|(_, pod)| pod.sight == Sight::Waiting && pod.ticket.is_none())?;
-    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone(), version: None };
+        .find(|(_, pod)| matches!(pod.sight, Sight::Waiting(_)) && pod.ticket.is_none())?;
+    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone(), mark: None, version: None };
     Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
 }
 
 fn seed_unrestored(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {
     let Memory::Ledger(ledger) = &world.memory else { return None };
     let mut ledger = ledger.clone();
-    let (serial, pod) = world
-        .seats
-        .iter()
-        .filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?)))
-        .find(|(_, pod)| pod.sight == Sight::Waiting && !pod.restores && ledger.seeding == Seeding::NotBegun)?;
+    let (serial, pod) =
+        world.seats.iter().filter_map(|(serial, seat)| Some((*serial, seat.pod.as_ref()?))).find(|(_, pod)| {
+            matches!(pod.sight, Sight::Waiting(_)) && !pod.restores && ledger.seeding == Seeding::NotBegun
+        })?;
     ledger.seeding = Seeding::Begun(serial);
     ledger.members.get_mut(&serial)?.create = Some(pod.volume.clone());
     plan.ledger = Some(ledger);
-    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone(), version: None };
+    let ticket = Ticket { start: Start::Seed, volume: pod.volume.clone(), mark: None, version: None };
     Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
 }
 
@@ -318,7 +323,7 @@ fn rejoin_empty(world: &World) -> Option<Vec<Step>> {
         Standing::Learner(id) | Standing::Voter(id) => Some(id),
         Standing::Spare => None,
     });
-    let ticket = Ticket { start: Start::Join(known.collect()), volume: pod.volume.clone(), version: None };
+    let ticket = Ticket { start: Start::Join(known.collect()), volume: pod.volume.clone(), mark: None, version: None };
     Some(vec![Step::IssueTicket { serial, pod: pod.uid.clone(), ticket }])
 }
 

@@ -16,7 +16,7 @@ use crate::{
     config::{Config, Volumes},
     faults::heal,
     glimpse::{consider, observe},
-    observe::{Eyes, made_of, small},
+    observe::{Eyes, made_as, made_of, small},
     operator::{act, overtake},
     state::{Data, Node, Operator, Pod, Process, Seat, Serials, Stage, State, quorum},
     versions::minor_of,
@@ -208,7 +208,17 @@ fn is_lost(config: &Config, state: &State) -> bool {
     let Memory::Ledger(Ledger { seeding: Seeding::Begun(seed), members, .. }) = &*state.memory else { return false };
     let (serial, seat) = (small(*seed), state.seat(small(*seed)));
     let given = members.get(seed).and_then(|entry| made_of(entry.create.as_ref()?, serial));
-    given != seat.volume() || !stays(&seat)
+    let marked = members.get(seed).and_then(|entry| made_as(entry.mark.as_ref()?));
+    given != seat.volume() || !stays(&seat) || is_emptied(config, seat.data(), marked)
+}
+
+/// Whether a seed's volume is not as it was when it was told to start, and holds nothing that came since.
+fn is_emptied(config: &Config, data: Option<Data>, marked: Option<u8>) -> bool {
+    match data {
+        Some(Data::Marked { mark, .. } | Data::NoEntry { mark, .. }) => config.restores() || marked != Some(mark),
+        Some(Data::Empty) => true,
+        Some(Data::Entries { .. } | Data::Half { .. } | Data::Restored { .. } | Data::Foreign) | None => false,
+    }
 }
 
 fn sleeps_well(state: &State, plan: &Plan) -> Result<(), String> {

@@ -53,8 +53,10 @@ impl FromIterator<u8> for Serials {
 pub enum Data {
     #[default]
     Empty,
-    /// A marker, and no WAL or one without an entry.
-    NoEntry { marker: u8 },
+    /// A marker with the how-manieth mark that was made for this volume, by a launcher that waits.
+    Marked { marker: u8, mark: u8 },
+    /// The same, and a WAL without an entry.
+    NoEntry { marker: u8, mark: u8 },
     /// A marker and a WAL with entries; `acked`: among them every write that was ever acknowledged.
     Entries { marker: u8, acked: bool },
     /// A marker, and half a backup.
@@ -119,6 +121,8 @@ pub struct Ticket {
     pub start: Start,
     /// The volume it is for.
     pub volume: u8,
+    /// What that has to be marked with.
+    pub mark: Option<u8>,
     pub age: Age,
 }
 
@@ -190,6 +194,8 @@ pub struct Seat {
     /// It was removed after its log had begun: that log carries an id that is banned, this identity is spent. (One that
     /// was never started has left no trace anywhere, and may as well be added again.)
     pub banned: bool,
+    /// How many marks were made for its volume.
+    pub marks: u8,
     /// The volume that the first `create` was issued for.
     pub create: Option<u8>,
     /// The volume on which etcd was first started under this identity.

@@ -137,7 +137,8 @@ fn a_seed_that_is_told_another_release_has_its_ticket_with_that() {
     let older = release(Version::new(5, 35));
     let refused = seeding(1).entry(0, |entry| entry.release = Some(older.clone())).pod(0, |pod| {
         pod.release = Some(older.clone());
-        pod.ticket = Some(Ticket { start: Start::Resume, volume: claim_uid(0), version: Some(older.version) });
+        pod.ticket =
+            Some(Ticket { start: Start::Resume, volume: claim_uid(0), mark: None, version: Some(older.version) });
         pod.ticket_since = Millis(0);
         pod.sight = Sight::Refused(Refusal::Binary);
     });

@@ -103,7 +103,7 @@ fn a_restarted_learner_is_measured_anew() {
         alive.applied = 12;
     });
     restarted.plan().never("promote").looks(LookAgain::Soon);
-    one_learner().sees(2, Sight::Waiting).pod(2, |pod| pod.stage = PodStage::Running).plan().never("promote");
+    one_learner().sees(2, Sight::Waiting(None)).pod(2, |pod| pod.stage = PodStage::Running).plan().never("promote");
 }
 
 #[test]

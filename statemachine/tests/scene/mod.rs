@@ -101,7 +101,7 @@ pub fn founding(replicas: u8) -> Scene {
 
 /// The same with serial 0 as the seed, told to start.
 pub fn seeding(replicas: u8) -> Scene {
-    let ticket = Ticket { start: Start::Seed, volume: claim_uid(0), version: Some(USUAL) };
+    let ticket = Ticket { start: Start::Seed, volume: claim_uid(0), mark: None, version: Some(USUAL) };
     founding(replicas)
         .ledger(|ledger| {
             ledger.seeding = Seeding::Begun(Serial(0));
@@ -169,7 +169,8 @@ impl Scene {
     pub fn joining(self, serial: u32) -> Self {
         let scene = self.added(serial);
         let volume = scene.volume(serial);
-        let ticket = Ticket { start: Start::Join(scene.listed_ids()), volume: volume.clone(), version: Some(USUAL) };
+        let start = Start::Join(scene.listed_ids());
+        let ticket = Ticket { start, volume: volume.clone(), mark: None, version: Some(USUAL) };
         scene.created_on(serial, volume).unheard(serial).pod(serial, |pod| {
             pod.ticket = Some(ticket);
             pod.ticket_since = NOW;
@@ -187,7 +188,7 @@ impl Scene {
         let volume = scene.volume(serial);
         let scene = scene.sees(serial, etcd(serial, false));
         scene.entry(serial, |entry| entry.standing = Standing::Voter(id(serial))).pod(serial, |pod| {
-            pod.ticket = Some(Ticket { start: Start::Resume, volume, version: Some(USUAL) });
+            pod.ticket = Some(Ticket { start: Start::Resume, volume, mark: None, version: Some(USUAL) });
             pod.ticket_since = pod.created;
             pod.label = RoleLabel::Voter;
             pod.ready = true;
@@ -233,7 +234,7 @@ fn pod(serial: u32, volume: Uid) -> Pod {
         switching: false,
         label: RoleLabel::Absent,
         ready: false,
-        sight: Sight::Waiting,
+        sight: Sight::Waiting(None),
         heard: Millis(NOW.0 - LONG_AGO),
     }
 }

@@ -56,7 +56,7 @@ impl Scene {
     }
 
     pub fn waiting(self, serial: u32) -> Self {
-        self.sees(serial, Sight::Waiting)
+        self.sees(serial, Sight::Waiting(None))
     }
 
     /// Its pod restores the backup, and is at it.
@@ -112,7 +112,7 @@ impl Scene {
         let volume = self.volume(serial);
         self.pod(serial, |pod| {
             let version = pod.release.as_ref().map(|release| release.version);
-            pod.ticket = Some(Ticket { start, volume, version });
+            pod.ticket = Some(Ticket { start, volume, mark: None, version });
         })
     }
 
