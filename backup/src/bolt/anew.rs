@@ -13,11 +13,11 @@ use super::{BUCKET_FLAG, Bucket, Cursor, Database, Pages};
 /// The first page behind the two meta pages.
 const FIRST: u64 = 2;
 
-/// Writes to `file`, which is empty, what `fill` takes of each bucket of `database`. Tells the size in bytes.
+/// Writes to `file`, which is empty, what `choose` takes of each bucket of `database`. Tells the size in bytes.
 pub(super) fn write<P: Pages>(
     database: &Database<P>,
     file: &File,
-    mut fill: impl FnMut(&[u8], Cursor<'_, P>, &mut Filler<'_, '_>) -> Result<(), AppendError>,
+    mut choose: impl FnMut(&[u8], Cursor<'_, P>, &mut Filler<'_, '_>) -> Result<(), AppendError>,
 ) -> Result<u64, AppendError> {
     let page_size = database.meta().page_size;
     let mut out = PageWriter::new(file, page_size, PageId::new(FIRST));
@@ -25,9 +25,9 @@ pub(super) fn write<P: Pages>(
     for name in database.buckets()? {
         let bucket = database.bucket(&name)?;
         let mut filler = Filler { tree: TreeBuilder::new(), out: &mut out };
-        fill(&name, database.cursor(&bucket), &mut filler)?;
-        let filled = filler.tree.finish(&mut out)?;
-        root.push(&mut out, BUCKET_FLAG, &name, &Bucket::header(filled, bucket.sequence))?;
+        choose(&name, database.cursor(&bucket), &mut filler)?;
+        let page = filler.tree.finish(&mut out)?;
+        root.push(&mut out, BUCKET_FLAG, &name, &Bucket::header(page, bucket.sequence))?;
     }
     let root = root.finish(&mut out)?;
     out.flush()?;

@@ -236,8 +236,11 @@ mod tests {
     use super::super::{Appender, tests::entries};
     use super::*;
 
+    /// Keys and values of a bucket.
+    type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
     /// A database with what befalls keys, one event a revision: which key, and whether it is deleted; and what is live of it.
-    fn history(events: &[(u8, bool)]) -> (File, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn history(events: &[(u8, bool)]) -> (File, Entries) {
         let file = fresh(4096);
         let mut appender = Appender::new(&file).unwrap();
         let (mut all, mut newest) = (Vec::new(), BTreeMap::new());

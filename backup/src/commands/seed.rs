@@ -108,7 +108,7 @@ impl Seed {
                     alarms,
                     "revision {revision} was restored for {}",
                     order.identity.member
-                )
+                );
             }
             Filled::Before => tracing::info!("the backup was restored before"),
             Filled::Started => tracing::info!("etcd was started on this volume: nothing is restored onto it again"),

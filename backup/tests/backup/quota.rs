@@ -125,7 +125,7 @@ async fn near_the_quota(binaries: &Binaries) {
         assert_eq!(recorded.hash(&mut client).await, whole);
         let got = client.get(KEY, None).await.unwrap();
         let [kept] = got.kvs() else { panic!("{} keys", got.count()) };
-        assert!(kept.value() == [VALUES - 1; VALUE], "it is another value");
+        assert!(kept.value() == vec![VALUES - 1; VALUE], "it is another value");
         assert_eq!(kept.version(), i64::from(VALUES), "it was written as often");
         assert_eq!(client.get(GONE, None).await.unwrap().count(), 0);
         let before = GetOptions::new().with_revision(recorded.last - 1);

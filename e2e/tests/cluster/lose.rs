@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes};
@@ -261,6 +262,49 @@ async fn a_claim_deleted_under_a_running_member_is_replaced_first() -> Result<()
         let written = writer.stop().await?;
         written.check(&db).await?;
         written.was_never_long_without()
+    })
+    .await
+}
+
+/// As long as nobody has seen a seed serve, an operator may tell it to create again: it was away since, and pod and data are gone
+/// by then. What it is told names the mark that the volume had.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_seed_whose_volume_is_emptied_before_anybody_saw_it_serve_founds_no_second_cluster() -> Result<()> {
+    play("lose_at_birth", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        let before = db.settles(1).await?;
+        db.put("hello", "world").await?;
+        let seed = before.members.keys().next().cloned().context("no members")?;
+        let operator = Operator::new(scene.client());
+        let emptied = operator.away_during(async || {
+            let ledger = db.view().await?.status().ledger.context("no ledger")?;
+            let member = ledger.members.get(&seed).context("the ledger does not know the seed")?;
+            ensure!(member.create && member.mark.is_some(), "{member:?}");
+            // As it was written before the seed's ticket was.
+            let earlier = json!({ "status": { "ledger": { "seed": 0, "clusterId": null,
+                "members": { &seed: { "id": null, "voter": false } } } } });
+            let params = PatchParams::default();
+            db.objects().patch_status(db.name(), &params, &Patch::Merge(earlier)).await.context("no status")?;
+            pods::delete_by_force(&db, &[&seed]).await?;
+            pods::empty_volume(&db, &seed).await
+        });
+        emptied.await?;
+        let view = db
+            .until("the cluster to stop in QuorumLost", PATIENCE, |view| {
+                ensure!(view.phase() == Some(Phase::QuorumLost), "the phase is {:?}", view.phase());
+                Ok(())
+            })
+            .await?;
+        let address = view.address(&seed).context("the pod has no address")?;
+        let (_, report) = metrics::ask(&address, "/quorate").await?;
+        ensure!(report.contains("VolumeIsEmpty"), "its launcher says {report}");
+        stays("the seed that is lost", Duration::from_secs(5), async || {
+            ensure!(db.view().await?.phase() == Some(Phase::QuorumLost), "another phase");
+            ensure!(etcd_processes(scene.namespace()).is_empty(), "an etcd runs");
+            Ok(())
+        })
+        .await
     })
     .await
 }
