@@ -225,9 +225,10 @@ impl Alike<'_> {
             let id = entry.id.as_ref().and_then(HexId::get);
             let is_its_own = id == self.members.members.get(name).map(|member| member.id)
                 && entry.volume.as_deref() == self.view.volume(name)
-                && entry.node.as_deref() == self.view.node(name);
+                && entry.node.as_deref() == self.view.node(name)
+                && entry.mark.is_some();
             ensure!(is_its_own, "the ledger has {entry:?} for {name}");
-            members.push(LedgerMember { volume: None, node: None, id: None, ..entry.clone() });
+            members.push(LedgerMember { volume: None, mark: None, node: None, id: None, ..entry.clone() });
         }
         let rest = Ledger { cluster_id: None, next_serial: 0, members: BTreeMap::new(), ..ledger };
         Ok(format!("Ledger {}", json!({ "members": members, "rest": rest })))
