@@ -199,7 +199,7 @@ impl State {
 
     /// The launcher looks at its ticket, and starts etcd or says why not.
     fn launch(&mut self, config: &Config, serial: u8) -> bool {
-        let before = self.seat(serial);
+        let (before, was) = (self.seat(serial), self.broken);
         if before.pod.is_some_and(|pod| pod.process == Process::Restoring) {
             return false;
         }
@@ -221,8 +221,8 @@ impl State {
         if let Some(pod) = &mut self.seat_mut(serial).pod {
             pod.process = process;
         }
-        // What is broken need not show at the seat.
-        self.seat(serial) != before || self.broken.is_some()
+        // What is broken by it need not show at the seat.
+        self.seat(serial) != before || self.broken != was
     }
 
     /// A launcher that begins to wait without a ticket marks an empty volume.
