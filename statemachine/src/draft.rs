@@ -219,24 +219,19 @@ impl<'w> Draft<'w> {
     /// ever after, nor to the same with another mark.
     pub fn issue_ticket(&mut self, member: &Member<'_>, start: Start, volume: &Uid) {
         let Some(pod) = member.pod else { return };
-        match &start {
+        let ticket = member.ticket(start, volume);
+        match &ticket.start {
             Start::Seed | Start::Join(_) => {
                 let entry = self.ledger.members.entry(member.serial).or_default();
-                if entry.create.is_none() {
-                    entry.mark = member.marked().cloned();
-                }
                 entry.create = Some(volume.clone());
+                entry.mark.clone_from(&ticket.mark);
                 entry.node.clone_from(&pod.node);
                 entry.release.clone_from(&pod.release);
-                if let (Start::Seed, Some(release)) = (&start, &pod.release) {
+                if let (Start::Seed, Some(release)) = (&ticket.start, &pod.release) {
                     self.ledger.oldest_log = Some(release.version.minor);
                 }
             }
             Start::Resume => {}
-        }
-        let mut ticket = member.ticket(start, volume);
-        if let (Start::Seed | Start::Join(_), Some(entry)) = (&ticket.start, self.ledger.members.get(&member.serial)) {
-            ticket.mark.clone_from(&entry.mark);
         }
         self.step(Step::IssueTicket { serial: member.serial, pod: pod.uid.clone(), ticket });
     }

@@ -180,7 +180,7 @@ impl<'w> Member<'w> {
     }
 
     /// What its waiting launcher says that the volume is marked with.
-    pub fn marked(&self) -> Option<&'w Mark> {
+    fn marked(&self) -> Option<&'w Mark> {
         match &self.pod?.sight {
             Sight::Waiting(mark) => mark.as_ref(),
             Sight::Unknown | Sight::Restoring(_) | Sight::Refused(_) | Sight::Etcd(_) => None,
@@ -268,12 +268,14 @@ impl<'w> Member<'w> {
     }
 
     /// A ticket for the version that its pod is told to run. To create, with the mark that was written down when the first one
-    /// was issued.
+    /// was issued; that is the one that its waiting launcher tells.
     pub fn ticket(&self, start: Start, volume: &Uid) -> Ticket {
-        let mark = match &start {
-            Start::Seed | Start::Join(_) => self.entry.and_then(|entry| entry.mark.clone()),
-            Start::Resume => None,
+        let mark = match (&start, self.entry.filter(|entry| entry.create.is_some())) {
+            (Start::Seed | Start::Join(_), Some(entry)) => entry.mark.as_ref(),
+            (Start::Seed | Start::Join(_), None) => self.marked(),
+            (Start::Resume, _) => None,
         };
+        let mark = mark.cloned();
         Ticket { start, volume: volume.clone(), mark, version: self.told().map(|release| release.version) }
     }
 

@@ -2,13 +2,14 @@
 //! a bucket comes along is others' business.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::append::AppendError;
 use super::meta::Meta;
 use super::page::PageId;
 use super::tree::{PageWriter, TreeBuilder};
-use super::{BUCKET_FLAG, Bucket, Cursor, Database, Pages};
+use super::{BUCKET_FLAG, BUCKET_HEADER, Bucket, Cursor, Database, Pages};
 
 /// The first page behind the two meta pages.
 const FIRST: u64 = 2;
@@ -24,10 +25,10 @@ pub(super) fn write<P: Pages>(
     let mut root = TreeBuilder::new();
     for name in database.buckets()? {
         let bucket = database.bucket(&name)?;
-        let mut filler = Filler { tree: TreeBuilder::new(), out: &mut out };
+        let mut filler = Filler::new(&mut out);
         choose(&name, database.cursor(&bucket), &mut filler)?;
-        let page = filler.tree.finish(&mut out)?;
-        root.push(&mut out, BUCKET_FLAG, &name, &Bucket::header(page, bucket.sequence))?;
+        let header = filler.finish(&bucket)?;
+        root.push(&mut out, BUCKET_FLAG, &name, &header)?;
     }
     let root = root.finish(&mut out)?;
     out.flush()?;
@@ -45,7 +46,16 @@ pub(super) struct Filler<'w, 'f> {
     out: &'w mut PageWriter<'f>,
 }
 
-impl Filler<'_, '_> {
+impl<'w, 'f> Filler<'w, 'f> {
+    pub fn new(out: &'w mut PageWriter<'f>) -> Self {
+        Self { tree: TreeBuilder::new(), out }
+    }
+
+    /// Tells what the root tree holds for it, in the place of this bucket.
+    pub fn finish(self, instead_of: &Bucket) -> io::Result<[u8; BUCKET_HEADER]> {
+        Ok(Bucket::header(self.tree.finish(self.out)?, instead_of.sequence))
+    }
+
     /// Takes the entry at which the cursor is.
     pub fn take<P: Pages>(&mut self, cursor: &Cursor<'_, P>) -> Result<(), AppendError> {
         let (flags, key, value) = cursor.entry()?;

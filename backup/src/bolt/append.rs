@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::anew::Filler;
 use super::meta::Meta;
 use super::mvcc::{self, BucketKey, BucketKeyFault};
 use super::page::{HEADER, LEAF};
@@ -125,8 +126,10 @@ impl<'a> Appender<'a> {
 
     /// Takes a bucket over from another database, whether there is such a one here or not. That of the history can't be.
     pub fn take_over(&mut self, name: &[u8], from: &Database<impl Pages>) -> Result<(), AppendError> {
-        let header = copy(&from.bucket(name)?, from, &mut self.out)?;
-        self.replaced.insert(name.to_vec(), header);
+        let bucket = from.bucket(name)?;
+        let mut filler = Filler::new(&mut self.out);
+        filler.take_all(from.cursor(&bucket))?;
+        self.replaced.insert(name.to_vec(), filler.finish(&bucket)?.to_vec());
         Ok(())
     }
 
@@ -173,20 +176,6 @@ impl<'a> Appender<'a> {
         self.file.write_all_at(&page, offset)?;
         Ok(meta.end())
     }
-}
-
-/// Writes a bucket anew, entry by entry, and tells what the root tree holds for it.
-fn copy(bucket: &Bucket, from: &Database<impl Pages>, out: &mut PageWriter<'_>) -> Result<Vec<u8>, AppendError> {
-    let mut tree = TreeBuilder::new();
-    let mut cursor = from.cursor(bucket);
-    let mut more = cursor.first()?;
-    while more {
-        let (flags, key, value) = cursor.entry()?;
-        tree.push(out, flags, key, value)?;
-        more = cursor.forward()?;
-    }
-    let root = tree.finish(out)?;
-    Ok(Bucket::header(root, bucket.sequence).to_vec())
 }
 
 fn insert(tree: &mut TreeBuilder, out: &mut PageWriter<'_>, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {

@@ -57,6 +57,14 @@ impl Live {
             Ok(())
         })
     }
+
+    fn take(&mut self, number: u64, bytes: u32) {
+        if !self.marks.has(number) {
+            self.marks.set(number);
+            self.bytes += u64::from(bytes) + OF_AN_ENTRY;
+            self.left_out -= 1;
+        }
+    }
 }
 
 fn find<P: Pages>(database: &Database<P>, keys_at_once: usize, report: Report<'_>) -> Result<Live, BoltError> {
@@ -76,16 +84,6 @@ fn find<P: Pages>(database: &Database<P>, keys_at_once: usize, report: Report<'_
         live.take(number, last);
     }
     Ok(live)
-}
-
-impl Live {
-    fn take(&mut self, number: u64, bytes: u32) {
-        if !self.marks.has(number) {
-            self.marks.set(number);
-            self.bytes += u64::from(bytes) + OF_AN_ENTRY;
-            self.left_out -= 1;
-        }
-    }
 }
 
 /// How many events there are, and how long the value of the last is.

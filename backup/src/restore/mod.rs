@@ -138,6 +138,11 @@ pub enum RestoreError {
     Thread(#[from] JoinError),
 }
 
+/// What becomes of a failure to write there.
+fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> RestoreError {
+    |source| RestoreError::Write { path: path.to_owned(), source }
+}
+
 /// What is wrong with a delta's records.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaFault {

@@ -2,10 +2,9 @@
 //! membership, its notes, one revision behind the last), and a database of gigabytes is neither copied nor walked for it.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::Path;
 
-use super::{RestoreError, scratch};
+use super::{RestoreError, scratch, unwritable};
 use crate::bolt::mvcc::{BucketKey, KEY, LEASE};
 use crate::bolt::{self, Appender, Database, write_outline};
 
@@ -15,15 +14,16 @@ const BULK: [&[u8]; 2] = [KEY, LEASE];
 
 /// Writes the outline of the database at `path` to `outline`, which must not exist.
 pub(super) fn write(path: &Path, outline: &Path) -> Result<(), RestoreError> {
-    let whole = File::open(path).map_err(fault(path))?;
-    let file = scratch::create(outline).map_err(fault(outline))?;
+    let whole = File::open(path).map_err(unwritable(path))?;
+    let file = scratch::create(outline).map_err(unwritable(outline))?;
     Ok(write_outline(&Database::open(&whole)?, &BULK, &file)?)
 }
 
 /// Takes over into the database at `path` what etcdutl has made of its outline, and puts it into the outline's place. Tells
 /// its size in bytes.
 pub(super) fn put_back(outline: &Path, path: &Path) -> Result<u64, RestoreError> {
-    let (made, whole) = (File::open(outline).map_err(fault(outline))?, bolt::open(path).map_err(fault(path))?);
+    let (made, whole) =
+        (File::open(outline).map_err(unwritable(outline))?, bolt::open(path).map_err(unwritable(path))?);
     let made = Database::open(&made)?;
     let mut appender = Appender::new(&whole)?;
     for name in made.buckets()? {
@@ -44,10 +44,6 @@ pub(super) fn put_back(outline: &Path, path: &Path) -> Result<u64, RestoreError>
         more = cursor.forward()?;
     }
     let bytes = appender.commit()?;
-    fs::rename(path, outline).map_err(fault(outline))?;
+    fs::rename(path, outline).map_err(unwritable(outline))?;
     Ok(bytes)
-}
-
-fn fault(path: &Path) -> impl FnOnce(io::Error) -> RestoreError {
-    |source| RestoreError::Write { path: path.to_owned(), source }
 }

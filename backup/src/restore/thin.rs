@@ -3,13 +3,12 @@
 //! compacted.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::Path;
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use super::{Progress, RestoreError, scratch};
+use super::{Progress, RestoreError, scratch, unwritable};
 use crate::bolt::{Database, Live};
 
 /// Above this part of the quota, in percent. Below it there is room for what is written before etcd has compacted the history
@@ -38,7 +37,7 @@ pub(super) async fn thin(path: &Path, quota: u64, report: &(dyn Fn(Progress) + S
 
 fn replace(path: &Path, quota: u64, gone_over: &watch::Sender<(u64, u64)>) -> Result<u64, RestoreError> {
     let thinner = path.with_extension("live");
-    let whole = File::open(path).map_err(fault(path))?;
+    let whole = File::open(path).map_err(unwritable(path))?;
     let whole = Database::open(&whole)?;
     let mut report = |done, total| {
         gone_over.send_replace((done, total));
@@ -47,18 +46,14 @@ fn replace(path: &Path, quota: u64, gone_over: &watch::Sender<(u64, u64)>) -> Re
     if live.bytes > quota {
         return Err(RestoreError::AboveQuota { database: live.bytes, quota, thinned: true });
     }
-    let free = scratch::free(path).map_err(fault(path))?;
+    let free = scratch::free(path).map_err(unwritable(path))?;
     if live.bytes > free {
         return Err(RestoreError::NoRoom { needed: live.bytes, free });
     }
-    let file = scratch::create(&thinner).map_err(fault(&thinner))?;
+    let file = scratch::create(&thinner).map_err(unwritable(&thinner))?;
     live.write(&whole, &file, &mut report)?;
-    fs::rename(&thinner, path).map_err(fault(path))?;
+    fs::rename(&thinner, path).map_err(unwritable(path))?;
     Ok(live.left_out)
-}
-
-fn fault(path: &Path) -> impl FnOnce(io::Error) -> RestoreError {
-    |source| RestoreError::Write { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
