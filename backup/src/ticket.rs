@@ -79,9 +79,16 @@ text!(
 );
 
 impl VolumeMark {
+    const DIGITS: usize = 16;
+
     /// A new one.
     pub fn random() -> Self {
-        Self(format!("{:016x}", fastrand::u64(..)))
+        Self(format!("{:0digits$x}", fastrand::u64(..), digits = Self::DIGITS))
+    }
+
+    /// Whether a launcher may have made it: it comes to the operator by the network, and goes into the ledger for good.
+    pub fn is_well_formed(&self) -> bool {
+        self.0.len() == Self::DIGITS && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     Birth, Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
+    census::START_PATIENCE_MS,
     draft::Draft,
     keep::{keep, may_join},
     member::{Ground, Member, Volume},
@@ -56,7 +57,7 @@ pub fn strike_out(draft: &mut Draft<'_>, serial: Serial) {
 /// to nothing. One that sits where it can't be started doesn't count, one that no node takes yet does.
 pub fn furnish(draft: &mut Draft<'_>, wanted: usize) {
     let spares = muster(draft);
-    let fit: Vec<_> = spares.iter().filter(|spare| is_fit(spare)).take(wanted).collect();
+    let fit: Vec<_> = spares.iter().filter(|spare| is_fit(draft, spare)).take(wanted).collect();
     for spare in &fit {
         keep(draft, spare);
     }
@@ -69,7 +70,7 @@ pub fn furnish(draft: &mut Draft<'_>, wanted: usize) {
 pub fn dismiss(draft: &mut Draft<'_>, wanted: usize) {
     let mut kept = 0;
     for spare in &muster(draft) {
-        if is_fit(spare) && kept < wanted {
+        if is_fit(draft, spare) && kept < wanted {
             kept += 1;
         } else if spare.pod.is_some() {
             draft.delete_pod(spare);
@@ -98,15 +99,22 @@ pub fn readiest<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
 /// Whether it can be started now.
 fn is_ready(draft: &Draft<'_>, spare: &Member<'_>) -> bool {
     spare.waits()
-        && is_fit(spare)
+        && is_fit(draft, spare)
         && may_join(draft, spare)
         && !spare.wants_new_pod()
         && spare.volume_to_create_on().is_some()
 }
 
 /// Whether it is where it can be started, or will be. What a backup was restored onto is no new member's volume.
-fn is_fit(spare: &Member<'_>) -> bool {
-    is_on_sound_ground(spare) && !spare.pod.is_some_and(|pod| pod.restores)
+fn is_fit(draft: &Draft<'_>, spare: &Member<'_>) -> bool {
+    is_on_sound_ground(spare) && !spare.pod.is_some_and(|pod| pod.restores) && !is_given_up(draft, spare)
+}
+
+/// Whether its launcher still can't use the volume, before there is any ticket, after so long as a learner is given to start.
+/// Not before the cluster is seeded: nothing is let go then, and each spare that refuses would be followed by another.
+fn is_given_up(draft: &Draft<'_>, spare: &Member<'_>) -> bool {
+    let overdue = spare.pod.is_some_and(|pod| draft.world.now.since(pod.created) > START_PATIENCE_MS);
+    matches!(draft.ledger.seeding, Seeding::Done(_)) && spare.refusal().is_some() && overdue
 }
 
 fn is_on_sound_ground(spare: &Member<'_>) -> bool {
@@ -141,7 +149,7 @@ pub fn one_is_new(draft: &Draft<'_>, within: u64) -> bool {
             return false;
         };
         match spare.volume() {
-            Volume::Blank(_) => is_fit(spare) && draft.world.now.since(pod.created) < within,
+            Volume::Blank(_) => is_fit(draft, spare) && draft.world.now.since(pod.created) < within,
             Volume::Absent | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) | Volume::Lost(_) => false,
         }
     })

@@ -33,13 +33,12 @@ pub enum Reason {
     OtherMember,
     /// The ticket is for another volume than this pod's.
     OtherVolume,
-    /// A `resume` found neither a marker nor data, or a marker and no write-ahead log; or a `create` did not find its mark,
-    /// nor data: what the member had is lost.
+    /// A `resume` found neither a marker nor data; or a `create` did not find its mark, nor data: what the member had is lost.
     VolumeIsEmpty,
     /// The volume holds data without a marker, or carries the marker of another member or volume.
     VolumeHasOtherData,
-    /// A `resume` found this member's marker and a write-ahead log that holds neither an entry nor a vote: an earlier
-    /// `create` died in its first milliseconds. Only a `create` may start here.
+    /// A `resume` found this member's marker, and no write-ahead log or one that holds neither an entry nor a vote: an earlier
+    /// `create` died in its first milliseconds, or the data is lost. Only a `create` may start here.
     VolumeHasNoEntry,
     /// Another process holds the volume: this member's last etcd has not ended yet. Says nothing about the data.
     VolumeInUse,

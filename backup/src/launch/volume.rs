@@ -88,19 +88,32 @@ impl Volume {
 
     /// Tells the volume's mark, and marks it if it is empty. What else may be there is held against the ticket when it comes.
     pub fn greet(&self) -> Result<Option<VolumeMark>, Refusal> {
-        match self.look()? {
-            Contents::Unmarked(None) => {}
-            Contents::Own(_, mark) => return Ok(mark),
-            Contents::Unmarked(Some(_)) | Contents::Foreign(_) | Contents::Restoring | Contents::Restored(_) => {
-                return Ok(None);
+        let mut held = None;
+        loop {
+            match (self.look()?, &held) {
+                // An older container's launcher may be marking it at this moment: it is looked at again under the lock.
+                (Contents::Unmarked(None), None) => held = Some(self.lock(Start::Create)?),
+                (Contents::Unmarked(None), Some(_)) => return self.mark_anew().map(Some),
+                // Who wrote the mark may have died before it was lasting.
+                (Contents::Own(Wal::Absent | Wal::Empty, Some(mark)), _) => {
+                    let lasting = marker::make_data_dir(&self.root);
+                    return lasting.map(|()| Some(mark)).map_err(|fault| self.unreadable("sync", &fault));
+                }
+                (Contents::Own(_, mark), _) => return Ok(mark),
+                (
+                    Contents::Unmarked(Some(_)) | Contents::Foreign(_) | Contents::Restoring | Contents::Restored(_),
+                    _,
+                ) => return Ok(None),
             }
         }
-        let _held = self.lock(Start::Create)?;
+    }
+
+    fn mark_anew(&self) -> Result<VolumeMark, Refusal> {
         let mark = VolumeMark::random();
         let marker = Marker::of(&self.identity).with_mark(mark.clone());
         self.write(&marker).map_err(|fault| self.unreadable("write the marker on", &fault))?;
         tracing::info!(member = %self.identity.member, volume = %self.identity.volume, %mark, "marked the empty volume");
-        Ok(Some(mark))
+        Ok(mark)
     }
 
     /// Makes the volume ready for this start, or says why it must not be used. `mark` is what it has to be marked with to
@@ -247,13 +260,14 @@ fn decide((start, wanted): (Start, Option<&VolumeMark>), contents: &Contents, ow
         (Start::Resume, Contents::Unmarked(None)) => {
             refuse(Reason::VolumeIsEmpty, format!("the volume is empty: what {member} had is not on it"))
         }
-        (Start::Resume, Contents::Own(Wal::Absent, _)) => refuse(
-            Reason::VolumeIsEmpty,
-            format!("the volume carries the marker of {member} and no write-ahead log: what it had is not on it"),
-        ),
-        (Start::Resume, Contents::Own(Wal::Empty, _)) => refuse(
+        // Also where etcd ended before its log was there: what is said of one must not be said of the other, as the next
+        // ticket may be to create, with the mark that is still on it.
+        (Start::Resume, Contents::Own(Wal::Absent | Wal::Empty, _)) => refuse(
             Reason::VolumeHasNoEntry,
-            format!("the write-ahead log of {member} holds neither an entry nor a vote: only a create may start on it"),
+            format!(
+                "the volume carries the marker of {member} and no write-ahead log with an entry or a vote: what it had is \
+                 not on it, or it had nothing, and only a create may start on it"
+            ),
         ),
     }
 }

@@ -87,7 +87,7 @@ fn a_create_marks_a_new_volume() {
         assert!(!disk.files().contains(&MARKER_UNFINISHED.to_owned()));
         // The same ticket again, after a crash before etcd wrote anything.
         disk.admit(Start::Create).unwrap();
-        assert_eq!(disk.admit(Start::Resume), Err(Reason::VolumeIsEmpty));
+        assert_eq!(disk.admit(Start::Resume), Err(Reason::VolumeHasNoEntry));
     }
     let disk = Disk::with(&[]);
     fs::create_dir(disk.0.path().join(DATA_FOLDER)).unwrap();

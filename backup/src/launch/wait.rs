@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::binary::{self, Binary};
 use super::board::{self, Board};
@@ -59,11 +59,14 @@ impl Door {
 pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox, mut door: Door) -> Infallible {
     let mut binary = Binary::ask(settings.etcd.clone());
     let volume = Volume::new(settings.volume.clone(), settings.identity.clone());
-    greet((settings, inbox), &volume, board, &mut door).await;
-    door.open();
+    let mut greeting = Greeting::Due(Instant::now());
     let mut refused: Option<Refused> = None;
     loop {
-        match current(settings, inbox) {
+        let shown = current(settings, inbox);
+        if shown != Ok(None) {
+            door.open();
+        }
+        match shown {
             Ok(Some(text)) if !is_still_refused(refused.as_ref(), &text) => {
                 let refusal = match check(&text, &settings.identity, &mut binary, &volume, board).await {
                     // Checking may have taken seconds: don't follow a ticket that has been taken back meanwhile.
@@ -78,7 +81,11 @@ pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox, mut d
             Ok(Some(_)) => (),
             Ok(None) => {
                 refused = None;
-                board.post(board::no_ticket(&settings.ticket));
+                greeting.go_on(&volume, board, &mut door).await;
+                if let Greeting::Done = greeting {
+                    board.post(board::no_ticket(&settings.ticket));
+                }
+                door.open();
             }
             Err(refusal) => {
                 refused = None;
@@ -90,17 +97,30 @@ pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox, mut d
     }
 }
 
-/// Has an empty volume marked before anybody is told that it waits. Once there is a ticket nothing is marked any more: what
-/// was on the volume when it was issued may be gone.
-async fn greet((settings, inbox): (&Settings, &Inbox), volume: &Volume, board: &Board, door: &mut Door) {
-    while current(settings, inbox) == Ok(None) {
+/// Whether an empty volume was marked: before anybody is told that this waits, and never once there is a ticket, as what was
+/// on the volume when it was issued may be gone.
+enum Greeting {
+    Due(Instant),
+    Done,
+}
+
+impl Greeting {
+    async fn go_on(&mut self, volume: &Volume, board: &Board, door: &mut Door) {
+        let Self::Due(at) = *self else { return };
+        if Instant::now() < at {
+            return;
+        }
         let volume = volume.clone();
         match answered(move || volume.greet(), board, || door.open()).await {
-            Ok(mark) => return board.tell_mark(mark),
-            Err(refusal) => board.post(refusal),
+            Ok(mark) => {
+                board.tell_mark(mark);
+                *self = Self::Done;
+            }
+            Err(refusal) => {
+                board.post(refusal);
+                *self = Self::Due(Instant::now() + RECHECK_PERIOD);
+            }
         }
-        door.open();
-        sleep(RECHECK_PERIOD).await;
     }
 }
 

@@ -104,6 +104,17 @@ fn a_volume_that_can_not_be_marked_is_told_and_nobody_says_that_it_waits() {
 }
 
 #[test]
+fn a_volume_is_marked_before_it_is_said_to_wait_also_where_the_first_ticket_was_none() {
+    let pod = Pod::new();
+    pod.show_text(&" ".repeat(100_000));
+    let mut launcher = pod.launch();
+    let address = launcher.address();
+    assert_eq!(reports(address, Reason::BadTicket).mark, None);
+    pod.show_text("");
+    assert!(reports(address, Reason::NoTicket).mark.is_some());
+}
+
+#[test]
 fn each_refusal_says_its_reason_waits_and_touches_nothing() {
     let change = |change: fn(&mut Ticket)| {
         move |pod: &Pod| {
@@ -130,7 +141,7 @@ fn each_refusal_says_its_reason_waits_and_touches_nothing() {
         (Reason::VolumeHasOtherData, &on(Start::Create, |pod| pod.carry(MEMBER, "v-2", "fresh-3.6.16.wal"))),
         (Reason::VolumeIsEmpty, &on(Start::Resume, |_| ())),
         (
-            Reason::VolumeIsEmpty,
+            Reason::VolumeHasNoEntry,
             &on(Start::Resume, |pod| {
                 pod.carry(MEMBER, VOLUME, "running-3.6.16.wal");
                 fs::remove_dir_all(pod.volume().join("data")).unwrap();

@@ -90,7 +90,7 @@ fn only_the_first_is_taken_also_if_it_is_refused_later() {
     let refused = receiver.pod.ticket(Start::Resume);
     let better = receiver.pod.ticket(Start::Create);
     assert_eq!(receiver.post(&receiver.envelope(POD, &refused)), 202);
-    reports(receiver.address, Reason::VolumeIsEmpty);
+    reports(receiver.address, Reason::VolumeHasNoEntry);
     assert_eq!(receiver.post(&receiver.envelope(POD, &refused)), 409, "a replay");
     assert_eq!(receiver.post(&receiver.envelope(POD, &better)), 409);
     assert!(!receiver.pod.was_started());
@@ -103,7 +103,7 @@ fn only_the_first_is_taken_also_if_it_is_refused_later() {
 fn once_the_file_has_shown_a_ticket_no_push_is_taken() {
     let receiver = Receiver::new();
     receiver.pod.show(&receiver.pod.ticket(Start::Resume));
-    reports(receiver.address, Reason::VolumeIsEmpty);
+    reports(receiver.address, Reason::VolumeHasNoEntry);
     let good = receiver.envelope(POD, &receiver.pod.ticket(Start::Create));
     assert_eq!(receiver.post(&good), 409);
     receiver.pod.show_text("");

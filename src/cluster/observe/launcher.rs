@@ -17,7 +17,11 @@ const OTHER_VERSION_PATIENCE_MS: u64 = 5_000;
 pub fn read(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complaint>) {
     let Ok(report) = serde_json::from_slice::<Report>(report) else { return (Sight::Unknown, None) };
     // Another pod's, which has this address by now.
-    if report.volume.is_some_and(|told| told.as_str() != volume.as_str()) {
+    if report.volume.as_ref().is_some_and(|told| told.as_str() != volume.as_str()) {
+        return (Sight::Unknown, None);
+    }
+    // No launcher marks a volume like that, or tells a mark and not of what.
+    if report.mark.as_ref().is_some_and(|mark| report.volume.is_none() || !mark.is_well_formed()) {
         return (Sight::Unknown, None);
     }
     let sight = match report.reason {
@@ -54,13 +58,16 @@ pub fn read(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complain
 
 #[cfg(test)]
 mod tests {
+    use quorate_backup::ticket::VolumeMark;
     use serde_json::json;
 
     use super::*;
 
+    const MARK: &str = "00000000000000a1";
+
     fn refusing(reason: Reason, since: u64) -> Report {
         let volume = Some("claim-uid".into());
-        Report { state: reason.state(), reason, message: "m".into(), since, volume, mark: Some("a1".into()) }
+        Report { state: reason.state(), reason, message: "m".into(), since, volume, mark: Some(MARK.into()) }
     }
 
     fn told(report: &Report, now: Millis) -> (Sight, Option<Complaint>) {
@@ -88,7 +95,7 @@ mod tests {
 
     #[test]
     fn only_what_speaks_of_lost_data_counts_as_lost() {
-        assert_eq!(report(Reason::NoTicket), (Sight::Waiting(Some(Mark::new("a1"))), None));
+        assert_eq!(report(Reason::NoTicket), (Sight::Waiting(Some(Mark::new(MARK))), None));
         assert_eq!(report(Reason::VolumeHasNoEntry).0, Sight::Refused(Refusal::NoEntry));
         assert_eq!(report(Reason::VolumeIsEmpty).0, Sight::Refused(Refusal::VolumeLost));
         assert_eq!(report(Reason::VolumeHasOtherData).0, Sight::Refused(Refusal::VolumeForeign));
@@ -120,10 +127,20 @@ mod tests {
     #[test]
     fn a_report_of_another_pods_is_silence() {
         let waiting = refusing(Reason::NoTicket, 1);
-        assert_eq!(told(&waiting, Millis(1)).0, Sight::Waiting(Some(Mark::new("a1"))));
+        assert_eq!(told(&waiting, Millis(1)).0, Sight::Waiting(Some(Mark::new(MARK))));
         let other = Report { volume: Some("another".into()), ..waiting.clone() };
         assert_eq!(told(&other, Millis(1)), (Sight::Unknown, None));
         // One of an agent that says neither whose it is, nor what is marked.
-        assert_eq!(told(&Report { volume: None, mark: None, ..waiting }, Millis(1)).0, Sight::Waiting(None));
+        assert_eq!(told(&Report { volume: None, mark: None, ..waiting.clone() }, Millis(1)).0, Sight::Waiting(None));
+        assert_eq!(told(&Report { volume: None, ..waiting }, Millis(1)), (Sight::Unknown, None));
+    }
+
+    #[test]
+    fn a_mark_that_no_launcher_makes_is_silence() {
+        for odd in ["", "a1", "00000000000000g1", &"a".repeat(100_000)] {
+            let report = Report { mark: Some(odd.into()), ..refusing(Reason::NoTicket, 1) };
+            assert_eq!(told(&report, Millis(1)), (Sight::Unknown, None));
+        }
+        assert!(VolumeMark::random().is_well_formed());
     }
 }

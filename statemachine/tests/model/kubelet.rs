@@ -68,6 +68,7 @@ impl Seat {
             }
             (_, Data::Entries { .. }) => Verdict::Resume,
             (Start::Resume, Data::NoEntry { .. }) => Verdict::Refuse(Refusal::NoEntry),
+            (Start::Resume, Data::Marked { marker, .. }) if marker == pod.volume => Verdict::Refuse(Refusal::NoEntry),
             (Start::Seed | Start::Join(_) | Start::Resume, Data::Empty | Data::Marked { .. })
             | (Start::Seed | Start::Join(_), Data::NoEntry { .. })
             | (Start::Restored, Data::Empty | Data::Marked { .. } | Data::NoEntry { .. } | Data::Half { .. }) => {

@@ -99,8 +99,10 @@ fn a_learner_is_created_again_only_on_its_own_volume() {
 #[test]
 fn an_unstarted_learner_that_was_told_to_resume_is_told_to_join_again() {
     // Quorum was lost for a moment, and nobody could know whether it had run.
-    let told = cluster(1).wish(3).joining(1).ticket(1, Start::Resume).refused(1, Refusal::VolumeLost).plan();
-    told.also_does("ticket 1: join [0, 1] on claim-1").never("remove");
+    let resumed = || cluster(1).wish(3).joining(1).ticket(1, Start::Resume).refused(1, Refusal::NoEntry);
+    resumed().plan().also_does("ticket 1: join [0, 1] on claim-1").never("remove");
+    // What its launcher said of the ticket before does not count against the new one.
+    resumed().ticket(1, Start::Join(ids([0, 1]))).plan().never("remove");
 }
 
 #[test]

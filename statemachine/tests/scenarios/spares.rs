@@ -1,8 +1,8 @@
 //! Spares: made, kept, dismissed.
 
-use quorate_statemachine::{Finding, LookAgain, Phase, Start};
+use quorate_statemachine::{Finding, LookAgain, Phase, Refusal, START_PATIENCE_MS, Start};
 
-use crate::scene::cluster;
+use crate::scene::{cluster, seeding};
 
 #[test]
 fn a_spare_gets_what_it_lacks() {
@@ -36,6 +36,16 @@ fn a_spare_where_nothing_can_be_started_is_made_up_for() {
     gone.does(["delete pod 2", "claim 3", "pod 3 on new claim"]);
     let home_gone = cluster(2).wish(3).spare(2).at_home(2).pod_gone(2).node_gone(2).plan();
     home_gone.does(["delete claim 2", "claim 3", "pod 3 on new claim"]);
+}
+
+#[test]
+fn a_spare_that_can_not_use_its_volume_is_made_up_for() {
+    let refusing = |age| cluster(2).wish(3).spare(2).pod_pending(2, age).refused(2, Refusal::Other);
+    refusing(START_PATIENCE_MS).plan().does([]);
+    refusing(START_PATIENCE_MS + 1).plan().does(["delete pod 2", "claim 3", "pod 3 on new claim"]);
+    // Nothing is let go before the cluster is seeded: another would follow every minute.
+    let age = START_PATIENCE_MS + 1;
+    seeding(3).pod_pending(2, age).refused(2, Refusal::Other).plan().never("claim 3").never("delete pod 2");
 }
 
 #[test]
