@@ -35,6 +35,16 @@ impl Context {
         Ok(Provider::choose(self.provider, &self.lab).await?)
     }
 
+    /// The lab, for what only a local cluster has.
+    fn local(&self) -> anyhow::Result<Lab> {
+        match self.provider {
+            None | Some(ProviderKind::Local) => Ok(Lab::open(self.lab.clone())?),
+            Some(other @ (ProviderKind::Kind | ProviderKind::Current)) => {
+                anyhow::bail!("only a local cluster can do that, and provider `{other}` was asked for")
+            }
+        }
+    }
+
     pub(super) async fn images(&self, no_load: bool) -> anyhow::Result<()> {
         let progress = Progress::new();
         let archives = all_images(&progress).await?;
@@ -85,14 +95,14 @@ impl Context {
     }
 
     pub(super) async fn logs(&self, component: Component, follow: bool) -> anyhow::Result<u8> {
-        let log = Lab::open(self.lab.clone())?.log(component);
+        let log = self.local()?.log(component);
         let tail = crate::command::Command::new("tail").args(["-n", "+1"]);
         let tail = if follow { tail.arg("-F") } else { tail };
         Ok(code(tail.arg(log).show().await?))
     }
 
     pub(super) async fn node(&self, act: NodeAct, node: NodeNumber) -> anyhow::Result<()> {
-        let node = Lab::open(self.lab.clone())?.node(node.into())?;
+        let node = self.local()?.node(node.into())?;
         match act {
             NodeAct::Stop => node.stop().await?,
             NodeAct::Start => {

@@ -259,4 +259,39 @@ mod tests {
         let program = image.entries.iter().find(|entry| entry.path == "quorate").unwrap();
         assert_eq!((program.mode, &program.content), (0o755, &Content::File("/x/quorate".into())));
     }
+
+    /// A Docker host builds it; here it is only held against the images that all tests run on.
+    #[test]
+    fn the_containerfile_says_the_same_of_both_images() {
+        let text = std::fs::read_to_string(workspace::root().join("deploy/Containerfile")).unwrap();
+        let mut stages: Vec<(&str, Vec<&str>)> = vec![];
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_prefix("FROM ") {
+                Some(from) => stages.push((from, vec![])),
+                None => stages.iter_mut().last().into_iter().for_each(|(_, lines)| lines.push(line)),
+            }
+        }
+        let stage = |name: &str| {
+            let suffix = format!(" AS {name}");
+            &stages.iter().find(|(from, _)| from.ends_with(&suffix)).unwrap_or_else(|| panic!("no stage {name}")).1
+        };
+        for (target, program) in [("operator", "quorate"), ("agent", "quorate-agent")] {
+            let image = own_image(OPERATOR, program, "/x".into());
+            for line in [
+                format!("COPY --from=build /out/{program} /{program}"),
+                format!("ENTRYPOINT {}", image.config["Entrypoint"]),
+            ] {
+                assert!(stage(target).contains(&line.as_str()), "{target} has no {line}");
+            }
+            assert!(stages.iter().any(|(from, _)| *from == format!("ground AS {target}")));
+        }
+        let user = format!("USER {}", own_image(OPERATOR, "quorate", "/x".into()).config["User"].as_str().unwrap());
+        assert!(stage("ground").contains(&user.as_str()));
+        let build = stage("build").join("\n");
+        for words in ["-C target-feature=+crt-static", "--bins -p quorate -p quorate-backup", "--release --locked"] {
+            assert!(build.contains(words), "{words}");
+        }
+        let rust = env!("CARGO_PKG_RUST_VERSION");
+        assert!(stages.iter().any(|(from, _)| from.starts_with(&format!("docker.io/library/rust:{rust}-"))), "{rust}");
+    }
 }

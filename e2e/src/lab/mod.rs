@@ -270,9 +270,14 @@ impl Lab {
     /// A call of the built kubectl, with the administrator's kubeconfig, in the control plane's namespace. What it remembers
     /// of the API is the lab's own: all labs have the same address, by which kubectl would take theirs for this one's.
     pub fn kubectl(&self) -> Command {
-        Command::in_namespace(&self.namespace().path(), self.state.programs.kubernetes("kubectl"))
+        Command::in_namespace(&self.namespace().path(), self.kubectl_program())
             .env("KUBECONFIG", self.kubeconfig())
             .env("KUBECACHEDIR", self.folders.kubectl_cache())
+    }
+
+    /// The built kubectl.
+    pub fn kubectl_program(&self) -> PathBuf {
+        self.state.programs.kubernetes("kubectl")
     }
 
     /// The log of a part of the lab.

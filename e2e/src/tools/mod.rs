@@ -71,8 +71,12 @@ impl Built {
     }
 }
 
-/// Builds all that isn't built yet.
+/// Builds all that isn't built yet. What the machine lacks for any of it is told before the first is built, which takes
+/// minutes.
 pub async fn build_all(progress: &Progress) -> Result<Vec<Built>, ToolError> {
+    for tool in Tool::ALL {
+        prepare(tool, progress).await?;
+    }
     let mut built = vec![];
     for tool in Tool::ALL {
         built.push(build(tool, progress).await?);
@@ -82,11 +86,10 @@ pub async fn build_all(progress: &Progress) -> Result<Vec<Built>, ToolError> {
 
 /// Builds one tool, unless it is built.
 pub async fn build(tool: Tool, progress: &Progress) -> Result<Built, ToolError> {
-    let built = locate(tool).await?;
+    let built = prepare(tool, progress).await?;
     if built.folder.exists() {
         return Ok(built);
     }
-    debian::ensure(tool.recipe().needs(), progress).await?;
     let lock = lock(tool)?;
     if !built.folder.exists() {
         let mut step = progress.step(format_args!("{tool}"));
@@ -96,6 +99,20 @@ pub async fn build(tool: Tool, progress: &Progress) -> Result<Built, ToolError> 
         finished?.done("built");
     }
     drop(lock);
+    Ok(built)
+}
+
+/// Sees to all that the machine has to bring for a tool that isn't built.
+async fn prepare(tool: Tool, progress: &Progress) -> Result<Built, ToolError> {
+    let built = locate(tool).await?;
+    if !built.folder.exists() {
+        match tool.recipe() {
+            // Its version is a part of where the tool lies.
+            Recipe::Go(_) => (),
+            Recipe::Npm(_) => npm::demand_node()?,
+        }
+        debian::ensure(tool.recipe().needs(), progress).await?;
+    }
     Ok(built)
 }
 

@@ -20,7 +20,6 @@ const MINIMUM: (u32, u32) = (20, 6);
 
 /// Puts the packages into a folder, and their programs into its `bin`.
 pub(super) fn install(tool: Tool, recipe: &NpmRecipe, folder: &Path) -> Result<(), ToolError> {
-    demand_node()?;
     for name in [PACKAGE, LOCK] {
         let from = workspace::tool_module(tool.name()).join(name);
         fs::copy(&from, folder.join(name)).map_err(io_error("copy", &from))?;
@@ -35,7 +34,8 @@ pub(super) fn install(tool: Tool, recipe: &NpmRecipe, folder: &Path) -> Result<(
     Ok(())
 }
 
-fn demand_node() -> Result<(), ToolError> {
+/// Demands a Node.js that runs them.
+pub(super) fn demand_node() -> Result<(), ToolError> {
     let version = output(&Command::new("node").arg("--version"));
     let version = version.map_err(|_| ToolError::Node("there is none on the search path".into()))?;
     match parse_version(&version) {

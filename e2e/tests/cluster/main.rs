@@ -24,6 +24,7 @@ mod crash;
 mod create;
 mod encrypt;
 mod kill;
+mod kubeconfig;
 mod lab;
 mod lose;
 mod node;
