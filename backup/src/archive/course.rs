@@ -216,6 +216,7 @@ fn after(error: &ArchiveError) -> Next {
         ArchiveError::Access(_)
         | ArchiveError::Etcd(_)
         | ArchiveError::Silent
+        | ArchiveError::TooOld(_)
         | ArchiveError::Store(_)
         | ArchiveError::Keys(_)
         | ArchiveError::Chain(ChainError::Store(_))

@@ -88,6 +88,12 @@ pub enum ArchiveError {
     /// etcd does not answer.
     #[error("failed to ask etcd: no answer came in time")]
     Silent,
+    /// What it shows in a watch is not all that happened.
+    #[error(
+        "etcd {0} may leave events out of a watch around a compaction (etcd #18089, #19179): a continuous backup needs \
+         3.5.16 or later, `quorate-agent snapshot` does not"
+    )]
+    TooOld(String),
     /// The store can't be used.
     #[error(transparent)]
     Store(#[from] StoreError),

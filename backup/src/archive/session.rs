@@ -125,8 +125,12 @@ impl Session<'_> {
     async fn connect(&self) -> Result<(Connection, Cluster), ArchiveError> {
         let mut connection = self.source.connect().await?;
         let identity = timeout(ANSWER, Identity::ask(&mut connection.client)).await;
-        let Identity { cluster, version: _ } = identity.map_err(|_| ArchiveError::Silent)??;
-        Ok((connection, cluster))
+        let identity = identity.map_err(|_| ArchiveError::Silent)??;
+        if identity.has_whole_watches() {
+            Ok((connection, identity.cluster))
+        } else {
+            Err(ArchiveError::TooOld(identity.version))
+        }
     }
 
     /// Goes on with a generation, or with another one in its stead; or says why that is not possible. `known` is how the

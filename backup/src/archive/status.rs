@@ -135,6 +135,7 @@ impl Reason {
             ArchiveError::Access(_)
             | ArchiveError::Etcd(_)
             | ArchiveError::Silent
+            | ArchiveError::TooOld(_)
             | ArchiveError::Feed(FeedError::Etcd(_) | FeedError::Canceled(_)) => Self::MemberUnreadable,
             ArchiveError::Feed(FeedError::Compacted(_))
             | ArchiveError::Fault(_)

@@ -10,7 +10,7 @@ use quorate_backup::format::Chain;
 use tokio::task::JoinSet;
 
 use crate::agent::run;
-use crate::archive_real::{Archive, Moment, chains, recorded, write};
+use crate::archive_real::{Archive, Moment, chains, comes_back_from, recorded, write};
 use crate::real::{Binaries, Etcd, each_version, newest};
 use crate::recorded::address;
 
@@ -25,6 +25,13 @@ fn come_back(store: &Path, moments: &[(&Chain, &Moment)]) {
         run(&[&arguments[..], &["--database", database.to_str().unwrap(), "-o", "json"]].concat()).json();
         assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(*hash), "{name}");
     }
+}
+
+/// The roles that etcd knows after a restore of this generation.
+async fn roles_of(binaries: &Binaries, store: &Path, chain: &Chain) -> Vec<String> {
+    let (etcd, _) = comes_back_from(binaries, store, &["--generation", chain.key.name.as_str()]);
+    let roles = etcd.connect().await.role_list().await.unwrap();
+    roles.roles().to_vec()
 }
 
 /// The last moment of a generation, of whose cluster this is a client.
@@ -76,6 +83,9 @@ async fn begins_anew(binaries: &Binaries) {
     client.role_add("reader").await.unwrap();
     recorded(store.path(), 2, first.revision).await;
     archive.stop();
+    let all = chains(store.path()).await;
+    assert_eq!(roles_of(binaries, store.path(), &all[0]).await, [""; 0]);
+    assert_eq!(roles_of(binaries, store.path(), &all[1]).await, ["reader"]);
 
     // What comes next is compacted before anybody recorded it.
     let second = write(&mut client, 1, &mut rng).await;

@@ -177,11 +177,16 @@ async fn survives_kills(binaries: &Binaries) {
 
 /// etcd on what is restored to this, and what the agent says of that.
 pub fn comes_back(binaries: &Binaries, store: &Path, to: &str) -> (Etcd, Value) {
+    comes_back_from(binaries, store, &["--to", to])
+}
+
+/// The same, from what these arguments name.
+pub fn comes_back_from(binaries: &Binaries, store: &Path, which: &[&str]) -> (Etcd, Value) {
     let data = tempfile::tempdir().unwrap();
     let (store, target, tool) = (address(store), data.path().join("data"), binaries.tool("etcdutl"));
     let (target, tool) = (target.to_str().unwrap(), tool.to_str().unwrap());
-    let arguments = ["restore", "--store", &store, "--lineage", "blue", "--to", to, "--etcdutl", tool];
-    let json = run(&[&arguments[..], &["--data-dir", target, "-o", "json"]].concat()).json();
+    let arguments = ["restore", "--store", &store, "--lineage", "blue", "--etcdutl", tool];
+    let json = run(&[&arguments[..], which, &["--data-dir", target, "-o", "json"]].concat()).json();
     accepted(binaries, data.path());
     (Etcd::on(binaries, data), json)
 }

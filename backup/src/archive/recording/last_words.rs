@@ -40,6 +40,7 @@ impl Last {
                 ArchiveError::Fault(Fault::Forked(_) | Fault::Order { .. } | Fault::Empty | Fault::Record(_))
                 | ArchiveError::Access(_)
                 | ArchiveError::Silent
+                | ArchiveError::TooOld(_)
                 | ArchiveError::Store(_)
                 | ArchiveError::Keys(_)
                 | ArchiveError::Chain(_)
