@@ -249,7 +249,7 @@ pub(crate) fn read_all(bytes: &[u8]) -> Result<usize, BoltError> {
     Ok(count)
 }
 
-fn bytes_of(file: &File) -> Vec<u8> {
+pub(crate) fn bytes_of(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
     file.read_at(0, &mut bytes).unwrap();
     bytes

@@ -69,13 +69,13 @@ pub async fn verify(
     let path = folder.path().join("db");
     let restored = restore::database(store, chain, revision, &path, report).await?;
     let (base, wanted) = (chain.full.revision.get(), revision);
-    let entries = spawn_blocking(move || read(&path, base, wanted)).await??;
+    let read = move || read(File::open(path).map_err(VerifyError::Scratch)?, base, wanted);
+    let entries = spawn_blocking(read).await??;
     Ok(Verified { restored, entries, took: begun.elapsed() })
 }
 
 /// Reads every entry of the history, and counts them.
-fn read(path: &Path, base: u64, wanted: Revision) -> Result<u64, VerifyError> {
-    let file = File::open(path).map_err(VerifyError::Scratch)?;
+fn read(file: File, base: u64, wanted: Revision) -> Result<u64, VerifyError> {
     let database = Database::open(file)?;
     let leases = leases(&database)?;
     let found = crate::bolt::Tail::read(&database)?.revision;
@@ -118,4 +118,77 @@ fn leases(database: &Database<File>) -> Result<BTreeSet<i64>, BoltError> {
         more = cursor.forward()?;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::bolt::Appender;
+    use crate::bolt::tests::{bytes_of, fresh};
+
+    const LAST: u64 = 3;
+    const LEASED: i64 = 0x77;
+
+    fn key(main: u64) -> BucketKey {
+        BucketKey { main, sub: 0, tombstone: false }
+    }
+
+    /// A database with one entry of each revision up to the last, whose key has a lease.
+    fn restored() -> File {
+        let file = fresh(4096);
+        let mut appender = Appender::new(&file).unwrap();
+        for main in 1..=LAST {
+            let lease = if main == LAST { LEASED } else { 0 };
+            let value = KeyValue { key: main.to_string().into(), lease, ..KeyValue::default() }.encode_to_vec();
+            appender.push(key(main), &value).unwrap();
+        }
+        let lease = BTreeMap::from([(LEASED.to_be_bytes().to_vec(), Some(b"ttl".to_vec()))]);
+        appender.change(LEASE, &lease).unwrap();
+        appender.commit().unwrap();
+        file
+    }
+
+    fn found(file: File, base: u64) -> Result<u64, String> {
+        read(file, base, Revision::new(LAST).unwrap()).map_err(|error| error.to_string())
+    }
+
+    /// Writes other bytes over the last of such bytes, as nothing of a database is checked by a sum.
+    fn overwrite(file: &File, old: &[u8], new: &[u8]) {
+        let bytes = bytes_of(file);
+        let at = bytes.windows(old.len()).rposition(|window| window == old).unwrap();
+        file.write_all_at(new, at as u64).unwrap();
+    }
+
+    #[test]
+    fn each_fault_that_is_planted_is_told() {
+        assert_eq!(found(restored(), 0), Ok(LAST));
+
+        let elsewhere = read(restored(), 0, Revision::new(LAST + 1).unwrap());
+        assert!(matches!(elsewhere, Err(VerifyError::Revision { found: LAST, .. })), "{elsewhere:?}");
+
+        let file = restored();
+        overwrite(&file, key(1).encode().as_bytes(), key(2).encode().as_bytes());
+        assert_eq!(found(file, 0).unwrap_err(), "failed to read what was restored: entry 1 of its history is damaged");
+
+        let file = restored();
+        let value = KeyValue { key: b"2".into(), ..KeyValue::default() }.encode_to_vec();
+        overwrite(&file, &value, &vec![0xff; value.len()]);
+        assert_eq!(found(file, 0).unwrap_err(), "failed to read what was restored: entry 1 of its history is damaged");
+
+        let without_lease = || {
+            let file = restored();
+            let mut appender = Appender::new(&file).unwrap();
+            appender.change(LEASE, &BTreeMap::from([(LEASED.to_be_bytes().to_vec(), None)])).unwrap();
+            appender.commit().unwrap();
+            file
+        };
+        assert_eq!(
+            found(without_lease(), 0).unwrap_err(),
+            "an entry of what was restored names lease 77, which is not there"
+        );
+        assert_eq!(found(without_lease(), LAST), Ok(LAST), "of the full snapshot's own, etcd wrote both");
+    }
 }
