@@ -17,6 +17,7 @@ mod refused;
 pub mod s3;
 mod slow;
 mod tls;
+mod troubled_s3;
 mod troubles;
 mod volume;
 mod web_identity;
@@ -30,6 +31,7 @@ use azure::Azurite;
 use google::{Bucket, Double, Trouble};
 use place::Place;
 use s3::VersityGw;
+use troubled_s3::TroubledS3;
 use volume::Volume;
 
 use crate::programs::{built, serves, without};
@@ -235,27 +237,37 @@ async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_
 
 #[test]
 fn what_a_store_refuses_for_a_moment_is_asked_again() {
-    troubles::are_passed_over(Trouble::Refused);
+    troubles::are_passed_over(&Double::start(), Trouble::Refused);
+    let Some(s3) = TroubledS3::start() else { return };
+    troubles::are_passed_over(&s3, Trouble::Refused);
 }
 
 #[test]
 fn a_part_whose_connection_is_lost_is_sent_again() {
-    troubles::are_passed_over(Trouble::Cut);
+    troubles::are_passed_over(&Double::start(), Trouble::Cut);
+    let Some(s3) = TroubledS3::start() else { return };
+    troubles::are_passed_over(&s3, Trouble::Cut);
 }
 
 #[test]
 fn a_put_whose_answer_is_lost_leaves_one_backup() {
-    troubles::leave_one_backup(Trouble::AnswerLost);
+    troubles::leave_one_backup(&Double::start(), Trouble::AnswerLost);
+    let Some(s3) = TroubledS3::start() else { return };
+    troubles::leave_one_backup(&s3, Trouble::AnswerLost);
 }
 
 #[test]
 fn a_put_that_meets_a_conflict_where_nothing_is_leaves_one_backup() {
-    troubles::leave_one_backup(Trouble::Conflict);
+    troubles::leave_one_backup(&Double::start(), Trouble::Conflict);
+    let Some(s3) = TroubledS3::start() else { return };
+    troubles::leave_one_backup(&s3, Trouble::Conflict);
 }
 
 #[test]
 fn a_read_whose_connection_is_lost_goes_on_where_it_broke_off() {
-    troubles::of_reads_are_passed_over();
+    troubles::of_reads_are_passed_over(&Double::start());
+    let Some(s3) = TroubledS3::start() else { return };
+    troubles::of_reads_are_passed_over(&s3);
 }
 
 #[test]

@@ -48,8 +48,34 @@ fn restores(place: &Place) {
     assert!(events_after(&database, 0) == events_after(&small(), 0));
 }
 
-pub fn are_passed_over(trouble: Trouble) {
-    let server = Double::troubled(trouble);
+/// A server whose requests meet what it is told.
+pub trait Troubling: Server {
+    /// From now on its requests meet this, and none has met it yet.
+    fn turn_to(&self, trouble: Trouble);
+
+    /// How many requests have met it.
+    fn troubled_requests(&self) -> usize;
+
+    /// How many objects of a place have this in their names.
+    fn count(&self, prefix: &str, part: &str) -> usize;
+}
+
+impl Troubling for Double {
+    fn turn_to(&self, trouble: Trouble) {
+        self.turn_to(trouble);
+    }
+
+    fn troubled_requests(&self) -> usize {
+        self.troubled_requests()
+    }
+
+    fn count(&self, _: &str, part: &str) -> usize {
+        self.count(part)
+    }
+}
+
+pub fn are_passed_over(server: &impl Troubling, trouble: Trouble) {
+    server.turn_to(trouble);
     let place = server.place("troubled");
     take(&place, LARGE);
     assert!(server.troubled_requests() >= 2, "there was no trouble");
@@ -60,13 +86,13 @@ pub fn are_passed_over(trouble: Trouble) {
 }
 
 /// Of a put that only creates.
-pub fn leave_one_backup(trouble: Trouble) {
-    let server = Double::troubled(trouble);
+pub fn leave_one_backup(server: &impl Troubling, trouble: Trouble) {
+    server.turn_to(trouble);
     let place = server.place("troubled");
     take(&place, SMALL);
     // What says the format, and the manifest: all that is put in this way.
     assert_eq!(server.troubled_requests(), 2);
-    assert_eq!(["/full", "/d/", ""].map(|part| server.count(part)), [1, 1, 3]);
+    assert_eq!(["/full", "/d/", ""].map(|part| server.count("troubled", part)), [1, 1, 3]);
     is_listed_once(&place);
     proves(&place);
     restores(&place);
@@ -100,8 +126,7 @@ pub async fn of_a_record_are_passed_over() {
 }
 
 /// Of a read: it goes on where it broke off.
-pub fn of_reads_are_passed_over() {
-    let server = Double::start();
+pub fn of_reads_are_passed_over(server: &impl Troubling) {
     let place = server.place("troubled");
     take(&place, LARGE);
     for reads in [proves, restores] {

@@ -195,8 +195,8 @@ async fn sent(
     objects: &Mutex<Objects>,
     (pause, troubles): (&Pause, &Troubles),
 ) -> Result<Sent, Box<dyn Error + Send + Sync>> {
+    let trouble = troubles.of(&request);
     let (mut head, body) = request.into_parts();
-    let trouble = troubles.of(&head);
     if trouble == Trouble::Cut {
         return Err(half_of(body).await.into());
     }

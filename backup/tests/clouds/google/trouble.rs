@@ -6,14 +6,13 @@ use std::io;
 use std::sync::Mutex;
 
 use futures::stream::{self, StreamExt as _};
-use http::header::RANGE;
-use http::request::Parts;
-use http::{Method, Response};
+use http::header::{IF_NONE_MATCH, RANGE};
+use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Body as _, Bytes, Frame, Incoming};
 
-/// The header of a put that only creates.
+/// The header of a put that only creates. S3 has another.
 pub const ONLY_CREATES: &str = "x-goog-if-generation-match";
 
 /// What goes wrong.
@@ -59,24 +58,26 @@ impl Troubles {
     }
 
     /// What this request meets.
-    pub fn of(&self, head: &Parts) -> Trouble {
+    pub fn of<B>(&self, request: &Request<B>) -> Trouble {
+        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
         let (kind, met) = &mut *self.0.lock().unwrap();
-        let is_part = head.method == Method::PUT && head.uri.query().is_some_and(|query| query.contains("uploadId="));
-        let is_read = head.method == Method::GET && head.uri.query().is_none();
-        let range = head.headers.get(RANGE).and_then(|range| range.to_str().ok());
+        let is_part = method == Method::PUT && uri.query().is_some_and(|query| query.contains("uploadId="));
+        let is_read = method == Method::GET && uri.query().is_none();
+        let only_creates = headers.contains_key(ONLY_CREATES) || headers.contains_key(IF_NONE_MATCH);
+        let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
         let (concerned, lasts) = match *kind {
             Trouble::None => (false, false),
             Trouble::Refused => (true, false),
             Trouble::Overloaded => (true, true),
             Trouble::Cut => (is_part, false),
-            Trouble::AnswerLost | Trouble::Conflict => (head.headers.contains_key(ONLY_CREATES), false),
-            Trouble::Overwrites => (head.headers.contains_key(ONLY_CREATES), true),
+            Trouble::AnswerLost | Trouble::Conflict => (only_creates, false),
+            Trouble::Overwrites => (only_creates, true),
             Trouble::HalfRead => (is_read, false),
             Trouble::NeverRead => (is_read && range.is_some(), true),
         };
         // Who asks for the rest of a part comes again: it has the same end.
         let end = range.and_then(|range| range.rsplit_once('-')).map_or("", |(_, end)| end);
-        let first = concerned && met.insert(format!("{} {} {end}", head.method, head.uri));
+        let first = concerned && met.insert(format!("{method} {uri} {end}"));
         if first || (concerned && lasts) { *kind } else { Trouble::None }
     }
 }
