@@ -113,6 +113,8 @@ async fn an_idle_cluster_goes_from_3_5_to_3_7_and_takes_new_members() -> Result<
             Ok(())
         })
         .await?;
+        let ledger = db.view().await?.status().ledger.context("no ledger")?;
+        ensure!(ledger.logs_cut, "nobody cut the logs of 3.5, and nothing that was written has done it");
         db.reads("hello", "world").await?;
         let leader = db.membership().await?.leader()?.to_owned();
         pods::delete_by_force(&db, &[&leader]).await?;

@@ -191,6 +191,7 @@ mod tests {
     fn the_hash_of_a_spec_stays_what_it_always_was() {
         assert_eq!(write_hash(hash(&EtcdClusterSpec::default())), "4ee3194e0f19aa54");
         assert_eq!(write_hash(hash(&backed_up(|_| ()))), "6425e6283128ca0d");
+        assert_eq!(write_hash(resources_hash(&EtcdClusterSpec::default())), "091ddf4bed3acbb2");
     }
 
     fn backed_up(change: fn(&mut ContinuousBackup)) -> EtcdClusterSpec {
