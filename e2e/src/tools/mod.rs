@@ -74,32 +74,38 @@ impl Built {
 /// Builds all that isn't built yet. What the machine lacks for any of it is told before the first is built, which takes
 /// minutes.
 pub async fn build_all(progress: &Progress) -> Result<Vec<Built>, ToolError> {
+    let mut all = vec![];
     for tool in Tool::ALL {
-        prepare(tool, progress).await?;
+        all.push(prepare(tool, progress).await?);
     }
-    let mut built = vec![];
-    for tool in Tool::ALL {
-        built.push(build(tool, progress).await?);
+    for built in &all {
+        finish(built, progress).await?;
     }
-    Ok(built)
+    Ok(all)
 }
 
 /// Builds one tool, unless it is built.
 pub async fn build(tool: Tool, progress: &Progress) -> Result<Built, ToolError> {
     let built = prepare(tool, progress).await?;
+    finish(&built, progress).await?;
+    Ok(built)
+}
+
+/// Builds what is prepared, unless it is built.
+async fn finish(built: &Built, progress: &Progress) -> Result<(), ToolError> {
     if built.folder.exists() {
-        return Ok(built);
+        return Ok(());
     }
-    let lock = lock(tool)?;
+    let lock = lock(built.tool)?;
     if !built.folder.exists() {
-        let mut step = progress.step(format_args!("{tool}"));
+        let mut step = progress.step(format_args!("{}", built.tool));
         let worked = built.clone();
         let work = tokio::task::spawn_blocking(move || make(&worked, &mut step).map(|()| step));
         let finished = work.await.map_err(|error| io_error("build into", &built.folder)(io::Error::other(error)))?;
         finished?.done("built");
     }
     drop(lock);
-    Ok(built)
+    Ok(())
 }
 
 /// Sees to all that the machine has to bring for a tool that isn't built.

@@ -32,6 +32,7 @@ use google::{Bucket, Double, Trouble};
 use place::Place;
 use s3::VersityGw;
 use troubled_s3::TroubledS3;
+use troubles::Troubling;
 use volume::Volume;
 
 use crate::programs::{built, serves, without};
@@ -235,39 +236,37 @@ async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_
     Box::pin(troubles::of_a_record_are_passed_over()).await;
 }
 
+/// The stores that can be told to have troubles.
+fn on_each_troubled(meets: impl Fn(&dyn Troubling)) {
+    meets(&Double::start());
+    if let Some(s3) = TroubledS3::start() {
+        meets(&s3);
+    }
+}
+
 #[test]
 fn what_a_store_refuses_for_a_moment_is_asked_again() {
-    troubles::are_passed_over(&Double::start(), Trouble::Refused);
-    let Some(s3) = TroubledS3::start() else { return };
-    troubles::are_passed_over(&s3, Trouble::Refused);
+    on_each_troubled(|server| troubles::are_passed_over(server, Trouble::Refused));
 }
 
 #[test]
 fn a_part_whose_connection_is_lost_is_sent_again() {
-    troubles::are_passed_over(&Double::start(), Trouble::Cut);
-    let Some(s3) = TroubledS3::start() else { return };
-    troubles::are_passed_over(&s3, Trouble::Cut);
+    on_each_troubled(|server| troubles::are_passed_over(server, Trouble::Cut));
 }
 
 #[test]
 fn a_put_whose_answer_is_lost_leaves_one_backup() {
-    troubles::leave_one_backup(&Double::start(), Trouble::AnswerLost);
-    let Some(s3) = TroubledS3::start() else { return };
-    troubles::leave_one_backup(&s3, Trouble::AnswerLost);
+    on_each_troubled(|server| troubles::leave_one_backup(server, Trouble::AnswerLost));
 }
 
 #[test]
 fn a_put_that_meets_a_conflict_where_nothing_is_leaves_one_backup() {
-    troubles::leave_one_backup(&Double::start(), Trouble::Conflict);
-    let Some(s3) = TroubledS3::start() else { return };
-    troubles::leave_one_backup(&s3, Trouble::Conflict);
+    on_each_troubled(|server| troubles::leave_one_backup(server, Trouble::Conflict));
 }
 
 #[test]
 fn a_read_whose_connection_is_lost_goes_on_where_it_broke_off() {
-    troubles::of_reads_are_passed_over(&Double::start());
-    let Some(s3) = TroubledS3::start() else { return };
-    troubles::of_reads_are_passed_over(&s3);
+    on_each_troubled(troubles::of_reads_are_passed_over);
 }
 
 #[test]

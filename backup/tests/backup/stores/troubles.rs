@@ -74,7 +74,7 @@ impl Troubling for Double {
     }
 }
 
-pub fn are_passed_over(server: &impl Troubling, trouble: Trouble) {
+pub fn are_passed_over(server: &dyn Troubling, trouble: Trouble) {
     server.turn_to(trouble);
     let place = server.place("troubled");
     take(&place, LARGE);
@@ -86,7 +86,7 @@ pub fn are_passed_over(server: &impl Troubling, trouble: Trouble) {
 }
 
 /// Of a put that only creates.
-pub fn leave_one_backup(server: &impl Troubling, trouble: Trouble) {
+pub fn leave_one_backup(server: &dyn Troubling, trouble: Trouble) {
     server.turn_to(trouble);
     let place = server.place("troubled");
     take(&place, SMALL);
@@ -126,7 +126,7 @@ pub async fn of_a_record_are_passed_over() {
 }
 
 /// Of a read: it goes on where it broke off.
-pub fn of_reads_are_passed_over(server: &impl Troubling) {
+pub fn of_reads_are_passed_over(server: &dyn Troubling) {
     let place = server.place("troubled");
     take(&place, LARGE);
     for reads in [proves, restores] {
