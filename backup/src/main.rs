@@ -69,13 +69,13 @@ enum Action {
     ///
     /// It streams: etcd's snapshot is checked against etcd's own hash, compressed and uploaded in bounded memory,
     /// whatever the database's size. The backup is there when its manifest is, which is written last; when this fails,
-    /// there is none.
+    /// there is none. With --listen it says at /progress how far it is.
     Snapshot(commands::snapshot::Snapshot),
     /// Record a cluster: a full snapshot now and then, and every event between
     ///
     /// It reads one member until it is told to stop, and can be started again at any time. When it can't go on with what
     /// is there (the history was compacted, another one, or too far ahead) it begins a new generation with a full
-    /// snapshot. Two at once do no harm: one of them wins.
+    /// snapshot. Two at once do no harm: one of them wins. With --listen it answers /status, /metrics, /livez and /readyz.
     Archive(commands::archive::Archive),
     /// Restore a member's data directory, or a database file
     ///

@@ -3,11 +3,13 @@
 use std::{
     io,
     net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -74,10 +76,7 @@ impl Access {
         let unusable = || CallError::Host { host: host.clone() };
         let (scheme, way) = match &self.0 {
             Transport::Plaintext => ("http", Way::Plain),
-            Transport::Tls(credentials) => {
-                let name = ServerName::try_from(host.clone()).map_err(|_| unusable())?;
-                ("https", Way::Tls(credentials.clone(), name))
-            }
+            Transport::Tls(credentials) => ("https", Way::Tls(credentials.clone(), name(host).ok_or_else(unusable)?)),
         };
         let named = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.clone() };
         let uri = |scheme: &str| {
@@ -91,6 +90,22 @@ impl Access {
         let addr = *addr;
         Ok(endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| dial(addr, way.clone()))))
     }
+
+    /// A connection over which HTTP/1.1 is spoken, to what answers at this endpoint as the member does.
+    pub(crate) async fn connect(&self, endpoint: &Endpoint) -> io::Result<TokioIo<Box<dyn Stream>>> {
+        let Endpoint { addr, host } = endpoint;
+        let unusable = || io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?} is no host"));
+        let tls = match &self.0 {
+            Transport::Plaintext => None,
+            Transport::Tls(credentials) => Some((credentials.now_for_http_1(), name(host).ok_or_else(unusable)?)),
+        };
+        open(*addr, tls).await
+    }
+}
+
+/// As a certificate carries it; `None` if none could.
+fn name(host: &str) -> Option<ServerName<'static>> {
+    ServerName::try_from(host.to_owned()).ok()
 }
 
 /// How one member is dialled.
@@ -101,16 +116,27 @@ enum Way {
 }
 
 /// A connection, encrypted or not.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 async fn dial(addr: SocketAddr, way: Way) -> io::Result<TokioIo<Box<dyn Stream>>> {
+    let tls = match way {
+        Way::Plain => None,
+        Way::Tls(credentials, name) => Some((credentials.now(), name)),
+    };
+    open(addr, tls).await
+}
+
+async fn open(
+    addr: SocketAddr,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+) -> io::Result<TokioIo<Box<dyn Stream>>> {
     let tcp = TcpStream::connect(addr).await?;
     tcp.set_nodelay(true)?;
     SockRef::from(&tcp).set_tcp_keepalive(&TcpKeepalive::new().with_time(TCP_KEEPALIVE))?;
-    let stream: Box<dyn Stream> = match way {
-        Way::Plain => Box::new(tcp),
-        Way::Tls(credentials, name) => Box::new(TlsConnector::from(credentials.now()).connect(name, tcp).await?),
+    let stream: Box<dyn Stream> = match tls {
+        None => Box::new(tcp),
+        Some((config, name)) => Box::new(TlsConnector::from(config).connect(name, tcp).await?),
     };
     Ok(TokioIo::new(stream))
 }

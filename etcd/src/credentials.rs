@@ -16,8 +16,10 @@ use rustls_pki_types::{
 /// The one provider of cryptography.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
-/// HTTP/2, as TLS names it.
+/// HTTP/2, as TLS names it: what calls of etcd are made over.
 const HTTP_2: &[u8] = b"h2";
+/// HTTP/1.1, as TLS names it.
+const HTTP_1: &[u8] = b"http/1.1";
 
 /// A certificate with its key and the authorities that are trusted, each as PEM.
 #[derive(Clone, Copy)]
@@ -70,6 +72,13 @@ impl Credentials {
     /// As they are now.
     pub(crate) fn now(&self) -> Arc<ClientConfig> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, for one who speaks HTTP/1.1.
+    pub(crate) fn now_for_http_1(&self) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.now());
+        config.alpn_protocols = vec![HTTP_1.to_vec()];
+        Arc::new(config)
     }
 
     /// Whether both are the same ones, and not merely alike.

@@ -1,4 +1,5 @@
-//! Plain HTTP to one address: one connection, a few requests, each within a deadline. No pool, no redirects, no names.
+//! HTTP/1.1 to one address: one connection, a few requests, each within a deadline. In the clear, or as a member is dialled.
+//! No pool, no redirects.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -7,9 +8,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::{
     body::{Bytes, Incoming},
     client::conn::http1,
+    rt::{Read, Write},
 };
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+
+use crate::access::{Access, Endpoint};
 
 /// How long one request may take, from the connection to the last byte. In a cluster's network they take milliseconds;
 /// a paused process or a node that is cut off never answers, and a round of looking waits for the slowest.
@@ -21,7 +25,7 @@ const BODY_LIMIT: usize = 256 * 1024;
 /// Why a request got no whole answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// No TCP connection came about.
+    /// No connection came about, or no handshake.
     #[error("failed to connect to {addr}")]
     Connect {
         /// Where to.
@@ -87,6 +91,16 @@ pub async fn post(addr: SocketAddr, path: &str, body: impl Into<Bytes>) -> Resul
     alone(addr, Method::POST, path, body.into()).await
 }
 
+/// `GET path` of what stands at this endpoint and lets in whom the member itself does, within [`DEADLINE`].
+pub async fn get_as(access: &Access, endpoint: &Endpoint, path: &str) -> Result<Answer, HttpError> {
+    let addr = endpoint.addr;
+    let asked = async {
+        let stream = access.connect(endpoint).await.map_err(|source| HttpError::Connect { addr, source })?;
+        Connection::over(addr, stream).await?.ask(Method::GET, path, Bytes::new()).await
+    };
+    within(addr, asked).await
+}
+
 async fn alone(addr: SocketAddr, method: Method, path: &str, body: Bytes) -> Result<Answer, HttpError> {
     within(addr, async { Connection::open(addr).await?.ask(method, path, body).await }).await
 }
@@ -112,8 +126,13 @@ impl Connection {
         let stream = TcpStream::connect(addr).await.map_err(|source| HttpError::Connect { addr, source })?;
         // Requests are single small packets; holding them back for more gains nothing. Without the option it works too.
         let _ = stream.set_nodelay(true);
+        Self::over(addr, TokioIo::new(stream)).await
+    }
+
+    /// Over a connection that has come about.
+    async fn over(addr: SocketAddr, stream: impl Read + Write + Unpin + Send + 'static) -> Result<Self, HttpError> {
         let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|source| HttpError::Exchange { addr, source })?;
+            http1::handshake(stream).await.map_err(|source| HttpError::Exchange { addr, source })?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // Its end shows in the request that it cut short.

@@ -9,7 +9,10 @@ mod ports;
 
 use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
-use quorate_etcd::{Access, CallError, Credentials, Endpoint, Pool, Role, Sight, look};
+use quorate_etcd::{
+    Access, CallError, Credentials, Endpoint, Pool, Role, Sight, look,
+    plain_http::{self, HttpError},
+};
 use tempfile::TempDir;
 use tokio::{
     process::{Child, Command},
@@ -111,6 +114,15 @@ async fn live(etcd: &Path) {
     for stranger in [foreign.signs(|_| ()), own.signs(|params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))] {
         let error = member.call(&credentials(&stranger, &own)).await.unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
+    }
+    // Over HTTP/1.1 it lets in the same ones.
+    let at = |host: &str| Endpoint { addr: member.client, host: host.to_owned() };
+    let answer = plain_http::get_as(&Access::tls(good.clone()), &at(HOST), "/version").await.unwrap();
+    assert!(answer.status.is_success() && answer.body.starts_with(b"{\"etcdserver\""), "{answer:?}");
+    let stranger = credentials(&foreign.signs(|_| ()), &own);
+    for (credentials, host) in [(&stranger, HOST), (&good, "elsewhere"), (&good, "no host")] {
+        let refused = plain_http::get_as(&Access::tls(credentials.clone()), &at(host), "/version").await;
+        assert!(matches!(refused, Err(HttpError::Connect { .. } | HttpError::Exchange { .. })), "{host}: {refused:?}");
     }
     // What it shows from now on is signed by another authority: who trusts only that one gets through, without a restart.
     let renewed = foreign.signs(|_| ());

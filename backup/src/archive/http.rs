@@ -1,20 +1,18 @@
 //! What an archive answers on its port: its report, its metrics, and whether it is ready. No secrets.
 
-use std::net::SocketAddr;
-
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 
 use super::board::Board;
 use super::status::PATH;
-use crate::plain_http::{self, Answer, json, of, text};
+use crate::serve::{self, Answer, Port, json, of, text};
 
 /// The form of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves until it is dropped. An archive without its port still records.
-pub async fn serve(address: SocketAddr, board: Board) {
-    plain_http::serve(address, move |request| std::future::ready(answer(&request, &board))).await;
+pub async fn serve(port: Port, board: Board) {
+    serve::serve(port, move |request| std::future::ready(answer(&request, &board))).await;
 }
 
 fn answer(request: &Request<Incoming>, board: &Board) -> Answer {

@@ -1,6 +1,5 @@
 //! `quorate-agent archive`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use quorate_backup::store::taken_back;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::arguments::{RecipientsArgument, SourceArguments, StoreArguments};
+use super::arguments::{ListenArguments, RecipientsArgument, SourceArguments, StoreArguments};
 
 /// How long it waits in its end until a full snapshot that it gave up is taken back. Its member's pod ends with it, and must not
 /// wait for long.
@@ -35,9 +34,8 @@ pub struct Archive {
     /// beside each member of a cluster. It never ends because the store or the member can't be used
     #[arg(long)]
     beside_leader: bool,
-    /// Where to answer /status, /metrics, /livez and /readyz; [::] also serves IPv4
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    listen: ListenArguments,
     /// How often what came is stored: what may be lost with the cluster
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     flush_every: Duration,
@@ -102,8 +100,8 @@ impl Archive {
         let member = members.first().ok_or_else(|| anyhow::anyhow!("give --endpoint"))?;
         let store = store.settings(recipients);
         let board = Board::new(&store.address, &settings.lineage);
-        if let Some(address) = listen {
-            tokio::spawn(archive::serve(address, board.clone()));
+        if let Some(port) = listen.port() {
+            tokio::spawn(archive::serve(port, board.clone()));
         }
         let ended = archive::run(&store, member, &settings, &board, stop).await;
         // It may have been taking a full snapshot.

@@ -1,9 +1,11 @@
 //! Arguments that several commands have.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use quorate_backup::keys::KeyFiles;
+use quorate_backup::serve::{Lock, Port};
 use quorate_backup::source::{Access, Credentials, Tls};
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store, StoreError};
 
@@ -117,6 +119,36 @@ impl SourceArguments {
         let user = etcd_user.zip(etcd_password_file).map(|(name, password)| Credentials { name, password });
         let access = |endpoint| Access { endpoint, tls: tls.clone(), user: user.clone() };
         endpoint.into_iter().map(access).collect()
+    }
+}
+
+/// Where questions are answered, and whose.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Port")]
+pub struct ListenArguments {
+    /// Where to say how it goes, at the paths that are named above; [::] also serves IPv4. In plain HTTP, unless there is a
+    /// certificate
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// A certificate for that port, in PEM: it then speaks TLS, and answers only callers who show one, too. The three files
+    /// are read anew for each caller
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "listen_key", "listen_client_ca"])]
+    listen_cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "listen_cert")]
+    listen_key: Option<PathBuf>,
+    /// The authorities that may have signed what callers show, in PEM
+    #[arg(long, value_name = "FILE", requires = "listen_cert")]
+    listen_client_ca: Option<PathBuf>,
+}
+
+impl ListenArguments {
+    /// The port, if there is to be one.
+    pub fn port(self) -> Option<Port> {
+        let Self { listen, listen_cert, listen_key, listen_client_ca } = self;
+        let lock = listen_cert.zip(listen_key).zip(listen_client_ca);
+        let lock = lock.map(|((certificate, key), callers)| Lock::new(certificate, key, callers));
+        listen.map(|address| Port { address, lock })
     }
 }
 

@@ -1,7 +1,6 @@
 //! `quorate-agent snapshot`.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,7 +12,7 @@ use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
 use tokio::sync::watch;
 
 use super::FINAL;
-use super::arguments::{RecipientsArgument, SourceArguments, StoreArguments};
+use super::arguments::{ListenArguments, RecipientsArgument, SourceArguments, StoreArguments};
 use super::print::{self, Output};
 
 /// Its arguments.
@@ -31,9 +30,8 @@ pub struct Snapshot {
     /// A file for what came of it, success or failure, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Where to say how far it is, at /progress; [::] also serves IPv4
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    listen: ListenArguments,
     /// How to show the result
     #[arg(long, short, value_enum, default_value = "text")]
     output: Output,
@@ -67,8 +65,8 @@ impl Snapshot {
     async fn take(self) -> Result<Complete, Failure> {
         let Self { store, recipients, source, lineage, report: _, listen, output: _ } = self;
         let (tell, progress) = watch::channel(None);
-        if let Some(address) = listen {
-            tokio::spawn(snapshot::serve(address, progress));
+        if let Some(port) = listen.port() {
+            tokio::spawn(snapshot::serve(port, progress));
         }
         let store = store.open(recipients).map_err(|error| Failure::of_store(&error))?;
         let bar = print::bytes_bar("snapshot");

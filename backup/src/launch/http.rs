@@ -10,7 +10,7 @@ use hyper::{Method, Request, StatusCode};
 use super::PATH;
 use super::board::Board;
 use super::inbox::{Inbox, Outcome};
-use crate::plain_http::{self, Answer, json, text};
+use crate::serve::{self, Answer, Port, json, text};
 use crate::ticket_push;
 
 /// What callers may ask for and bring to.
@@ -24,7 +24,7 @@ pub struct Desk {
 
 /// Serves until it is dropped. A launcher without its port still starts etcd.
 pub async fn serve(address: SocketAddr, desk: Desk) {
-    plain_http::serve(address, move |request| answer(request, desk.clone())).await;
+    serve::serve(Port::open(address), move |request| answer(request, desk.clone())).await;
 }
 
 async fn answer(request: Request<Incoming>, desk: Desk) -> Answer {

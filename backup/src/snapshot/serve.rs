@@ -1,13 +1,12 @@
 //! Says on a port how far a snapshot is, while it is being taken. No secrets.
 
 use std::future::ready;
-use std::net::SocketAddr;
 
 use hyper::{Method, StatusCode};
 use tokio::sync::watch;
 
 use super::Progress;
-use crate::plain_http::{self, json, text};
+use crate::serve::{self, Port, json, text};
 
 /// Where the agent of a Job answers.
 pub const PORT: u16 = 2382;
@@ -15,7 +14,7 @@ pub const PORT: u16 = 2382;
 pub const PATH: &str = "/progress";
 
 /// Serves until it is dropped. A snapshot without its port is taken all the same.
-pub async fn serve(address: SocketAddr, progress: watch::Receiver<Option<Progress>>) {
+pub async fn serve(port: Port, progress: watch::Receiver<Option<Progress>>) {
     let answer = move |request: hyper::Request<_>| {
         let progress = *progress.borrow();
         ready(match (request.uri().path(), request.method(), progress) {
@@ -25,5 +24,5 @@ pub async fn serve(address: SocketAddr, progress: watch::Receiver<Option<Progres
             (_, _, _) => text(StatusCode::NOT_FOUND, "not found"),
         })
     };
-    plain_http::serve(address, answer).await;
+    serve::serve(port, answer).await;
 }

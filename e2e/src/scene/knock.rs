@@ -1,12 +1,12 @@
 //! Knocks at a member's port with whatever one has: to see who is let in, whom the member itself turns away, and what
-//! it shows. One request on a connection of its own; who should be let in is the scene's business.
+//! it shows and says. One request on a connection of its own; who should be let in is the scene's business.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use http_body_util::Empty;
+use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs;
@@ -14,7 +14,10 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+
+use super::members::{Door, Keys};
 
 /// etcd's client port.
 pub const CLIENT_PORT: u16 = 2379;
@@ -22,7 +25,9 @@ pub const CLIENT_PORT: u16 = 2379;
 pub const PEER_PORT: u16 = 2380;
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// What both ports answer whoever they let in.
+/// The port of the sidecar that keeps the continuous backup.
+pub const AGENT_PORT: u16 = 2382;
+/// What etcd's ports answer whoever they let in, and the agent's says it has not.
 const PATH: &str = "/version";
 
 /// What is shown at a port.
@@ -46,6 +51,12 @@ pub enum Shown {
     },
 }
 
+impl From<Keys> for Shown {
+    fn from(Keys { trusted, certificate, key }: Keys) -> Self {
+        Self::Certificate { trusted, certificate, key }
+    }
+}
+
 /// What a member did with who knocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -53,6 +64,8 @@ pub enum Answer {
     LetIn {
         /// The status.
         status: u16,
+        /// What it said.
+        body: String,
         /// The certificate that it showed; empty in plain text.
         certificate: Vec<u8>,
     },
@@ -64,7 +77,7 @@ impl Answer {
     /// Demands that one was let in, and returns the certificate that the member showed.
     pub fn let_in(self) -> Result<Vec<u8>> {
         match self {
-            Self::LetIn { certificate, status: _ } => Ok(certificate),
+            Self::LetIn { certificate, status: _, body: _ } => Ok(certificate),
             Self::Refused(how) => bail!("refused: {how}"),
         }
     }
@@ -72,7 +85,7 @@ impl Answer {
     /// Demands that one was turned away, and returns how.
     pub fn refused(self) -> Result<String> {
         match self {
-            Self::LetIn { status, certificate: _ } => bail!("let in, with status {status}"),
+            Self::LetIn { status, body: _, certificate: _ } => bail!("let in, with status {status}"),
             Self::Refused(how) => Ok(how),
         }
     }
@@ -81,9 +94,23 @@ impl Answer {
 /// Asks the member called `host` at this port for its version. Fails if nobody listens, nobody answers in time, or the
 /// member is not trusted: that refuses nobody.
 pub async fn knock(address: &str, port: u16, host: &str, shown: &Shown) -> Result<Answer> {
+    ask(address, port, host, shown, PATH).await
+}
+
+/// What stands at this path of a member's port, for who has this way to it: the status and the body.
+pub async fn fetch(door: &Door, port: u16, path: &str) -> Result<(u16, String)> {
+    let Door { address, host, keys } = door;
+    let shown = keys.as_deref().map_or(Shown::Plaintext, |keys| Shown::from(keys.clone()));
+    match ask(address, port, host, &shown, path).await? {
+        Answer::LetIn { status, body, certificate: _ } => Ok((status, body)),
+        Answer::Refused(how) => bail!("refused: {how}"),
+    }
+}
+
+async fn ask(address: &str, port: u16, host: &str, shown: &Shown, path: &str) -> Result<Answer> {
     let asked = async {
         let tcp = TcpStream::connect((address, port)).await.context("nobody listens")?;
-        match show(tcp, host, shown).await {
+        match show(tcp, host, shown, path).await {
             Err(error) if error.chain().any(is_refusal) => Ok(Answer::Refused(format!("{error:#}"))),
             answer => answer,
         }
@@ -91,9 +118,12 @@ pub async fn knock(address: &str, port: u16, host: &str, shown: &Shown) -> Resul
     tokio::time::timeout(DEADLINE, asked).await.context("no answer in time")?
 }
 
-async fn show(tcp: TcpStream, host: &str, shown: &Shown) -> Result<Answer> {
+async fn show(tcp: TcpStream, host: &str, shown: &Shown, path: &str) -> Result<Answer> {
     let (trusted, identity) = match shown {
-        Shown::Plaintext => return Ok(Answer::LetIn { status: ask(tcp, host).await?, certificate: Vec::new() }),
+        Shown::Plaintext => {
+            let (status, body) = exchange(tcp, host, path).await?;
+            return Ok(Answer::LetIn { status, body, certificate: Vec::new() });
+        }
         Shown::Nothing { trusted } => (trusted, None),
         Shown::Certificate { trusted, certificate, key } => (trusted, Some((certificate, key))),
     };
@@ -101,7 +131,8 @@ async fn show(tcp: TcpStream, host: &str, shown: &Shown) -> Result<Answer> {
     let tls = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, tcp).await?;
     let theirs = tls.get_ref().1.peer_certificates().and_then(<[_]>::first).context("it showed no certificate")?;
     let certificate = theirs.to_vec();
-    Ok(Answer::LetIn { status: ask(tls, host).await?, certificate })
+    let (status, body) = exchange(tls, host, path).await?;
+    Ok(Answer::LetIn { status, body, certificate })
 }
 
 /// Whether this is how the other end turns somebody away. etcd closes without a word on plain text, and after the
@@ -143,11 +174,18 @@ fn config(trusted: &str, identity: Option<(&String, &String)>) -> Result<ClientC
 }
 
 /// With TLS 1.3 a client learns only by the first answer whether its certificate was taken.
-async fn ask(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, host: &str) -> Result<u16> {
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
+    path: &str,
+) -> Result<(u16, String)> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let request = http::Request::get(PATH).header(http::header::HOST, host).body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await;
-    connection.abort();
-    Ok(answer?.status().as_u16())
+    // Ends with what was asked.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let request = http::Request::get(path).header(http::header::HOST, host).body(Empty::<Bytes>::new())?;
+    let answer = sender.send_request(request).await?;
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect().await?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }

@@ -37,7 +37,7 @@ pub use cluster::{Cluster, Identity};
 pub use contents::{Contents, Entry, Held};
 pub use dump::failed_since;
 pub use gateway::Gateway;
-pub use knock::{Answer, CLIENT_PORT, PEER_PORT, Shown, knock};
+pub use knock::{AGENT_PORT, Answer, CLIENT_PORT, PEER_PORT, Shown, fetch, knock};
 pub use kubectl::{Said, kubectl};
 pub use members::{Door, Keys, Member, Membership, dial, membership, told};
 pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};

@@ -12,13 +12,13 @@ use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
-    CLIENT_PORT, Cluster, Door, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer, dial, knock, metrics,
-    play, told, wait_for,
+    AGENT_PORT, CLIENT_PORT, Cluster, Door, Gateway, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer,
+    dial, knock, metrics, play, told, wait_for,
 };
 use quorate_e2e::workspace;
 use serde_json::json;
 
-use crate::archive::revision;
+use crate::archive::{self, revision};
 
 /// Calls that read, write or give orders, as etcd knows them, etcd of old and a launcher; with what is brought, if that is
 /// how the call is made. The ticket is not signed.
@@ -41,8 +41,7 @@ async fn some_member(db: &Cluster) -> Result<(String, String, String)> {
 }
 
 fn shown(keys: &Keys) -> Shown {
-    let Keys { trusted, certificate, key } = keys.clone();
-    Shown::Certificate { trusted, certificate, key }
+    keys.clone().into()
 }
 
 /// Demands that each of these is turned away by the member itself.
@@ -74,7 +73,7 @@ async fn puts_in_plain_text(address: &str, port: u16) -> Result<()> {
 
 /// Demands that a port at which nobody has to show anything takes none of these calls, nor one over gRPC, and that none of
 /// them writes. Nobody else may write meanwhile.
-pub async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()> {
+async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()> {
     let before = revision(db).await?;
     for (path, body) in CALLS {
         let (status, answer) =
@@ -100,7 +99,9 @@ async fn authority(db: &Cluster, secret: &str) -> Result<Authority> {
 #[tokio::test]
 async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Result<()> {
     play("tls_refused", Stage::Shared, async |scene| {
-        let db = scene.create(&Wish::new("db", 3)).await?;
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let db = scene.create(&archive::wish(&gateway)).await?;
         let other = scene.create(&Wish::new("other", 1)).await?;
         db.settles(3).await?;
         other.settles(1).await?;
@@ -111,16 +112,19 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
         let clients = authority(&db, "db-client-ca").await?;
         let (late, in_time) = (Order::client("late").expired(), Order::client("late"));
         // The controls: what strangers lack is nothing but what makes them strangers.
-        is_let_in(&address, CLIENT_PORT, &host, "the right certificate", &own).await?;
         let twin = clients.signs(&in_time)?.keys(&trusted);
-        is_let_in(&address, CLIENT_PORT, &host, "the twin of the one that has run out", &twin).await?;
         let strangers = [
             ("plain text", Shown::Plaintext),
             ("no certificate", Shown::Nothing { trusted: trusted.clone() }),
             ("another cluster's certificate", shown(&Keys { trusted: trusted.clone(), ..(*foreign).clone() })),
             ("a certificate that has run out", shown(&clients.signs(&late)?.keys(&trusted))),
         ];
-        are_refused(&address, CLIENT_PORT, &host, &strangers).await?;
+        // The agent's port lets in whom its member's client port does.
+        for port in [CLIENT_PORT, AGENT_PORT] {
+            is_let_in(&address, port, &host, "the right certificate", &own).await?;
+            is_let_in(&address, port, &host, "the twin of the one that has run out", &twin).await?;
+            are_refused(&address, port, &host, &strangers).await?;
+        }
         // At the peer port: the same, and what clients show; and even a member's own, from an address that is not its.
         let peers = db.secret_text("db-peer-ca", "ca.crt").await?;
         let signer = authority(&db, "db-peer-ca").await?;
@@ -146,7 +150,8 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
             ("a stolen certificate", shown(&stolen)),
         ];
         are_refused(&address, PEER_PORT, &host, &strangers).await?;
-        // The metrics listener is open to all: it tells how the member is, and nothing else.
+        // The metrics listener is open to all: it tells how the member is, and nothing else. A ticket is not taken there
+        // from anybody but the operator: scenes of `ticket`.
         takes_no_calls(&db, &address, metrics::PORT).await
     })
     .await

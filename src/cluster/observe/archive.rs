@@ -2,16 +2,17 @@
 //! Who does not answer stays unknown.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use quorate_backup::archive::status::{PATH, PORT, Report};
 use quorate_crds::EtcdCluster;
-use quorate_etcd::plain_http;
+use quorate_etcd::{Access, Endpoint, plain_http};
 use quorate_statemachine::{PodStage, Serial};
 
 use super::pods::PodFacts;
+use crate::cluster::render;
 
 /// The shortest time between two looks: in a transition members are looked at ten times a second.
 const EVERY: Duration = Duration::from_secs(2);
@@ -25,23 +26,30 @@ pub struct Archives {
     pub reports: BTreeMap<Serial, Option<Report>>,
 }
 
-/// Asks those of a cluster that is to have them, or gives what they said a moment ago.
-pub async fn ask(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, earlier: &Archives) -> Archives {
-    if cluster.spec.backup.is_none() {
+/// Asks those of a cluster that is to have them, or gives what they said a moment ago. They let in whom their members do.
+pub async fn ask(
+    cluster: &EtcdCluster,
+    pods: &BTreeMap<Serial, PodFacts>,
+    access: Option<&Access>,
+    earlier: &Archives,
+) -> Archives {
+    let Some(rendered) = render::Cluster::of(cluster).filter(|_| cluster.spec.backup.is_some()) else {
         return Archives::default();
-    }
+    };
     if earlier.asked.is_some_and(|asked| asked.elapsed() < EVERY) {
         return earlier.clone();
     }
     let running = pods.iter().filter(|(_, pod)| pod.stage == PodStage::Running && !pod.leaving.leaves());
-    let asked = running.filter_map(|(serial, pod)| Some((*serial, pod.ip?)));
-    let reports = join_all(asked.map(async |(serial, ip)| (serial, report(ip).await))).await;
+    let asked = running.filter_map(|(serial, pod)| {
+        Some((*serial, Endpoint { addr: SocketAddr::new(pod.ip?, PORT), host: rendered.host(*serial) }))
+    });
+    let reports = join_all(asked.map(async |(serial, at)| (serial, report(access, &at).await))).await;
     Archives { asked: Some(Instant::now()), reports: reports.into_iter().collect() }
 }
 
-async fn report(ip: IpAddr) -> Option<Report> {
-    let answer = plain_http::get(SocketAddr::new(ip, PORT), PATH).await;
-    let answer = answer.inspect_err(|error| tracing::trace!(%ip, %error, "an archive does not answer")).ok()?;
+async fn report(access: Option<&Access>, at: &Endpoint) -> Option<Report> {
+    let answer = plain_http::get_as(access?, at, PATH).await;
+    let answer = answer.inspect_err(|error| tracing::trace!(?at, %error, "an archive does not answer")).ok()?;
     let found = answer.status.is_success().then_some(answer.body)?;
-    serde_json::from_slice(&found).inspect_err(|error| tracing::debug!(%ip, %error, "an archive's report is odd")).ok()
+    serde_json::from_slice(&found).inspect_err(|error| tracing::debug!(?at, %error, "an archive's report is odd")).ok()
 }

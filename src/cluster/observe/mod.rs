@@ -167,7 +167,7 @@ impl Observer {
         let cron_job = own(&cluster, self.watched.cron_jobs.of(&key)).remove(&names::verification(&key.name));
         let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader, earlier),
-            archive::ask(&cluster, &pods, archives),
+            archive::ask(&cluster, &pods, tls.access.as_ref(), archives),
             verify::look(&self.kube, &cluster, cron_job.as_ref(), proofs),
         );
         said.disown_strangers(|member| serial_of(&cluster, member));

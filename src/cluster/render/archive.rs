@@ -11,8 +11,11 @@ use quorate_statemachine::Serial;
 
 use super::pod::{AGENT_IN_IMAGE, AGENT_PULL_POLICY, container_security, empty_dir, mount, port, value};
 use super::store::{self, secret_volume};
+use super::tls::TlsFiles;
 use super::{Cluster, client_secret, tls};
 
+/// Where the member's own certificate is, for the sidecar's port.
+const MEMBER_TLS_FOLDER: &str = "/etc/quorate/member";
 /// The name of the container.
 pub const ARCHIVE_CONTAINER: &str = "archive";
 /// Where it puts aside what the store doesn't take.
@@ -52,6 +55,8 @@ pub(super) fn with_archive(mut pod: Pod, cluster: &Cluster<'_>, serial: Serial, 
     {
         name.insert_str(0, VOLUMES);
     }
+    // The member's, whose volume is the pod's: its name is the pod's, too.
+    mounts.extend(cluster.spec.tls.mode.encrypts().then(|| mount(tls::VOLUME, MEMBER_TLS_FOLDER, true)));
     let container = Container {
         name: ARCHIVE_CONTAINER.into(),
         image: Some(image.to_owned()),
@@ -97,11 +102,23 @@ fn command(cluster: &Cluster<'_>, backup: &ContinuousBackup, spill: u64) -> Vec<
     // Without a quota that can be read no ticket is rendered either.
     let quota = cluster.spec.etcd.quota_bytes(&cluster.spec.storage).ok();
     command.extend(quota.map(|quota| format!("--full-after={}", quota / PART_OF_QUOTA)));
+    command.extend(lock(cluster).into_iter().flatten());
     if let Some(BackupRetention { generations, minutes }) = retention {
         command.extend(generations.map(|generations| format!("--keep={generations}")));
         command.extend(minutes.map(|minutes| format!("--keep-last={minutes}m")));
     }
     command
+}
+
+/// What it shows callers and demands of them: what its member does at the client port.
+fn lock(cluster: &Cluster<'_>) -> Option<[String; 3]> {
+    let files = [
+        ("cert", TlsFiles::SERVER_CERTIFICATE),
+        ("key", TlsFiles::SERVER_KEY),
+        ("client-ca", TlsFiles::CLIENTS_TRUSTED),
+    ];
+    let lock = files.map(|(flag, file)| format!("--listen-{flag}={MEMBER_TLS_FOLDER}/{file}"));
+    cluster.spec.tls.mode.encrypts().then_some(lock)
 }
 
 /// What it shows etcd, as any client. A Secret that is not there yet comes later.
@@ -212,6 +229,29 @@ mod tests {
         let file = Some("/etc/quorate/etcd/tls.crt".to_owned());
         assert_eq!(of(TlsMode::Issued), ("https://127.0.0.1:2379".to_owned(), file));
         assert_eq!(of(TlsMode::Disabled), ("http://127.0.0.1:2379".to_owned(), None));
+    }
+
+    #[test]
+    fn its_port_is_locked_as_the_client_port_is() {
+        let of = |mode| {
+            let pod = rendered(|spec| spec.tls.mode = mode);
+            let (archive, volumes) = (archive(&pod).clone(), pod["volumes"].clone());
+            let words: Vec<_> = archive["command"].as_array().unwrap().iter().map(ToString::to_string).collect();
+            let locks: Vec<_> = words.into_iter().filter(|word| word.contains("--listen-")).collect();
+            let mounts = archive["volumeMounts"].as_array().unwrap();
+            let folder = mounts.iter().find(|one| one["mountPath"] == MEMBER_TLS_FOLDER).cloned();
+            (locks, folder, volumes)
+        };
+        let (locks, folder, volumes) = of(TlsMode::Issued);
+        for flag in ["cert=/etc/quorate/member/server.crt", "key=/etc/quorate/member/server.key"] {
+            assert!(locks.iter().any(|word| word.contains(flag)), "{flag}: {locks:?}");
+        }
+        assert!(locks.iter().any(|word| word.contains("client-ca=/etc/quorate/member/client-ca.crt")), "{locks:?}");
+        let volume = folder.unwrap()["name"].clone();
+        let secret = volumes.as_array().unwrap().iter().find(|one| one["name"] == volume).unwrap();
+        assert_eq!(secret["secret"]["secretName"], "db-4");
+        let (locks, folder, _) = of(TlsMode::Disabled);
+        assert_eq!((locks, folder), (Vec::new(), None));
     }
 
     #[test]

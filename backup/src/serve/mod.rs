@@ -1,5 +1,7 @@
-//! Serves plain HTTP to the kubelet, the operator and a few curious ones: small answers, no secrets, bounded in connections
-//! and time. What is answered is decided elsewhere.
+//! Serves HTTP to the kubelet, the operator and a few curious ones: small answers, no secrets, bounded in connections and
+//! time. In the clear, or behind a lock to those who show a certificate. What is answered is decided elsewhere.
+
+mod lock;
 
 use std::convert::Infallible;
 use std::io;
@@ -14,36 +16,61 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+
+pub use lock::{Lock, LockError};
 
 /// How soon a port that is still taken is tried again: by a process of the last container that has not ended yet.
 const BIND_PERIOD: Duration = Duration::from_millis(500);
 /// More callers than the kubelet, the operator and a few curious ones wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 32;
-/// A caller that has not sent its request and taken its answer by then is cut off.
+/// A caller that has not shown itself, sent its request and taken its answer by then is cut off.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What a caller gets.
 pub type Answer = Response<Full<Bytes>>;
 
+/// Where is served, and to whom.
+#[derive(Debug)]
+pub struct Port {
+    /// The address to listen on.
+    pub address: SocketAddr,
+    /// What callers have to show. `None`: nothing, and all is said in the clear.
+    pub lock: Option<Lock>,
+}
+
+impl Port {
+    /// Open to all.
+    pub const fn open(address: SocketAddr) -> Self {
+        Self { address, lock: None }
+    }
+}
+
 /// Serves until it is dropped. A port that can't be had is tried for again and again.
-pub async fn serve<F>(address: SocketAddr, answer: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static)
+pub async fn serve<F>(port: Port, answer: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static)
 where
     F: Future<Output = Answer> + Send + 'static,
 {
+    let Port { address, lock } = port;
     let listener = listen(address).await;
     if let Ok(address) = listener.local_addr() {
         tracing::info!("listening on {address}");
     }
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let answer = Arc::new(answer);
+    let (answer, lock) = (Arc::new(answer), lock.map(Arc::new));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(converse(stream, answer.clone(), slot));
+                let (answer, lock) = (answer.clone(), lock.clone());
+                tokio::spawn(async move {
+                    // What came of it is told; the slot is free again in any case.
+                    let _ = timeout(CONNECTION_DEADLINE, receive(stream, lock, &*answer)).await;
+                    drop(slot);
+                });
             }
             Err(fault) => {
                 tracing::debug!("failed to accept a connection: {fault}");
@@ -81,7 +108,19 @@ async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-async fn converse<F>(stream: TcpStream, answer: Arc<impl Fn(Request<Incoming>) -> F>, _slot: OwnedSemaphorePermit)
+/// Lets a caller in, or not.
+async fn receive<F>(stream: TcpStream, lock: Option<Arc<Lock>>, answer: &impl Fn(Request<Incoming>) -> F)
+where
+    F: Future<Output = Answer>,
+{
+    let Some(lock) = lock else { return converse(stream, answer).await };
+    match lock.opens(stream).await {
+        Ok(stream) => converse(stream, answer).await,
+        Err(fault) => lock.tell(&fault),
+    }
+}
+
+async fn converse<F>(stream: impl AsyncRead + AsyncWrite + Unpin, answer: &impl Fn(Request<Incoming>) -> F)
 where
     F: Future<Output = Answer>,
 {
@@ -89,7 +128,7 @@ where
     // No caller is kept: an idle connection would only be cut when the process ends.
     let mut server = http1::Builder::new();
     let connection = server.timer(TokioTimer::new()).keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    if let Ok(Err(fault)) = timeout(CONNECTION_DEADLINE, connection).await {
+    if let Err(fault) = connection.await {
         tracing::debug!("a connection failed: {fault}");
     }
 }
