@@ -25,13 +25,17 @@ pub const OPERATOR: &str = "quorate.dev/operator:dev";
 pub const AGENT: &str = "quorate.dev/agent:dev";
 /// An etcd that says its version and then does not run: what a release may be like that nobody has tried.
 pub const CRASHING: &str = "quorate.dev/etcd-that-crashes";
-/// The version that it says.
-pub const CRASHING_VERSION: &str = "3.6.17";
+/// The versions that it is there as: another patch of 3.6, and one of 3.7.
+pub const CRASHING_PATCH: &str = "3.6.17";
+/// See [`CRASHING_PATCH`].
+pub const CRASHING_MINOR: &str = "3.7.9";
 /// A folder with the programs `quorate` and `quorate-agent`, statically linked, to be used instead of building them.
 pub const BINARIES: &str = "QUORATE_BINARIES";
 
 const STATIC_BUSYBOX: &str = "/bin/busybox";
-const CRASHING_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in *--version) echo 'etcd Version: 3.6.17'; exit 0 ;; esac\n\
+/// It says the version that is in the file beside it.
+const CRASHING_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in *--version) read version < /version; \
+                               echo \"etcd Version: $version\"; exit 0 ;; esac\n\
                                echo 'it ends, as it was made to' >&2\nexit 1\n";
 const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
@@ -72,7 +76,7 @@ pub struct Archive {
 
 /// The images that are not ours: etcd, the pause image and a shell.
 pub async fn foreign(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
-    let mut images = vec![pause(), busybox().await?, crashing()];
+    let mut images = vec![pause(), busybox().await?, crashing(CRASHING_PATCH), crashing(CRASHING_MINOR)];
     for etcd in Etcd::ALL {
         let built = tools::build(Tool::Etcd(etcd), progress).await?;
         images.push(etcd_image(etcd, &built.bin()));
@@ -159,13 +163,14 @@ fn etcd_image(etcd: Etcd, bin: &Path) -> Image {
 }
 
 /// A shell script in etcd's place.
-fn crashing() -> Image {
+fn crashing(version: &'static str) -> Image {
     let mut entries = ground();
     entries.push(file("bin/busybox", Content::File(STATIC_BUSYBOX.into())));
     entries.push(file("bin/sh", Content::Link("/bin/busybox")));
+    entries.push(file("version", Content::Text(version)));
     entries.push(Entry { mode: 0o755, ..file("usr/local/bin/etcd", Content::Text(CRASHING_SCRIPT)) });
     let config = json!({ "Env": [SEARCH_PATH], "Cmd": ["/usr/local/bin/etcd"] });
-    Image { name: format!("{CRASHING}:v{CRASHING_VERSION}"), entries, config }
+    Image { name: format!("{CRASHING}:v{version}"), entries, config }
 }
 
 fn pause() -> Image {
@@ -247,8 +252,10 @@ mod tests {
 
     #[test]
     fn the_one_that_crashes_says_the_version_that_it_is_tagged_with() {
-        assert!(CRASHING_SCRIPT.contains(&format!("etcd Version: {CRASHING_VERSION}'")));
-        assert_eq!(crashing().name, "quorate.dev/etcd-that-crashes:v3.6.17");
+        let image = crashing(CRASHING_MINOR);
+        assert_eq!(image.name, "quorate.dev/etcd-that-crashes:v3.7.9");
+        let said = image.entries.iter().find(|entry| entry.path == "version").unwrap();
+        assert_eq!(said.content, Content::Text("3.7.9"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackup, Phase, names};
 use quorate_e2e::faults::pods;
-use quorate_e2e::images::{CRASHING, CRASHING_VERSION};
+use quorate_e2e::images::{CRASHING, CRASHING_MINOR, CRASHING_PATCH};
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, View, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
 
@@ -329,36 +329,44 @@ async fn does_a_round(db: &Cluster, name: &str) -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_version_that_crashes_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes", Stage::Alone, async |scene| {
-        let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
-        db.settles(3).await?;
-        in_place(&db, async || {
-            let writer = Writer::start_hasty(&db, "w").await?;
-            let image = json!({ "repository": CRASHING });
-            db.patch(json!({ "spec": { "version": CRASHING_VERSION, "image": image } })).await?;
-            is_stuck(&db, "ReleaseFailed", CRASHING_VERSION).await?;
-            db.until("all members to be well on the old version", PATIENCE, |view| {
-                ensure!(view.status().ready_replicas == 3, "{} are", view.status().ready_replicas);
-                ensure!(versions(view) == BTreeSet::from([V3_6.to_owned()]), "they run {:?}", versions(view));
-                Ok(())
-            })
-            .await?;
-            only_one_was_restarted(&db.view().await?)?;
-            // It is not tried again, until something else is wished for.
-            let told = (times_told(&db, "MemberSwitched").await?, times_told(&db, "ReleaseFailed").await?);
-            for round in ["one", "another"] {
-                does_a_round(&db, round).await?;
-            }
-            is_stuck(&db, "ReleaseFailed", CRASHING_VERSION).await?;
-            let now = (times_told(&db, "MemberSwitched").await?, times_told(&db, "ReleaseFailed").await?);
-            ensure!(now == told, "members were told {told:?} times to switch, and that it failed, and now {now:?}");
-            only_one_was_restarted(&db.view().await?)?;
-            db.patch(json!({ "spec": { "version": V3_6, "image": null } })).await?;
-            db.settles(3).await?;
-            goes_to(&db, V3_7).await?;
-            judge("a version that crashes, and then one that doesn't", &writer.stop().await?, &db).await
+    play("upgrade_crashes", Stage::Alone, async |scene| crashes(scene, CRASHING_PATCH).await).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_minor_version_that_crashes_is_taken_back_and_told() -> Result<()> {
+    play("upgrade_crashes_minor", Stage::Alone, async |scene| crashes(scene, CRASHING_MINOR).await).await
+}
+
+/// A cluster of 3.6 is to run a version that says what it is and does not run, under a writer; and one that does, afterwards.
+async fn crashes(scene: &Scene, version: &str) -> Result<()> {
+    let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
+    db.settles(3).await?;
+    in_place(&db, async || {
+        let writer = Writer::start_hasty(&db, "w").await?;
+        let image = json!({ "repository": CRASHING });
+        db.patch(json!({ "spec": { "version": version, "image": image } })).await?;
+        is_stuck(&db, "ReleaseFailed", version).await?;
+        db.until("all members to be well on the old version", PATIENCE, |view| {
+            ensure!(view.status().ready_replicas == 3, "{} are", view.status().ready_replicas);
+            ensure!(versions(view) == BTreeSet::from([V3_6.to_owned()]), "they run {:?}", versions(view));
+            Ok(())
         })
-        .await
+        .await?;
+        only_one_was_restarted(&db.view().await?)?;
+        // It is not tried again, until something else is wished for.
+        let told = (times_told(&db, "MemberSwitched").await?, times_told(&db, "ReleaseFailed").await?);
+        for round in ["one", "another"] {
+            does_a_round(&db, round).await?;
+        }
+        is_stuck(&db, "ReleaseFailed", version).await?;
+        let now = (times_told(&db, "MemberSwitched").await?, times_told(&db, "ReleaseFailed").await?);
+        ensure!(now == told, "members were told {told:?} times to switch, and that it failed, and now {now:?}");
+        only_one_was_restarted(&db.view().await?)?;
+        db.patch(json!({ "spec": { "version": V3_6, "image": null } })).await?;
+        db.settles(3).await?;
+        goes_to(&db, V3_7).await?;
+        judge("a version that crashes, and then one that doesn't", &writer.stop().await?, &db).await
     })
     .await
 }
