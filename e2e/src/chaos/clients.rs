@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use etcd_client::{Client, Compare, CompareOp, Error, KeyValue, ResponseHeader, Txn, TxnOp};
 use fastrand::Rng;
 
@@ -13,7 +14,7 @@ use super::book::Book;
 use super::clock::Clock;
 use super::history::{Answer, Call, ClientId, Found, Key, Op, Outcome, Revision, Value};
 use super::keys::Keys;
-use crate::scene::{Door, dial};
+use crate::scene::{Cluster, Door, PATIENCE, dial, wait_for};
 
 /// How long a call may take before its outcome counts as unknown: longer than most leader changes, and shorter than
 /// what a stuck member would cost.
@@ -23,6 +24,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 /// The pause between two calls of one client: together they make some two hundred a second, on a machine that also has
 /// to run the cluster.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Who says that it wrote, where that is planted.
+pub const PRETENDER: ClientId = ClientId(99);
 /// How much of an error's text is recorded.
 const REASON_LENGTH: usize = 160;
 
@@ -236,6 +239,26 @@ pub async fn perform(client: &mut Client, key: &Key, op: Op) -> Result<(Revision
             Ok((revision(answer.header())?, Answer::Swap(answer.succeeded())))
         }
     }
+}
+
+/// Records a write that was never sent as one that was acknowledged, at the revision of the moment: what the checks have to
+/// find.
+pub async fn pretend(cluster: &Cluster, recorder: &Recorder) -> Result<Call> {
+    let key = recorder.keys().into_iter().next_back().context("no key was called yet")?;
+    let read = async || cluster.ask(async |client| Ok(perform(client, &key, Op::Get).await?)).await;
+    let (revision, _) = wait_for("a read", PATIENCE, read).await?;
+    let invoked = recorder.clock().now();
+    let call = Call {
+        client: PRETENDER,
+        member: "none".into(),
+        key,
+        op: Op::Put(recorder.fresh_value()),
+        invoked,
+        returned: recorder.clock().now(),
+        outcome: Outcome::Done { revision, answer: Answer::Put },
+    };
+    recorder.record(call.clone());
+    Ok(call)
 }
 
 fn revision(header: Option<&ResponseHeader>) -> Result<Revision, Error> {

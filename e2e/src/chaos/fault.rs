@@ -123,6 +123,9 @@ pub enum Fault {
         /// After how long.
         millis: Millis,
     },
+    /// No fault of the cluster's, and never dealt: a client says that it wrote, and sent nothing. Planted by hand, to see a
+    /// run that fails.
+    Pretend,
 }
 
 /// Whom it hits, of the members that there are.
@@ -230,6 +233,7 @@ impl Fault {
             Self::Upgrade { .. } => "upgrade",
             Self::TurnBack { to, back, millis: _ } if minor(to) < minor(back) => "downgrade and back",
             Self::TurnBack { .. } => "upgrade and back",
+            Self::Pretend => "pretend a write",
         }
     }
 
@@ -239,7 +243,8 @@ impl Fault {
             Self::KillProcesses { .. }
             | Self::DeletePods { .. }
             | Self::PauseMembers { .. }
-            | Self::CutMember { .. } => Scope::Members,
+            | Self::CutMember { .. }
+            | Self::Pretend => Scope::Members,
             Self::LoseVolumes { .. } => Scope::Volumes,
             Self::CutNode { .. } | Self::CutNodeFromApi { .. } | Self::StopNode { .. } => Scope::Nodes,
             Self::KillOperators { .. } | Self::PauseOperator { .. } | Self::CutOperator { .. } => Scope::Operator,
@@ -277,7 +282,8 @@ impl Fault {
             | Self::KillOperators { .. }
             | Self::Scale { .. }
             | Self::Roll { .. }
-            | Self::Upgrade { .. } => Duration::ZERO,
+            | Self::Upgrade { .. }
+            | Self::Pretend => Duration::ZERO,
         }
     }
 }
@@ -309,7 +315,8 @@ impl fmt::Display for Fault {
             | Self::CutOperator { .. }
             | Self::StopApi { .. }
             | Self::PauseApi { .. }
-            | Self::Hibernate { .. } => (),
+            | Self::Hibernate { .. }
+            | Self::Pretend => (),
         }
         match self.lasts() {
             Duration::ZERO => Ok(()),

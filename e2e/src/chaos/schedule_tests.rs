@@ -161,6 +161,7 @@ proptest! {
                 | Fault::PauseApi { .. }
                 | Fault::Roll { .. }
                 | Fault::Hibernate { .. } => (),
+                Fault::Pretend => panic!("what is planted by hand was dealt"),
             }
         }
     }

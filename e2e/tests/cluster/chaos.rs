@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ObjectMeta, PostParams};
 use quorate_e2e::chaos::book::Book;
 use quorate_e2e::chaos::check::{Check, Violation, check};
-use quorate_e2e::chaos::clients::perform;
+use quorate_e2e::chaos::clients::pretend;
 use quorate_e2e::chaos::clock::Clock;
-use quorate_e2e::chaos::history::{Answer, Call, ClientId, Op, Outcome};
+use quorate_e2e::chaos::fault::{Change, Fault, Victims};
 use quorate_e2e::chaos::load::Load;
 use quorate_e2e::chaos::report::{Report, keep};
 use quorate_e2e::chaos::run::run;
-use quorate_e2e::chaos::schedule::Schedule;
-use quorate_e2e::chaos::session::fresh_seed;
+use quorate_e2e::chaos::schedule::{Event, Schedule};
+use quorate_e2e::chaos::session::{Session, fresh_seed};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes, wal};
 use quorate_e2e::progress::Progress;
@@ -242,25 +242,50 @@ async fn a_member_whose_log_was_cut_is_reported() -> Result<()> {
 async fn a_client_that_drops_an_acknowledged_write_is_reported() -> Result<()> {
     play("chaos_dropped_write", Stage::Shared, async |scene| {
         let betrayed = Betrayed::start(scene).await?;
-        let recorder = betrayed.load.recorder();
-        let key = recorder.keys().into_iter().next_back().context("no key was called")?;
-        let asked = wait_for("a read", PATIENCE, async || {
-            betrayed.db.ask(async |client| Ok(perform(client, &key, Op::Get).await?)).await
-        })
-        .await?;
-        // It tells its user that it wrote, at the revision of the moment, and sends nothing.
-        let invoked = recorder.clock().now();
-        recorder.record(Call {
-            client: ClientId(99),
-            member: "none".into(),
-            key,
-            op: Op::Put(recorder.fresh_value()),
-            invoked,
-            returned: recorder.clock().now(),
-            outcome: Outcome::Done { revision: asked.0, answer: Answer::Put },
-        });
+        pretend(&betrayed.db, betrayed.load.recorder()).await?;
         betrayed.writes(50).await?;
         reported(&betrayed.judged().await?, &[Check::Kept, Check::Order], "client 99")
+    })
+    .await
+}
+
+/// The seed of the run that is made to fail: no other's.
+const PLANTED_SEED: u64 = 1_000_099;
+
+/// Among faults that break nothing is one that breaks a promise: it is what is left.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_run_that_fails_is_shrunk_to_the_fault_that_breaks_a_promise() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("schedule.json");
+    let faults = [
+        Fault::KillProcesses { victims: Victims::Follower(0) },
+        Fault::Roll { change: Change::SnapshotCount(4000) },
+        Fault::Pretend,
+        Fault::KillOperators { all: false },
+    ];
+    let events = (1..).zip(faults).map(|(number, fault)| Event { at: number * 2000, fault }).collect();
+    let schedule = Schedule {
+        seed: PLANTED_SEED,
+        length: 10_000,
+        version: usual_etcd(),
+        stays: true,
+        snapshot_count: 10_000,
+        events,
+    };
+    std::fs::write(&path, serde_json::to_string(&schedule)?)?;
+    play("chaos_shrunk", Stage::Alone, async |_| {
+        let (seed, version) = (None, None);
+        let length = Duration::ZERO;
+        let session = Session { seed, length, version, stay: false, replay: Some(path), shrink: true, json: false };
+        ensure!(!Box::pin(session.play()).await?, "a write that was never sent was not missed");
+        let kept = workspace::cache().join("chaos").join(format!("seed-{PLANTED_SEED}"));
+        let shrunk: Schedule = serde_json::from_str(&std::fs::read_to_string(kept.join("shrunk.json"))?)?;
+        let left: Vec<_> = shrunk.events.iter().map(|event| &event.fault).collect();
+        ensure!(left == [&Fault::Pretend], "{left:?} are left");
+        // It is no run that counts.
+        std::fs::remove_dir_all(&kept)?;
+        Ok(())
     })
     .await
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::book::Book;
-use super::clients::Recorder;
+use super::clients::{Recorder, pretend};
 use super::clock::{Clock, Moment};
 use super::fault::{Fault, Scope};
 use super::looks::Looks;
@@ -63,11 +63,12 @@ pub struct Deed {
     pub carried: Carried,
 }
 
-/// A schedule that is being carried out, and since when.
+/// A schedule that is being carried out, since when, and the record of what clients see meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay<'a> {
     schedule: &'a Schedule,
     started: Instant,
+    recorder: &'a Recorder,
 }
 
 /// Who carries out a schedule.
@@ -121,7 +122,7 @@ impl Injector {
     /// Carries out the schedule from now on, and returns when all that lasts was taken back.
     pub async fn carry_out(&self, schedule: &Schedule, recorder: &Recorder, progress: &mut Step) -> Vec<Deed> {
         let started = Instant::now();
-        let under_way = UnderWay { schedule, started };
+        let under_way = UnderWay { schedule, started, recorder };
         let all = join_all(schedule.events.iter().map(|event| self.one(event, under_way)));
         let over = tokio::time::sleep_until(started + schedule.lasts());
         let tell = async {
@@ -179,6 +180,10 @@ impl Injector {
             Fault::Hibernate { .. } => self.hibernate(fault.lasts()).await,
             Fault::Upgrade { to } => self.upgrade(to).await,
             Fault::TurnBack { to, back, .. } => self.turn_back(to, back, fault.lasts()).await,
+            Fault::Pretend => {
+                let call = pretend(&self.cluster, under_way.recorder).await?;
+                Ok(Carried::Done(call.key.0))
+            }
         }
     }
 
