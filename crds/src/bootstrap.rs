@@ -36,7 +36,8 @@ pub struct Restore {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub generation: Option<String>,
-    /// With a store: the state after this revision. Without it and a time, the newest there is.
+    /// With a store: the state after this revision. Without it and a time, the newest there is. One that lies before a full
+    /// snapshot can be had if etcd had not compacted it by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
     /// With a store: the state at this time, as `2026-11-21T14:25:36Z`.

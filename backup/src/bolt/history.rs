@@ -54,7 +54,8 @@ pub fn events_of_last<P: Pages, E: From<BoltError>>(
     Ok(())
 }
 
-fn event<P: Pages>(cursor: &Cursor<'_, P>) -> Result<BucketKey, BoltError> {
+/// The event at which the cursor is.
+pub(super) fn event<P: Pages>(cursor: &Cursor<'_, P>) -> Result<BucketKey, BoltError> {
     BucketKey::decode(cursor.pair()?.0).map_err(|_| cursor.fault("an entry of the history is no event"))
 }
 

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::fs::File;
 
 use super::append::AppendError;
-use super::mvcc::{self, BucketKey};
+use super::history::event;
+use super::mvcc;
 use super::{BoltError, Bucket, Database, Pages, anew};
 
 /// So many keys are remembered at a time, with 33 bytes for each: as many as fit a table of 2^20 places.
@@ -56,6 +57,22 @@ impl Live {
             }
             Ok(())
         })
+    }
+
+    /// Shows the value of each put of it in `database`, in which it was found.
+    pub fn each<P: Pages>(&self, database: &Database<P>, mut show: impl FnMut(&[u8])) -> Result<(), BoltError> {
+        let history = database.bucket(mvcc::KEY)?;
+        let mut cursor = database.cursor(&history);
+        let (mut more, mut number) = (cursor.first()?, 0);
+        while more {
+            // The very last event may be one that deletes.
+            if self.marks.has(number) && !event(&cursor)?.tombstone {
+                show(cursor.pair()?.1);
+            }
+            number += 1;
+            more = cursor.forward()?;
+        }
+        Ok(())
     }
 
     fn take(&mut self, number: u64, bytes: u32) {
@@ -118,8 +135,7 @@ fn newest<P: Pages>(
     let mut cursor = database.cursor(history);
     let (mut more, mut number) = (cursor.first()?, 0);
     while more {
-        let (event, value) = cursor.pair()?;
-        let event = BucketKey::decode(event).map_err(|_| cursor.fault("an entry of the history is no event"))?;
+        let (event, value) = (event(&cursor)?, cursor.pair()?.1);
         let key = mvcc::key_of(value).ok_or_else(|| cursor.fault("the value of an event is none of etcd's"))?;
         let name = name_of(key);
         if event.tombstone {
@@ -229,7 +245,7 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message;
 
-    use super::super::mvcc::{KEY, KeyValue, LEASE, Lease};
+    use super::super::mvcc::{BucketKey, KEY, KeyValue, LEASE, Lease};
     use super::super::tests::fresh;
     use super::super::{Appender, tests::entries};
     use super::*;

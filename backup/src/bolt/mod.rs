@@ -12,6 +12,7 @@ mod meta;
 pub mod mvcc;
 mod outline;
 mod page;
+mod rewind;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tree;
@@ -23,6 +24,7 @@ pub use live::Live;
 pub use meta::Meta;
 pub use outline::write_outline;
 pub use page::{MOST_IN_PAGE, PageId, Pages};
+pub use rewind::rewind;
 
 /// Why a database can't be read.
 #[derive(Debug, thiserror::Error)]

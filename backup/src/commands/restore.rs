@@ -79,6 +79,7 @@ struct Result {
     generation: String,
     revision: u64,
     events: u64,
+    later: u64,
     leases: u64,
     leases_of_unknown_ttl: u64,
     alarms: u64,
@@ -123,12 +124,14 @@ impl Restore {
             (None, None) => anyhow::bail!("give --data-dir or --database"),
         };
         bar.finish_and_clear();
-        let Restored { revision, events, leases, leases_of_unknown_ttl, alarms, left_out, bytes, applying } = restored?;
+        let Restored { revision, events, later, leases, leases_of_unknown_ttl, alarms, left_out, bytes, applying } =
+            restored?;
         let took = begun.elapsed();
         let result = Result {
             generation: choice.chain.key.to_string(),
             revision: revision.get(),
             events,
+            later,
             leases,
             leases_of_unknown_ttl,
             alarms,
@@ -144,6 +147,12 @@ impl Restore {
                 print::size(bytes),
                 print::span(took)
             );
+            if later > 0 {
+                let _ = write!(
+                    text,
+                    "\n{later} later events of its full snapshot were left out; users and roles are as in that"
+                );
+            }
             if leases_of_unknown_ttl > 0 {
                 let ttl = restore::UNKNOWN_TTL;
                 let unknown = leases_of_unknown_ttl;
@@ -168,7 +177,9 @@ pub fn show(bar: &ProgressBar, progress: Progress) {
             bar.set_length(total);
             bar.set_position(done);
         }
-        Progress::Applying { reached: done, target: total } => count(bar, "revision", done, total),
+        Progress::Rewinding { reached: done, target: total } | Progress::Applying { reached: done, target: total } => {
+            count(bar, "revision", done, total);
+        }
         Progress::Thinning { done, total } => count(bar, "live", done, total),
     }
 }

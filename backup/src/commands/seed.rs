@@ -99,9 +99,12 @@ impl Seed {
         };
         let keys = KeyFiles::from(identity);
         match seed::until_restored(Desk { listen }, &order, || store.open(keys.clone())).await {
-            Filled::Now(Restored { revision, events, leases_of_unknown_ttl, alarms, left_out, bytes, .. }) => {
+            Filled::Now(Restored {
+                revision, events, later, leases_of_unknown_ttl, alarms, left_out, bytes, ..
+            }) => {
                 tracing::info!(
                     events,
+                    later,
                     left_out,
                     bytes,
                     leases_of_unknown_ttl,

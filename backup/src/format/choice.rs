@@ -43,6 +43,8 @@ pub struct Span {
     pub taken: Timestamp,
     /// The last moment for which a revision is known.
     pub last_moment: Timestamp,
+    /// Up to where the history in its full snapshot was compacted: from there on it holds every revision.
+    pub compacted: Revision,
     /// The revision of its full snapshot.
     pub first: Revision,
     /// The hash of that revision's events.
@@ -59,6 +61,7 @@ impl From<&Chain> for Span {
             key: chain.key.clone(),
             taken: chain.full.taken,
             last_moment: chain.last_moment(),
+            compacted: chain.full.compact_revision,
             first: chain.full.revision,
             first_events: chain.full.last_events,
             head: chain.head(),
@@ -141,17 +144,31 @@ pub fn choose(spans: &[Span], target: Target) -> Result<Chosen<'_>, ChoiceError>
     }
 }
 
+impl Span {
+    /// The first revision that can be restored: that of an empty etcd is 1.
+    pub fn oldest(&self) -> Revision {
+        self.compacted.max(Revision::FIRST).min(self.first)
+    }
+}
+
+/// Of the generations that recorded it the newest; if none did, the first snapshot after it that still has it in its history.
 fn with_revision(spans: &[Span], wanted: Revision) -> Result<Chosen<'_>, ChoiceError> {
     let mut holding: Vec<&Span> = spans.iter().filter(|span| (span.first..=span.head).contains(&wanted)).collect();
     holding.sort_by_key(|span| span.taken);
+    if holding.is_empty() {
+        holding = spans.iter().filter(|span| (span.oldest()..span.first).contains(&wanted)).collect();
+        holding.sort_by_key(|span| std::cmp::Reverse((span.first, span.taken)));
+    }
     let Some(span) = holding.pop() else {
-        let held: Vec<_> = spans.iter().map(|span| format!("{} to {}", span.first, span.head)).collect();
+        let held: Vec<_> = spans.iter().map(|span| format!("{} to {}", span.oldest(), span.head)).collect();
         return Err(if held.is_empty() {
             ChoiceError::Nothing
         } else {
             ChoiceError::Revision { wanted, held: held.join(", ") }
         });
     };
+    // Snapshots after it have it because they have what was before them.
+    holding.retain(|other| other.first <= wanted);
     let others = holding.into_iter().map(|span| &span.key).collect();
     Ok(Chosen { others, ..Chosen::alone(&span.key) })
 }

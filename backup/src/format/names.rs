@@ -34,6 +34,9 @@ impl NameFault {
 pub struct Revision(u64);
 
 impl Revision {
+    /// That of an etcd in which nothing was written yet.
+    pub const FIRST: Self = Self(1);
+
     /// A revision. etcd counts in 63 bits.
     pub fn new(revision: u64) -> Option<Self> {
         i64::try_from(revision).is_ok().then_some(Self(revision))

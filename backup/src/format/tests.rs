@@ -260,7 +260,7 @@ async fn what_to_restore_is_chosen_among_histories() {
     assert_eq!(chosen(Target::Revision(revision(22))).unwrap(), (forked.key.clone(), 22));
     let spans: Vec<_> = chains.iter().map(Span::from).collect();
     assert_eq!(choose(&spans, Target::Revision(revision(22))).unwrap().others, [&old.key]);
-    assert!(chosen(Target::Revision(revision(31))).unwrap_err().to_string().contains("10 to 30, 10 to 25"));
+    assert!(chosen(Target::Revision(revision(31))).unwrap_err().to_string().contains("1 to 30, 1 to 25"));
 
     assert_eq!(chosen(Target::Time(at(119))).unwrap(), (old.key.clone(), 20));
     assert_eq!(chosen(Target::Time(at(120))).unwrap(), (old.key.clone(), 30));
@@ -270,6 +270,36 @@ async fn what_to_restore_is_chosen_among_histories() {
         assert!(matches!(chosen(Target::Time(at(unrecorded))), Err(ChoiceError::NotRecorded { .. })), "{unrecorded}");
     }
     assert_eq!(choose(&[], Target::Latest), Err(ChoiceError::Nothing));
+}
+
+#[tokio::test]
+async fn what_nobody_recorded_is_in_the_history_of_the_next_snapshot() {
+    let store = sound();
+    let old = stored(&store, 100, &[(20, 110)]).await;
+    let later = |second, first, compacted| {
+        let store = store.clone();
+        async move {
+            let mut chain = stored(&store, second, &[]).await;
+            (chain.full.revision, chain.full.compact_revision) = (revision(first), revision(compacted));
+            chain
+        }
+    };
+    let (next, last) = (later(200, 50, 30).await, later(300, 80, 40).await);
+    let chains = [old.clone(), last.clone(), next.clone()];
+    let found = |wanted| chosen(&chains, Target::Revision(revision(wanted)));
+    assert_eq!(found(20).unwrap(), (old.key.clone(), 20), "what was recorded comes from there");
+    for (wanted, of) in [(30, &next), (49, &next), (51, &last), (79, &last)] {
+        assert_eq!(found(wanted).unwrap(), (of.key.clone(), wanted), "{wanted}");
+    }
+    let spans: Vec<_> = chains.iter().map(Span::from).collect();
+    assert!(choose(&spans, Target::Revision(revision(45))).unwrap().others.is_empty());
+    // Before any compaction a snapshot has all that there ever was: the first revision is 1.
+    let first = old.full.compact_revision.max(Revision::FIRST).get();
+    assert_eq!(found(first).unwrap(), (old.key.clone(), first));
+    for gone in [0, 29, 81] {
+        let said = found(gone).unwrap_err().to_string();
+        assert!(said.contains("30 to 50") && said.contains("40 to 80"), "{gone}: {said}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Applies deltas to a database file: records are fetched and decompressed ahead, and appended by one thread. It checks what
 //! the manifests say of them on the way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,11 +40,12 @@ enum Order {
     End,
 }
 
-/// Brings the database at `path`, which is that of the full snapshot, to a revision.
+/// Brings the database at `path`, which is that of the full snapshot, to a revision. `named` are leases that it names, and may
+/// not have.
 pub(super) async fn deltas(
     store: &Store,
     chain: &Chain,
-    target: Revision,
+    (target, named): (Revision, BTreeSet<i64>),
     path: &Path,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
@@ -55,12 +56,15 @@ pub(super) async fn deltas(
         granted.insert(lease.id, Some(lease.ttl));
     }
     let (orders, received) = mpsc::channel(AHEAD);
-    let (reached, mut seen) = tokio::sync::watch::channel(chain.full.revision.get());
-    let (path, first) = (path.to_owned(), chain.full.revision.get());
+    // Of one that was brought back, the end is there already.
+    let first = chain.full.revision.min(target).get();
+    let named = named.into_iter().map(|lease| (lease, None)).collect();
+    let (reached, mut seen) = tokio::sync::watch::channel(first);
+    let path = path.to_owned();
     let applying = spawn_blocking(move || {
         let fault = |source| RestoreError::Write { path: path.clone(), source };
         let file = bolt::open(&path).map_err(fault)?;
-        let applier = Applier::new(&file, first, target.get(), granted)?;
+        let applier = Applier::new(&file, first, target.get(), (granted, named))?;
         applier.run(received, &reached)
     });
     let sending = async {
@@ -126,9 +130,14 @@ struct Applier<'a> {
 }
 
 impl<'a> Applier<'a> {
-    fn new(file: &'a std::fs::File, first: u64, target: u64, granted: Leases) -> Result<Self, RestoreError> {
+    fn new(
+        file: &'a std::fs::File,
+        first: u64,
+        target: u64,
+        (granted, named): (Leases, Leases),
+    ) -> Result<Self, RestoreError> {
         let appender = Appender::new(file)?;
-        Ok(Self { appender, target, last: first, events: 0, granted, named: Leases::new(), current: None })
+        Ok(Self { appender, target, last: first, events: 0, granted, named, current: None })
     }
 
     fn run(
@@ -264,6 +273,7 @@ impl<'a> Applier<'a> {
         Ok(Restored {
             revision: Revision::new(self.last).unwrap_or_default(),
             events: self.events,
+            later: 0,
             leases: additions.len() as u64,
             leases_of_unknown_ttl: unknown,
             alarms,

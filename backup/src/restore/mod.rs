@@ -5,6 +5,7 @@ mod apply;
 mod etcdutl;
 mod fetch;
 mod outline;
+mod rewind;
 mod scratch;
 mod survey;
 mod thin;
@@ -26,6 +27,7 @@ use crate::store::{Key, Store, StoreError};
 
 pub use apply::UNKNOWN_TTL;
 pub use etcdutl::{Bump, LEAST_BUMP, Membership, Tool};
+use rewind::Rewound;
 use scratch::Scratch;
 pub(crate) use scratch::{clear_remains, free};
 pub use survey::{Damaged, find};
@@ -71,6 +73,16 @@ pub enum RestoreError {
         said: Revision,
         /// What the database says.
         found: u64,
+    },
+    /// The revision is before what the database of a full snapshot still has of its history.
+    #[error("{key} is damaged: its database was compacted up to {compacted}, and so revision {revision} is not in it")]
+    Compacted {
+        /// The full's manifest.
+        key: Key,
+        /// What was wanted of it.
+        revision: Revision,
+        /// Up to where it was compacted.
+        compacted: u64,
     },
     /// The database can't be read.
     #[error(transparent)]
@@ -204,6 +216,13 @@ pub enum Progress {
         /// All bytes.
         total: u64,
     },
+    /// What came after the revision is being left out of the full snapshot.
+    Rewinding {
+        /// The revision that was reached.
+        reached: u64,
+        /// The revision that is wanted.
+        target: u64,
+    },
     /// The deltas are being applied.
     Applying {
         /// The revision that was reached.
@@ -227,6 +246,8 @@ pub struct Restored {
     pub revision: Revision,
     /// Events that were applied on top of the full snapshot.
     pub events: u64,
+    /// Events of the full snapshot that came after the revision, and were left out.
+    pub later: u64,
     /// Leases that were added because events name them.
     pub leases: u64,
     /// Those among them whose TTL nobody had learned: they got [`UNKNOWN_TTL`].
@@ -252,7 +273,13 @@ pub(crate) async fn database(
 ) -> Result<Restored, RestoreError> {
     demand_identity(store.keys(), &chain.key, chain.data_until(revision))?;
     fetch::full(store, chain, path, report).await?;
-    apply::deltas(store, chain, revision, path, report).await
+    let rewound = if revision < chain.full.revision {
+        rewind::full(chain, revision, path, report).await?
+    } else {
+        Rewound::default()
+    };
+    let restored = apply::deltas(store, chain, (revision, rewound.named), path, report).await?;
+    Ok(Restored { later: rewound.later, ..restored })
 }
 
 /// Restores a database to `path`, which must not exist.

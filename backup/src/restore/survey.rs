@@ -51,7 +51,14 @@ pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Ch
             (chain, still_until)
         }
     };
-    Ok(Choice::of(chain, wanted.target, still_until)?)
+    let choice = Choice::of(chain, wanted.target, still_until)?;
+    if choice.revision < choice.chain.full.revision {
+        let (key, revision) = (&choice.chain.key, choice.revision);
+        tracing::info!(
+            "revision {revision} was not recorded: it is taken out of the history in the full snapshot of {key}"
+        );
+    }
+    Ok(choice)
 }
 
 /// The generation that goes furthest, and that alone, so that the others take neither memory nor time. The one that began

@@ -147,6 +147,7 @@ fn of_restore(error: &RestoreError) -> Reason {
         | RestoreError::Data(DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_))
         | RestoreError::Delta { .. }
         | RestoreError::Full { .. }
+        | RestoreError::Compacted { .. }
         | RestoreError::Bolt(_)
         | RestoreError::Append(AppendError::Bolt(_) | AppendError::LastKey(_) | AppendError::Order { .. }) => {
             Reason::BackupDamaged

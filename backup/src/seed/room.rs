@@ -18,8 +18,12 @@ pub(super) fn check(choice: &Choice, volume: &Path) -> Result<(), SeedError> {
     if needed > free { Err(SeedError::NoRoom { needed, free }) } else { Ok(()) }
 }
 
-/// How large the database will be: the full snapshot's, with the events that are put to it.
+/// How large the database will be: the full snapshot's, with the events that are put to it. To leave events out of that, it is
+/// written once more beside it.
 fn projected(choice: &Choice) -> u64 {
+    if choice.revision < choice.chain.full.revision {
+        return choice.chain.full.database_bytes.saturating_mul(2);
+    }
     let links = choice.chain.links.iter().take_while(|link| link.delta.from <= choice.revision);
     links.fold(choice.chain.full.database_bytes, |bytes, link| {
         let pages = link.delta.events.saturating_mul(OF_A_PAGE);

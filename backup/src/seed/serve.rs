@@ -77,6 +77,7 @@ async fn attempt(
 fn told(progress: Progress) -> String {
     match progress {
         Progress::Fetching { done, total } => format!("fetching the snapshot: {}0%", tenths(done, total)),
+        Progress::Rewinding { reached: _, target } => format!("leaving out what came after revision {target}"),
         Progress::Applying { reached: _, target } => format!("applying events up to revision {target}"),
         Progress::Thinning { done, total } => format!("leaving the history out: {}0%", tenths(done, total)),
     }

@@ -201,6 +201,10 @@ async fn a_record_that_is_far_behind_is_not_gone_on_with() {
     assert!(behind > MOST_BEHIND as u64, "{behind}");
     let old = end_of(&all[0], &mut client).await;
     come_back(store.path(), &[(&all[0], &first), (&all[0], &old), (&all[1], &last)]);
+    // What nobody has stored is in the history of the snapshot after it.
+    let between = i64::midpoint(all[0].head().to_etcd(), all[1].full.revision.to_etcd());
+    let hash = client.hash_kv(between).await.unwrap().hash();
+    come_back(store.path(), &[(&all[1], &Moment { revision: between, hash })]);
 }
 
 /// Bytes of events, as they count towards the next full snapshot.

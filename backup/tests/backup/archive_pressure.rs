@@ -87,7 +87,10 @@ async fn more_than_may_be_spilled_ends_a_generation_with_what_was_held_and_the_n
     let begin = old.full.revision.get();
     assert!(old.head().get() >= begin + HELD, "what was held is lost: {begin} to {}", old.head());
     let mut client = etcd.connect().await;
-    for revision in [old.head().to_etcd(), new.full.revision.to_etcd(), last] {
+    let (end, begin) = (old.head().to_etcd(), new.full.revision.to_etcd());
+    assert!(end + 1 < begin, "nothing lies between them");
+    // What lies between them was recorded by nobody, and is in the history of the next snapshot.
+    for revision in [end, end + 1, begin - 1, begin, last] {
         comes_back(&mut client, &store.folder(), revision).await;
     }
 }

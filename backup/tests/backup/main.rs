@@ -34,6 +34,7 @@ mod quota;
 mod real;
 mod recorded;
 mod restore;
+mod rewound;
 mod seed;
 mod snapshot;
 mod snapshot_real;

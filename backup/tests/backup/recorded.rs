@@ -156,6 +156,11 @@ impl Recorded {
 
     /// Begins another generation, with this database, of the same revision.
     pub async fn replace_full(&mut self, database: &Path) {
+        self.goes_on_with(database, FIRST).await;
+    }
+
+    /// Begins another generation, with this database, which ends with this revision.
+    pub async fn goes_on_with(&mut self, database: &Path, at: u64) {
         let content = fs::read(database).unwrap();
         let taken = Timestamp::now();
         let key = GenerationKey { name: GenerationName::new(taken), ..self.chain.key.clone() };
@@ -165,10 +170,10 @@ impl Recorded {
         writer.write(&[0; 32]).await.unwrap();
         let data = writer.finish().await.unwrap();
         let (header, database_bytes) = (Header::new(&key, Nonce::random(), &data), content.len() as u64);
-        let full = Full { header, taken, database_bytes, data, ..self.chain.full.clone() };
+        let full = Full { header, taken, revision: revision(at), database_bytes, data, ..self.chain.full.clone() };
         commit(&self.store, &key.full(), full.write()).await.unwrap();
         self.chain = Chain::read(&self.store, &key).await.unwrap();
-        self.entries = self.entries_until(FIRST);
+        self.entries = self.entries_until(at);
     }
 
     /// Adds a delta that ends with this revision.

@@ -1,5 +1,6 @@
 //! Restores of a backup that is known event by event: to every revision, of damaged parts, stopped in the middle.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use quorate_backup::bolt::mvcc::{ALARM, LEASE, Lease};
+use quorate_backup::bolt::mvcc::{ALARM, BucketKey, FINISHED_COMPACT, LEASE, Lease, META, lease_of};
 use quorate_backup::bolt::{self, Appender};
 use quorate_backup::format::{Choice, Target};
 use quorate_backup::restore;
@@ -44,6 +45,64 @@ async fn every_revision_comes_back_as_it_was() {
         fs::remove_file(&database).unwrap();
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// A generation whose snapshot has in its history what was recorded in deltas before, and in which no lease is left.
+async fn with_history_until(last: u64, folder: &Path) -> Recorded {
+    let mut recorded = Recorded::with_deltas(&[last]).await;
+    let database = restored(&recorded, last, folder).await;
+    let file = bolt::open(&database).unwrap();
+    let mut appender = Appender::new(&file).unwrap();
+    let gone = leases(&database).into_keys().map(|id| (id.to_be_bytes().to_vec(), None)).collect();
+    appender.change(LEASE, &gone).unwrap();
+    appender.commit().unwrap();
+    recorded.goes_on_with(&database, last).await;
+    fs::remove_file(&database).unwrap();
+    recorded
+}
+
+#[tokio::test]
+async fn every_revision_before_a_full_snapshot_comes_out_of_it_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = with_history_until(40, folder.path()).await;
+    recorded.record(50).await;
+    for at in (1..=14).chain([25, 38, 39, 40, 41, 50]) {
+        let database = restored(&recorded, at, folder.path()).await;
+        assert!(events_after(&database, 0) == recorded.entries_until(at), "revision {at}");
+        assert_eq!(tail(&database).revision, at);
+        // Those that live keys named then, though the snapshot has none of them any more.
+        let named: BTreeSet<_> = recorded.live_at(at).iter().filter_map(|(_, value)| lease_of(value)).collect();
+        let named: BTreeSet<_> = named.into_iter().filter(|lease| *lease != 0).collect();
+        let found = leases(&database);
+        if at < 40 {
+            assert!(found.values().all(|ttl| *ttl == restore::UNKNOWN_TTL), "{at}: {found:?}");
+            assert_eq!(found.into_keys().collect::<BTreeSet<_>>(), named, "{at}");
+        } else {
+            assert!(at == 40 || found.len() > 1, "{at}: what was learned since is there: {found:?}");
+        }
+        fs::remove_file(&database).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_that_was_compacted_further_than_it_says_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = with_history_until(40, folder.path()).await;
+    let database = restored(&recorded, 40, folder.path()).await;
+    let file = bolt::open(&database).unwrap();
+    let mut appender = Appender::new(&file).unwrap();
+    let note = BucketKey { main: 30, sub: 0, tombstone: false }.encode().as_bytes().to_vec();
+    appender.change(META, &[(FINISHED_COMPACT.to_vec(), Some(note))].into()).unwrap();
+    appender.commit().unwrap();
+    recorded.goes_on_with(&database, 40).await;
+    let path = folder.path().join("29.db");
+    let choice = Choice { chain: recorded.chain.clone(), revision: revision(29) };
+    let error = restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap_err().to_string();
+    assert!(error.contains("compacted up to 30") && error.contains(recorded.chain.key.full().as_str()), "{error}");
+    assert!(!path.exists());
+    fs::remove_file(&database).unwrap();
+    let at_its_begin = restored(&recorded, 30, folder.path()).await;
+    assert_eq!(tail(&at_its_begin).revision, 30);
 }
 
 #[tokio::test]
@@ -98,7 +157,7 @@ async fn a_time_is_restored_as_far_as_it_was_recorded() {
         assert!(ended.error().contains(wanted), "{}", ended.stderr);
     }
     let ended = recorded.run("restore", &["--to", "41", "--database", target.to_str().unwrap()]);
-    assert!(ended.error().contains("no backup holds revision 41; there are: 7 to 40"), "{}", ended.stderr);
+    assert!(ended.error().contains("no backup holds revision 41; there are: 1 to 40"), "{}", ended.stderr);
     let at = recorded.moment(12).to_string();
     let json = recorded.run("restore", &["--to", &at, "--database", target.to_str().unwrap()]).json();
     assert_eq!((json["revision"].as_u64(), json["events"].as_u64()), (Some(12), Some(10)), "{json}");

@@ -1,0 +1,85 @@
+//! Writes a database as it was at an earlier revision: without the events that came later. Of all other buckets, leases and
+//! users among them, only the later state is there. Whether that revision is still in the history is others' business.
+
+use std::fs::File;
+
+use super::append::AppendError;
+use super::history::event;
+use super::{Database, Pages, anew, mvcc};
+
+/// Who is told up to which revision it has come.
+pub type Reached<'r> = &'r mut dyn FnMut(u64);
+
+/// After how many events it is told.
+const EVERY: u64 = 50_000;
+
+/// Writes `database` to `file`, which is empty, up to this revision. Tells how many events came later.
+pub fn rewind<P: Pages>(
+    database: &Database<P>,
+    file: &File,
+    revision: u64,
+    reached: Reached<'_>,
+) -> Result<u64, AppendError> {
+    let (mut kept, mut later) = (0_u64, 0);
+    anew::write(database, file, |name, mut cursor, filler| {
+        if name != mvcc::KEY {
+            return filler.take_all(cursor);
+        }
+        let mut more = cursor.first()?;
+        while more {
+            let main = event(&cursor)?.main;
+            if main <= revision {
+                filler.take(&cursor)?;
+                kept += 1;
+                if kept.is_multiple_of(EVERY) {
+                    reached(main);
+                }
+            } else {
+                later += 1;
+            }
+            more = cursor.forward()?;
+        }
+        Ok(())
+    })?;
+    Ok(later)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::mvcc::{BucketKey, KEY, LEASE};
+    use super::super::tests::{entries, fresh};
+    use super::super::{Appender, Tail};
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn exactly_what_came_later_is_gone(
+            sizes in proptest::collection::vec((1_u64..4, 0_usize..3000), 1..120),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let file = fresh(4096);
+            let mut appender = Appender::new(&file).unwrap();
+            let last = 1 + sizes.len() as u64;
+            for (main, (events, size)) in (2..).zip(&sizes) {
+                for sub in 0..*events {
+                    appender.push(BucketKey { main, sub, tombstone: sub == 1 }, &vec![7; *size]).unwrap();
+                }
+            }
+            appender.change(LEASE, &[(5_i64.to_be_bytes().to_vec(), Some(vec![1]))].into()).unwrap();
+            appender.commit().unwrap();
+            let (whole, earlier) = (Database::open(&file).unwrap(), tempfile::tempfile().unwrap());
+            let revision = 1 + at.index(sizes.len() + 2) as u64;
+            let later = rewind(&whole, &earlier, revision, &mut |_| ()).unwrap();
+            let is_kept = |key: &[u8]| BucketKey::decode(key).unwrap().main <= revision;
+            let (kept, gone): (Vec<_>, Vec<_>) = entries(&file, KEY).into_iter().partition(|(key, _)| is_kept(key));
+            prop_assert_eq!(later, gone.len() as u64);
+            prop_assert_eq!(entries(&earlier, KEY), kept);
+            prop_assert_eq!(entries(&earlier, LEASE), entries(&file, LEASE));
+            let earlier = Database::open(&earlier).unwrap();
+            prop_assert_eq!(earlier.buckets().unwrap(), whole.buckets().unwrap());
+            prop_assert_eq!(Tail::read(&earlier).unwrap().revision, revision.min(last));
+        }
+    }
+}
