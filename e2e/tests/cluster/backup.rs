@@ -4,9 +4,11 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
-use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus};
+use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, Phase};
 use quorate_e2e::scene::{Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
+
+use crate::rest::is_in;
 
 /// An EtcdBackup of the cluster `db`.
 pub fn backup(name: &str, store: &Value) -> Value {
@@ -148,6 +150,42 @@ async fn a_backup_that_can_not_be_taken_says_why() -> Result<()> {
         let refused = changed.refused()?;
         ensure!(refused.contains("create another EtcdBackup"), "{refused}");
         scene.kubectl(&["delete", "etcdbackups", "--all"]).await?.well()?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_real_store_that_refuses_says_why_and_a_cluster_that_sleeps_is_waited_for() -> Result<()> {
+    play("backup_unfit", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("right", true)).await?.well()?;
+        scene.apply(&Gateway::credentials("wrong", false)).await?.well()?;
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        let says = async |name: &str, reason: &str, part: &str| -> Result<()> {
+            let failed = shows(scene, name, BackupPhase::Failed, reason).await?;
+            let message = &failed.conditions[0].message;
+            ensure!(message.contains(part), "{message}");
+            Ok(())
+        };
+        let mut elsewhere = gateway.store("right");
+        elsewhere["address"] = json!("s3://nowhere/etcd");
+        scene.apply(&backup("unknown", &gateway.store("wrong"))).await?.well()?;
+        scene.apply(&backup("no-bucket", &elsewhere)).await?.well()?;
+        says("unknown", "StoreRefused", "the store refuses the credentials").await?;
+        says("no-bucket", "BucketMissing", "nowhere").await?;
+        ensure!(gateway.objects("/d/")?.is_empty(), "there is data of what was refused");
+
+        // Nobody can be read: it waits, and is taken when somebody can.
+        db.scale(0).await?;
+        is_in(&db, Phase::Hibernated).await?;
+        scene.apply(&backup("asleep", &gateway.store("right"))).await?.well()?;
+        let waits = shows(scene, "asleep", BackupPhase::Pending, "NoHealthyMember").await?;
+        ensure!(waits.conditions[0].message.contains("db does not serve"), "{:?}", waits.conditions[0]);
+        db.scale(1).await?;
+        shows(scene, "asleep", BackupPhase::Complete, "BackupComplete").await?;
         Ok(())
     })
     .await
