@@ -104,9 +104,18 @@ async fn watched<T>(process: Option<u32>, done: impl Future<Output = T>) -> (T, 
     }
 }
 
-/// What a process has for itself, without the pages of files, which the kernel takes back when it needs them.
+/// What a process and those that it has started have for themselves, without the pages of files, which the kernel takes back
+/// when it needs them.
 fn anonymous(process: u32) -> Option<f64> {
-    in_mib(&std::fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+    let own = in_mib(&std::fs::read_to_string(format!("/proc/{process}/status")).ok()?)?;
+    Some(own + children(process).into_iter().filter_map(anonymous).sum::<f64>())
+}
+
+/// Whom a process has started, by any of its threads.
+fn children(process: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let started = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    started.flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 fn in_mib(status: &str) -> Option<f64> {
@@ -122,6 +131,22 @@ mod tests {
     fn memory_is_read_in_mib() {
         assert_eq!(in_mib("Name:\tx\nRssAnon:\t    2048 kB\nRssFile:\t 1 kB\n"), Some(2.0));
         assert_eq!(in_mib("Name:\tx\n"), None);
+    }
+
+    #[tokio::test]
+    async fn what_a_program_has_started_counts_as_its_own() {
+        let script = "sh -c 'sleep 20; true'; true";
+        let running = Running::start(&Command::new("sh").args(["-c", script])).unwrap();
+        let process = running.child.id().unwrap();
+        crate::scene::wait_for("the children of children", crate::scene::PATIENCE, async || {
+            let all: Vec<_> = children(process);
+            ensure!(all.iter().any(|child| !children(*child).is_empty()), "{all:?} have none");
+            Ok(())
+        })
+        .await
+        .unwrap();
+        let alone = in_mib(&std::fs::read_to_string(format!("/proc/{process}/status")).unwrap()).unwrap();
+        assert!(anonymous(process).unwrap() > alone);
     }
 
     #[tokio::test]
