@@ -135,12 +135,12 @@ async fn show(tcp: TcpStream, host: &str, shown: &Shown, path: &str) -> Result<A
     Ok(Answer::LetIn { status, body, certificate })
 }
 
-/// Whether this is how the other end turns somebody away. etcd closes without a word on plain text, and after the
-/// handshake with one whose address it does not take; and what is sent meanwhile can make the close a reset, by which
-/// an alert is lost.
+/// Whether this is how the other end turns somebody away. etcd closes without a word on plain text, to which the agent sends
+/// an alert of TLS, which is no HTTP; etcd closes also after the handshake with one whose address it does not take; and what
+/// is sent meanwhile can make the close a reset, by which an alert is lost.
 fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
-        return error.is_incomplete_message() || error.is_canceled() || error.is_closed();
+        return error.is_incomplete_message() || error.is_canceled() || error.is_closed() || error.is_parse();
     }
     let Some(error) = error.downcast_ref::<io::Error>() else { return false };
     let said = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
