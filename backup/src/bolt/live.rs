@@ -59,22 +59,6 @@ impl Live {
         })
     }
 
-    /// Shows the value of each put of it in `database`, in which it was found.
-    pub fn each<P: Pages>(&self, database: &Database<P>, mut show: impl FnMut(&[u8])) -> Result<(), BoltError> {
-        let history = database.bucket(mvcc::KEY)?;
-        let mut cursor = database.cursor(&history);
-        let (mut more, mut number) = (cursor.first()?, 0);
-        while more {
-            // The very last event may be one that deletes.
-            if self.marks.has(number) && !event(&cursor)?.tombstone {
-                show(cursor.pair()?.1);
-            }
-            number += 1;
-            more = cursor.forward()?;
-        }
-        Ok(())
-    }
-
     fn take(&mut self, number: u64, bytes: u32) {
         if !self.marks.has(number) {
             self.marks.set(number);

@@ -5,35 +5,27 @@ use std::fs::File;
 
 use super::append::AppendError;
 use super::history::event;
+use super::mvcc::BucketKey;
 use super::{Database, Pages, anew, mvcc};
 
-/// Who is told up to which revision it has come.
-pub type Reached<'r> = &'r mut dyn FnMut(u64);
-
-/// After how many events it is told.
-const EVERY: u64 = 50_000;
-
-/// Writes `database` to `file`, which is empty, up to this revision. Tells how many events came later.
+/// Writes `database` to `file`, which is empty, up to this revision, and shows each event that stays. Tells how many came later.
 pub fn rewind<P: Pages>(
     database: &Database<P>,
     file: &File,
     revision: u64,
-    reached: Reached<'_>,
+    mut show: impl FnMut(BucketKey, &[u8]),
 ) -> Result<u64, AppendError> {
-    let (mut kept, mut later) = (0_u64, 0);
+    let mut later = 0;
     anew::write(database, file, |name, mut cursor, filler| {
         if name != mvcc::KEY {
             return filler.take_all(cursor);
         }
         let mut more = cursor.first()?;
         while more {
-            let main = event(&cursor)?.main;
-            if main <= revision {
+            let event = event(&cursor)?;
+            if event.main <= revision {
                 filler.take(&cursor)?;
-                kept += 1;
-                if kept.is_multiple_of(EVERY) {
-                    reached(main);
-                }
+                show(event, cursor.pair()?.1);
             } else {
                 later += 1;
             }
@@ -48,7 +40,7 @@ pub fn rewind<P: Pages>(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::mvcc::{BucketKey, KEY, LEASE};
+    use super::super::mvcc::{KEY, LEASE};
     use super::super::tests::{entries, fresh};
     use super::super::{Appender, Tail};
     use super::*;
@@ -71,7 +63,9 @@ mod tests {
             appender.commit().unwrap();
             let (whole, earlier) = (Database::open(&file).unwrap(), tempfile::tempfile().unwrap());
             let revision = 1 + at.index(sizes.len() + 2) as u64;
-            let later = rewind(&whole, &earlier, revision, &mut |_| ()).unwrap();
+            let mut shown = Vec::new();
+            let later = rewind(&whole, &earlier, revision, |event, _| shown.push(event)).unwrap();
+            prop_assert_eq!(shown.len() as u64 + later, entries(&file, KEY).len() as u64);
             let is_kept = |key: &[u8]| BucketKey::decode(key).unwrap().main <= revision;
             let (kept, gone): (Vec<_>, Vec<_>) = entries(&file, KEY).into_iter().partition(|(key, _)| is_kept(key));
             prop_assert_eq!(later, gone.len() as u64);

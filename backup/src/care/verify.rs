@@ -10,7 +10,7 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::bolt::mvcc::{BucketKey, KEY, KeyValue, LEASE};
 use crate::bolt::{BoltError, Database};
-use crate::format::{Chain, Revision};
+use crate::format::{Choice, Revision};
 use crate::restore::{self, Progress, RestoreError, Restored};
 use crate::store::Store;
 
@@ -59,16 +59,16 @@ pub enum VerifyError {
 /// Restores a generation at a revision to a file in `scratch`, reads it whole, and removes it again.
 pub async fn verify(
     store: &Store,
-    chain: &Chain,
-    revision: Revision,
+    choice: &Choice,
     scratch: &Path,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Verified, VerifyError> {
     let begun = Instant::now();
     let folder = tempfile::tempdir_in(scratch).map_err(VerifyError::Scratch)?;
     let path = folder.path().join("db");
-    let restored = restore::database(store, chain, revision, &path, report).await?;
-    let (base, wanted) = (chain.full.revision.get(), revision);
+    let restored = restore::database(store, choice, &path, report).await?;
+    let (full, wanted) = (choice.chain.full.revision, choice.revision);
+    let base = if wanted < full { 0 } else { full.get() };
     let read = move || read(File::open(path).map_err(VerifyError::Scratch)?, base, wanted);
     let entries = spawn_blocking(read).await??;
     Ok(Verified { restored, entries, took: begun.elapsed() })
@@ -96,7 +96,8 @@ fn read(file: File, base: u64, wanted: Revision) -> Result<u64, VerifyError> {
         }
         last = Some(key);
         let message = KeyValue::decode(value).map_err(|_| fault())?;
-        // Of the full snapshot's own entries only those of live keys need have one, and etcd wrote both.
+        // Of the full snapshot's own entries only those of live keys need have one, and etcd wrote both. Of one that was
+        // brought back to an earlier revision all have.
         if key.main > base && message.lease != 0 && !leases.contains(&message.lease) {
             return Err(VerifyError::Lease(message.lease));
         }

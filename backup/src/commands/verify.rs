@@ -59,7 +59,7 @@ impl Verify {
         let choice = restore::find(&store, &wanted, damaged).await?;
         let bar = print::bytes_bar("verify");
         let report = |progress| super::restore::show(&bar, progress);
-        let verified = verify(&store, &choice.chain, choice.revision, &scratch, &report).await;
+        let verified = verify(&store, &choice, &scratch, &report).await;
         bar.finish_and_clear();
         Ok(Proved::of(&choice.chain.key, &verified?))
     }

@@ -1,11 +1,12 @@
 //! Chooses what to restore: which generation, and up to which revision of it.
 
+use std::cmp::Reverse;
 use std::str::FromStr;
 
 use jiff::Timestamp;
 
 use super::chain::Chain;
-use super::hash::Hash;
+use super::hash::{EventHash, Hash};
 use super::names::{GenerationKey, Revision};
 
 /// What is wanted back.
@@ -94,6 +95,22 @@ pub struct Choice {
     pub chain: Chain,
     /// The last revision that is restored.
     pub revision: Revision,
+    /// What the history has to show for it to be the one that was recorded, if the revision lies before the generation's full
+    /// snapshot and another generation ends before it.
+    pub seam: Option<Seam>,
+}
+
+/// The end of what was recorded before a full snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seam {
+    /// In which generation.
+    pub recorded: GenerationKey,
+    /// Its last revision.
+    pub revision: Revision,
+    /// The hash of that revision's events.
+    pub events: Hash,
+    /// How that was made.
+    pub hash: EventHash,
 }
 
 /// Why nothing fits.
@@ -132,6 +149,13 @@ pub enum ChoiceError {
     },
 }
 
+/// The generation that was recorded nearest before a revision that comes out of this one's history, if its last revision is still
+/// in that.
+pub fn recorded_before<'a>(spans: &'a [Span], of: &Span, wanted: Revision) -> Option<&'a Span> {
+    let before = |span: &&Span| span.key.cluster == of.key.cluster && span.head > of.compacted && span.head <= wanted;
+    spans.iter().filter(before).max_by_key(|span| (span.head, span.taken))
+}
+
 /// Chooses among the generations of one lineage.
 pub fn choose(spans: &[Span], target: Target) -> Result<Chosen<'_>, ChoiceError> {
     match target {
@@ -151,13 +175,15 @@ impl Span {
     }
 }
 
-/// Of the generations that recorded it the newest; if none did, the first snapshot after it that still has it in its history.
+/// Of the generations that recorded it the newest; if none did, the first snapshot after it that still has it in its history,
+/// rather of the cluster that was backed up last.
 fn with_revision(spans: &[Span], wanted: Revision) -> Result<Chosen<'_>, ChoiceError> {
     let mut holding: Vec<&Span> = spans.iter().filter(|span| (span.first..=span.head).contains(&wanted)).collect();
     holding.sort_by_key(|span| span.taken);
     if holding.is_empty() {
+        let newest = spans.iter().max_by_key(|span| span.taken).map(|span| &span.key.cluster);
         holding = spans.iter().filter(|span| (span.oldest()..span.first).contains(&wanted)).collect();
-        holding.sort_by_key(|span| std::cmp::Reverse((span.first, span.taken)));
+        holding.sort_by_key(|span| (Some(&span.key.cluster) == newest, Reverse(span.first), span.taken));
     }
     let Some(span) = holding.pop() else {
         let held: Vec<_> = spans.iter().map(|span| format!("{} to {}", span.oldest(), span.head)).collect();
@@ -167,8 +193,6 @@ fn with_revision(spans: &[Span], wanted: Revision) -> Result<Chosen<'_>, ChoiceE
             ChoiceError::Revision { wanted, held: held.join(", ") }
         });
     };
-    // Snapshots after it have it because they have what was before them.
-    holding.retain(|other| other.first <= wanted);
     let others = holding.into_iter().map(|span| &span.key).collect();
     Ok(Chosen { others, ..Chosen::alone(&span.key) })
 }
@@ -195,7 +219,7 @@ impl Choice {
             Target::Revision(wanted) => wanted,
             Target::Time(wanted) => at_time(&chain, wanted, still_until)?,
         };
-        Ok(Self { chain, revision })
+        Ok(Self { chain, revision, seam: None })
     }
 }
 

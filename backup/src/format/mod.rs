@@ -18,7 +18,7 @@ pub(crate) mod tests;
 mod unseal;
 
 pub use chain::{Chain, ChainError, Extent, Link, generations, has_deltas, last_delta, read_last_delta};
-pub use choice::{Choice, ChoiceError, Chosen, Span, Target, choose};
+pub use choice::{Choice, ChoiceError, Chosen, Seam, Span, Target, choose, recorded_before};
 pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
 pub use data::{DataError, DataObject, DataReader, DataWriter};
 pub use frames::{FRAME, FrameFault, compress, decompress};

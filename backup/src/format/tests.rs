@@ -292,7 +292,18 @@ async fn what_nobody_recorded_is_in_the_history_of_the_next_snapshot() {
         assert_eq!(found(wanted).unwrap(), (of.key.clone(), wanted), "{wanted}");
     }
     let spans: Vec<_> = chains.iter().map(Span::from).collect();
-    assert!(choose(&spans, Target::Revision(revision(45))).unwrap().others.is_empty());
+    assert_eq!(choose(&spans, Target::Revision(revision(45))).unwrap().others, [&last.key], "it has that as well");
+    assert!(choose(&spans, Target::Revision(revision(35))).unwrap().others.is_empty());
+    // What was recorded last before it, if that is still to be seen.
+    let before = |of: &Chain, wanted| recorded_before(&spans, &Span::from(of), revision(wanted)).map(|span| &span.key);
+    assert_eq!((before(&next, 45), before(&last, 55)), (None, Some(&next.key)));
+    let uncompacted = Span { compacted: revision(19), ..Span::from(&next) };
+    assert_eq!(recorded_before(&spans, &uncompacted, revision(45)).map(|span| &span.key), Some(&old.key));
+    // A cluster that was backed up later comes first, whatever the numbers say.
+    let mut other = last.clone();
+    (other.key.cluster, other.full.taken) = ("0000000000000008".parse().unwrap(), at(400));
+    let chains = [next.clone(), other.clone()];
+    assert_eq!(chosen(&chains, Target::Revision(revision(45))).unwrap(), (other.key, 45));
     // Before any compaction a snapshot has all that there ever was: the first revision is 1.
     let first = old.full.compact_revision.max(Revision::FIRST).get();
     assert_eq!(found(first).unwrap(), (old.key.clone(), first));

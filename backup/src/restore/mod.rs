@@ -19,8 +19,8 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
-    Chain, ChainError, Choice, ChoiceError, Cluster, DataError, GenerationName, Lineage, Nonce, RecordFault, Revision,
-    Target, demand_identity,
+    ChainError, Choice, ChoiceError, Cluster, DataError, GenerationKey, GenerationName, Lineage, Nonce, RecordFault,
+    Revision, Target, demand_identity,
 };
 use crate::keys::KeysError;
 use crate::store::{Key, Store, StoreError};
@@ -84,6 +84,21 @@ pub enum RestoreError {
         /// Up to where it was compacted.
         compacted: u64,
     },
+    /// A later snapshot has another history than the one that was recorded before the revision.
+    #[error(
+        "{key} has another history than {recorded}, which ends with revision {at}: after that the cluster was begun anew from an \
+         earlier state; to have revision {revision} of the later history, name its generation"
+    )]
+    OtherHistory {
+        /// The full's manifest.
+        key: Key,
+        /// The generation that was recorded before.
+        recorded: GenerationKey,
+        /// Its last revision.
+        at: Revision,
+        /// What was wanted.
+        revision: Revision,
+    },
     /// The database can't be read.
     #[error(transparent)]
     Bolt(#[from] BoltError),
@@ -120,8 +135,8 @@ pub enum RestoreError {
     },
     /// There is no room to write it anew without its history.
     #[error(
-        "{free} bytes are free, and {needed} are needed to write the database without its history, beside the one that has \
-         it; make spec.storage.size larger"
+        "{free} bytes are free, and {needed} are needed to write the database without some of its history, beside the one that \
+         has all; make spec.storage.size larger"
     )]
     NoRoom {
         /// Bytes that it takes.
@@ -266,15 +281,16 @@ pub struct Restored {
 /// there.
 pub(crate) async fn database(
     store: &Store,
-    chain: &Chain,
-    revision: Revision,
+    choice: &Choice,
     path: &Path,
     report: &(dyn Fn(Progress) + Sync),
 ) -> Result<Restored, RestoreError> {
+    let Choice { chain, revision, seam } = choice;
+    let revision = *revision;
     demand_identity(store.keys(), &chain.key, chain.data_until(revision))?;
     fetch::full(store, chain, path, report).await?;
     let rewound = if revision < chain.full.revision {
-        rewind::full(chain, revision, path, report).await?
+        rewind::full(chain, (revision, seam.as_ref()), path, report).await?
     } else {
         Rewound::default()
     };
@@ -291,7 +307,7 @@ pub async fn database_file(
 ) -> Result<Restored, RestoreError> {
     let scratch = Scratch::beside(path)?;
     let made = scratch.path().join("db");
-    let restored = database(store, &choice.chain, choice.revision, &made, report).await?;
+    let restored = database(store, choice, &made, report).await?;
     scratch.publish(&made)?;
     Ok(restored)
 }
@@ -332,7 +348,7 @@ pub async fn data_folder(
 ) -> Result<Restored, RestoreError> {
     let scratch = Scratch::beside(folder)?;
     let file = scratch.path().join("db");
-    let mut restored = database(store, &choice.chain, choice.revision, &file, report).await?;
+    let mut restored = database(store, choice, &file, report).await?;
     let too_near = making.too_near(restored.bytes);
     match too_near {
         Some(quota) => restored.left_out = thin::thin(&file, quota, report).await?,

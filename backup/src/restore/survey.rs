@@ -4,8 +4,8 @@ use futures::stream::{self, StreamExt};
 
 use super::{RestoreError, Wanted};
 use crate::format::{
-    Chain, ChainError, Choice, ChoiceError, Chosen, Extent, GenerationKey, Span, Target, choose, generations,
-    has_deltas, last_delta,
+    Chain, ChainError, Choice, ChoiceError, Chosen, DataObject, Extent, GenerationKey, Seam, Span, Target, choose,
+    generations, has_deltas, last_delta, recorded_before,
 };
 use crate::store::{Store, StoreError};
 
@@ -35,30 +35,50 @@ pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Ch
         wanted.cluster.as_ref().is_none_or(|cluster| *cluster == key.cluster)
             && wanted.generation.as_ref().is_none_or(|name| *name == key.name)
     });
-    let (chain, still_until) = match (wanted.target, &wanted.generation) {
-        (Target::Latest, None) => (latest(store, keys, damaged).await?.ok_or(ChoiceError::Nothing)?, None),
+    match (wanted.target, &wanted.generation) {
+        (Target::Latest, None) => {
+            let chain = latest(store, keys, damaged).await?.ok_or(ChoiceError::Nothing)?;
+            Ok(Choice::of(chain, wanted.target, None)?)
+        }
         (Target::Latest | Target::Revision(_) | Target::Time(_), _) => {
             let (spans, last) = spans(store, keys, wanted, damaged).await?;
             let Chosen { key, others, still_until } = choose(&spans, wanted.target)?;
-            if !others.is_empty() {
-                let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
-                tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
-            }
+            let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
             let chain = match last.filter(|last| last.key == *key) {
                 Some(last) => last,
                 None => Chain::read(store, key).await?,
             };
-            (chain, still_until)
+            let choice = Choice::of(chain, wanted.target, still_until)?;
+            if choice.revision < choice.chain.full.revision {
+                return Ok(Choice { seam: before_it(store, &spans, &choice, &others).await?, ..choice });
+            }
+            if !others.is_empty() {
+                tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
+            }
+            Ok(choice)
         }
-    };
-    let choice = Choice::of(chain, wanted.target, still_until)?;
-    if choice.revision < choice.chain.full.revision {
-        let (key, revision) = (&choice.chain.key, choice.revision);
-        tracing::info!(
-            "revision {revision} was not recorded: it is taken out of the history in the full snapshot of {key}"
-        );
     }
-    Ok(choice)
+}
+
+/// Says that it comes out of a later snapshot, and finds what that has to show.
+async fn before_it(
+    store: &Store,
+    spans: &[Span],
+    Choice { chain, revision, seam: _ }: &Choice,
+    others: &[String],
+) -> Result<Option<Seam>, RestoreError> {
+    let key = &chain.key;
+    tracing::info!("revision {revision} lies before the full snapshot of {key}, and is taken out of its history");
+    if !others.is_empty() {
+        tracing::warn!("it may also be had from {}, by --generation", others.join(", "));
+    }
+    let Some(Span { key, head, last_events, .. }) = recorded_before(spans, &Span::from(chain), *revision) else {
+        return Ok(None);
+    };
+    let recorded = Chain::read(store, key).await?;
+    let data = recorded.links.last().map_or(&recorded.full.data, |link| &link.delta.data);
+    let hash = DataObject::new(store, key, data)?.event_hash();
+    Ok(hash.map(|hash| Seam { recorded: key.clone(), revision: *head, events: *last_events, hash }))
 }
 
 /// The generation that goes furthest, and that alone, so that the others take neither memory nor time. The one that began

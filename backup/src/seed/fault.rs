@@ -54,7 +54,7 @@ pub enum SeedError {
     },
     /// The volume is too small.
     #[error(
-        "the volume has {free} bytes free, and the restore needs {needed}: the database, and its log; make \
+        "the volume has {free} bytes free, and the restore needs {needed}: the database (twice, to leave out what came later), and its log; make \
          spec.storage.size larger"
     )]
     NoRoom {
@@ -157,6 +157,7 @@ fn of_restore(error: &RestoreError) -> Reason {
         }
         RestoreError::Etcdutl { stderr, .. } if NO_ROOM.iter().any(|words| stderr.contains(words)) => Reason::NoRoom,
         RestoreError::Data(DataError::Thread(_))
+        | RestoreError::OtherHistory { .. }
         | RestoreError::Exists(_)
         | RestoreError::Busy(_)
         | RestoreError::Run { .. }

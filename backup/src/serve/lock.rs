@@ -1,5 +1,6 @@
-//! A port that only those may use who show a certificate of the right authority. The files are read at each handshake, as
-//! etcd does, so what is renewed needs no restart. It knows nothing of what is served.
+//! A port that only those may use who show a certificate of the right authority. The files are read at each handshake, so what
+//! is renewed needs no restart: the own certificate, as etcd does, and also whom it trusts, which etcd reads once. It knows
+//! nothing of what is served.
 
 use std::fs;
 use std::io;
@@ -8,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{Acceptor, NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::{self, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// What is shown to callers, and whom they have to be from: files in PEM.
@@ -75,9 +76,11 @@ impl Lock {
 
     /// Lets a caller in who shows the right thing.
     pub async fn opens(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, LockError> {
-        let acceptor = TlsAcceptor::from(Arc::new(self.config()?));
+        // Nothing is read for who does not even speak TLS.
+        let met = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(LockError::Caller)?;
+        let config = self.config()?;
         self.told.store(false, Ordering::Relaxed);
-        acceptor.accept(stream).await.map_err(LockError::Caller)
+        met.into_stream(Arc::new(config)).await.map_err(LockError::Caller)
     }
 
     /// Writes into the log what failed: once, if it is not the caller.

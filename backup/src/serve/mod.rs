@@ -27,6 +27,8 @@ pub use lock::{Lock, LockError};
 const BIND_PERIOD: Duration = Duration::from_millis(500);
 /// More callers than the kubelet, the operator and a few curious ones wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 32;
+/// A stranger has a place among the callers for no longer than this.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(1);
 /// A caller that has not shown itself, sent its request and taken its answer by then is cut off.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -114,9 +116,10 @@ where
     F: Future<Output = Answer>,
 {
     let Some(lock) = lock else { return converse(stream, answer).await };
-    match lock.opens(stream).await {
-        Ok(stream) => converse(stream, answer).await,
-        Err(fault) => lock.tell(&fault),
+    match timeout(HANDSHAKE_DEADLINE, lock.opens(stream)).await {
+        Ok(Ok(stream)) => converse(stream, answer).await,
+        Ok(Err(fault)) => lock.tell(&fault),
+        Err(_) => tracing::debug!("a caller has not shown itself within {HANDSHAKE_DEADLINE:?}"),
     }
 }
 

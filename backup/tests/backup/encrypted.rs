@@ -22,7 +22,7 @@ async fn every_revision_comes_back_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     for at in (FIRST..=12).chain([39, 40, 41, 60]) {
         let path = folder.path().join(at.to_string());
-        let choice = Choice { chain: recorded.chain.clone(), revision: revision(at) };
+        let choice = Choice { chain: recorded.chain.clone(), revision: revision(at), seam: None };
         restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap();
         assert!(events_after(&path, 0) == recorded.entries_until(at), "revision {at}");
         assert_eq!(tail(&path).revision, at);

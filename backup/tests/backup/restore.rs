@@ -10,10 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use quorate_backup::bolt::mvcc::{ALARM, BucketKey, FINISHED_COMPACT, LEASE, Lease, META, lease_of};
+use quorate_backup::bolt::mvcc::{
+    ALARM, BucketKey, FINISHED_COMPACT, KeyValue, LEASE, Lease, META, SCHEDULED_COMPACT, lease_of,
+};
 use quorate_backup::bolt::{self, Appender};
 use quorate_backup::format::{Choice, Target};
-use quorate_backup::restore;
+use quorate_backup::restore::{self, Damaged, Restored, Wanted};
 
 use crate::agent::{Ended, command, run_in_little_room};
 use crate::database::{alarms, events_after, leases, tail};
@@ -25,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn restored(recorded: &Recorded, at: u64, folder: &Path) -> PathBuf {
     let path = folder.join(format!("{at}.db"));
-    let choice = Choice { chain: recorded.chain.clone(), revision: revision(at) };
+    let choice = Choice { chain: recorded.chain.clone(), revision: revision(at), seam: None };
     let restored = restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap();
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!((restored.revision.get(), restored.bytes), (at, metadata.len()));
@@ -70,9 +72,9 @@ async fn every_revision_before_a_full_snapshot_comes_out_of_it_as_it_was() {
         let database = restored(&recorded, at, folder.path()).await;
         assert!(events_after(&database, 0) == recorded.entries_until(at), "revision {at}");
         assert_eq!(tail(&database).revision, at);
-        // Those that live keys named then, though the snapshot has none of them any more.
-        let named: BTreeSet<_> = recorded.live_at(at).iter().filter_map(|(_, value)| lease_of(value)).collect();
-        let named: BTreeSet<_> = named.into_iter().filter(|lease| *lease != 0).collect();
+        // Those that its events name, though the snapshot has none of them any more.
+        let puts = recorded.entries_until(at).into_iter().filter(|(event, _)| !event.tombstone);
+        let named: BTreeSet<_> = puts.filter_map(|(_, value)| lease_of(&value).filter(|lease| *lease != 0)).collect();
         let found = leases(&database);
         if at < 40 {
             assert!(found.values().all(|ttl| *ttl == restore::UNKNOWN_TTL), "{at}: {found:?}");
@@ -84,25 +86,102 @@ async fn every_revision_before_a_full_snapshot_comes_out_of_it_as_it_was() {
     }
 }
 
+/// The database of a cluster that was begun anew from its state at revision 10, up to this one.
+async fn of_another_history(until: u64, folder: &Path) -> PathBuf {
+    let database = restored(&Recorded::with_deltas(&[10]).await, 10, folder).await;
+    let file = bolt::open(&database).unwrap();
+    let mut appender = Appender::new(&file).unwrap();
+    for main in 11..=until {
+        let value = KeyValue { key: b"other".to_vec(), value: b"x".to_vec(), ..KeyValue::default() }.encode_to_vec();
+        appender.push(BucketKey { main, sub: 0, tombstone: false }, &value).unwrap();
+    }
+    appender.commit().unwrap();
+    database
+}
+
+#[tokio::test]
+async fn what_comes_out_of_a_later_snapshot_is_of_the_history_that_was_recorded_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for encrypted in [false, true] {
+        let recorded = || async move {
+            if encrypted { Recorded::encrypted(&[20]).await } else { Recorded::with_deltas(&[20]).await }
+        };
+        let found = async |recorded: &Recorded, generation| {
+            let lineage = "blue".parse().unwrap();
+            let target = Target::Revision(revision(30));
+            let wanted = Wanted { lineage, cluster: None, generation, target };
+            restore::find(&recorded.store, &wanted, Damaged::Fails).await.unwrap()
+        };
+        let path = folder.path().join("30.db");
+        // It went on, and nobody recorded that.
+        let later = Recorded::with_deltas(&[40]).await;
+        let database = restored(&later, 40, folder.path()).await;
+        let mut same = recorded().await;
+        let before = same.chain.key.clone();
+        same.goes_on_with(&database, 40).await;
+        let choice = found(&same, None).await;
+        let seam = choice.seam.as_ref().unwrap();
+        assert_eq!((&choice.chain.key, &seam.recorded, seam.revision.get()), (&same.chain.key, &before, 20));
+        let Restored { later: left_out, .. } =
+            restore::database_file(&same.store, &choice, &path, &|_| {}).await.unwrap();
+        assert!(events_after(&path, 0) == later.entries_until(30));
+        assert_eq!(left_out, (later.entries_until(40).len() - later.entries_until(30).len()) as u64);
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(&database).unwrap();
+
+        // It was begun anew from an earlier state.
+        let database = of_another_history(40, folder.path()).await;
+        let mut forked = recorded().await;
+        forked.goes_on_with(&database, 40).await;
+        let choice = found(&forked, None).await;
+        let error = restore::database_file(&forked.store, &choice, &path, &|_| {}).await.unwrap_err().to_string();
+        assert!(error.contains("another history") && error.contains("ends with revision 20"), "{error}");
+        // Who names it means it.
+        let choice = found(&forked, Some(forked.chain.key.name.clone())).await;
+        restore::database_file(&forked.store, &choice, &path, &|_| {}).await.unwrap();
+        assert_eq!(tail(&path).revision, 30);
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(&database).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_comes_out_of_a_later_snapshot_is_proved_with_every_lease_that_it_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = with_history_until(40, folder.path()).await;
+    let name = recorded.chain.key.name.as_str();
+    let arguments = ["--generation", name, "--to", "30", "--scratch", folder.path().to_str().unwrap()];
+    let proved = recorded.run("verify", &arguments).json();
+    assert_eq!(proved["revision"], 30, "{proved}");
+}
+
 #[tokio::test]
 async fn a_snapshot_that_was_compacted_further_than_it_says_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let mut recorded = with_history_until(40, folder.path()).await;
-    let database = restored(&recorded, 40, folder.path()).await;
+    // Also one that is ordered and has not ended: etcd goes on with it when it starts.
+    for note in [FINISHED_COMPACT, SCHEDULED_COMPACT] {
+        compacted_further(note, folder.path()).await;
+    }
+}
+
+async fn compacted_further(note: &[u8], folder: &Path) {
+    let mut recorded = with_history_until(40, folder).await;
+    let database = restored(&recorded, 40, folder).await;
     let file = bolt::open(&database).unwrap();
     let mut appender = Appender::new(&file).unwrap();
-    let note = BucketKey { main: 30, sub: 0, tombstone: false }.encode().as_bytes().to_vec();
-    appender.change(META, &[(FINISHED_COMPACT.to_vec(), Some(note))].into()).unwrap();
+    let revision_30 = BucketKey { main: 30, sub: 0, tombstone: false }.encode().as_bytes().to_vec();
+    appender.change(META, &[(note.to_vec(), Some(revision_30))].into()).unwrap();
     appender.commit().unwrap();
     recorded.goes_on_with(&database, 40).await;
-    let path = folder.path().join("29.db");
-    let choice = Choice { chain: recorded.chain.clone(), revision: revision(29) };
+    let path = folder.join("29.db");
+    let choice = Choice { chain: recorded.chain.clone(), revision: revision(29), seam: None };
     let error = restore::database_file(&recorded.store, &choice, &path, &|_| {}).await.unwrap_err().to_string();
     assert!(error.contains("compacted up to 30") && error.contains(recorded.chain.key.full().as_str()), "{error}");
     assert!(!path.exists());
     fs::remove_file(&database).unwrap();
-    let at_its_begin = restored(&recorded, 30, folder.path()).await;
+    let at_its_begin = restored(&recorded, 30, folder).await;
     assert_eq!(tail(&at_its_begin).revision, 30);
+    fs::remove_file(&at_its_begin).unwrap();
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn rewinds(binaries: &Binaries) {
             assert_eq!(hash.compact_version(), forgotten);
             assert_eq!(Binaries::hash(&database, revision.unsigned_abs()), u64::from(hash.hash()), "{revision}");
         }
-        let named = (leased..leased + WRITES).contains(&revision).then_some((revoked, UNKNOWN_TTL));
+        let named = (leased..last).contains(&revision).then_some((revoked, UNKNOWN_TTL));
         let wanted = [Some((kept, TTL)), named].into_iter().flatten().collect();
         assert_eq!(leases(&database), wanted, "{revision}");
     }

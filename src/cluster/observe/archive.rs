@@ -12,7 +12,7 @@ use quorate_etcd::{Access, Endpoint, plain_http};
 use quorate_statemachine::{PodStage, Serial};
 
 use super::pods::PodFacts;
-use crate::cluster::render;
+use crate::cluster::render::{self, Audience};
 
 /// The shortest time between two looks: in a transition members are looked at ten times a second.
 const EVERY: Duration = Duration::from_secs(2);
@@ -26,7 +26,8 @@ pub struct Archives {
     pub reports: BTreeMap<Serial, Option<Report>>,
 }
 
-/// Asks those of a cluster that is to have them, or gives what they said a moment ago. They let in whom their members do.
+/// Asks those of a cluster that is to have them, or gives what they said a moment ago. They let in whom their members do; those
+/// that an operator of before has made let in everybody, and speak no TLS.
 pub async fn ask(
     cluster: &EtcdCluster,
     pods: &BTreeMap<Serial, PodFacts>,
@@ -40,10 +41,16 @@ pub async fn ask(
         return earlier.clone();
     }
     let running = pods.iter().filter(|(_, pod)| pod.stage == PodStage::Running && !pod.leaving.leaves());
+    let open = Access::plaintext();
     let asked = running.filter_map(|(serial, pod)| {
-        Some((*serial, Endpoint { addr: SocketAddr::new(pod.ip?, PORT), host: rendered.host(*serial) }))
+        let at = Endpoint { addr: SocketAddr::new(pod.ip?, PORT), host: rendered.host(*serial) };
+        let access = match pod.archive {
+            Audience::All => Some(&open),
+            Audience::Clients => access,
+        };
+        Some((*serial, at, access))
     });
-    let reports = join_all(asked.map(async |(serial, at)| (serial, report(access, &at).await))).await;
+    let reports = join_all(asked.map(async |(serial, at, access)| (serial, report(access, &at).await))).await;
     Archives { asked: Some(Instant::now()), reports: reports.into_iter().collect() }
 }
 

@@ -20,7 +20,7 @@ use super::cache::Key;
 use super::facts::millis;
 use super::trials::TrialFacts;
 use super::trouble::{self, Told};
-use crate::cluster::render::{self, Begin, ETCD_CONTAINER, RESTORE_CONTAINER};
+use crate::cluster::render::{self, ARCHIVE_CONTAINER, Audience, Begin, ETCD_CONTAINER, RESTORE_CONTAINER};
 use crate::ownership::owner_uid;
 
 /// A pod of a cluster's.
@@ -122,6 +122,8 @@ pub struct PodFacts {
     pub volume: Uid,
     /// It restores a backup before its launcher.
     pub restores: bool,
+    /// Whom the sidecar of a continuous backup answers: one that an operator of before has made, everybody.
+    pub archive: Audience,
     /// The ticket it carries. `None` also for one that can't be read: it is written anew.
     pub ticket: Option<TicketFacts>,
     /// The template it was made from. Zero, which no template has, if that can't be read.
@@ -180,7 +182,8 @@ impl PodFacts {
             leaving: Leaving::of(&pod.metadata),
             trouble: trouble::of(pod),
             volume: volume_of(pod).unwrap_or_else(|| uid.clone()),
-            restores: restores(pod),
+            restores: first_container(pod, RESTORE_CONTAINER).is_some(),
+            archive: Audience::of(first_container(pod, ARCHIVE_CONTAINER)),
             template: hash(ANNOTATION_TEMPLATE).unwrap_or(TemplateHash(0)),
             scheduling: hash(ANNOTATION_SCHEDULING),
             settings: annotation(pod, ANNOTATION_SETTINGS).map(Into::into),
@@ -207,9 +210,9 @@ fn etcd_of(pod: &Pod) -> Option<&Container> {
     pod.spec.as_ref()?.containers.iter().find(|container| container.name == ETCD_CONTAINER)
 }
 
-fn restores(pod: &Pod) -> bool {
-    let mut first = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    first.any(|container| container.name == RESTORE_CONTAINER)
+/// One of those that run before etcd's, or beside it.
+fn first_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    pod.spec.as_ref()?.init_containers.as_ref()?.iter().find(|container| container.name == name)
 }
 
 /// What is known of etcd's container.

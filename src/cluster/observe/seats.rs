@@ -57,6 +57,7 @@ fn pod(facts: &PodFacts, seen: Option<&Seen>, said: &Said, cluster: &EtcdCluster
         trouble,
         volume,
         restores,
+        archive: _,
         ticket,
         template,
         scheduling,

@@ -16,6 +16,8 @@ use super::{Cluster, client_secret, tls};
 
 /// Where the member's own certificate is, for the sidecar's port.
 const MEMBER_TLS_FOLDER: &str = "/etc/quorate/member";
+/// The flag that has the port demand a certificate.
+const LOCKS: &str = "--listen-cert=";
 /// The name of the container.
 pub const ARCHIVE_CONTAINER: &str = "archive";
 /// Where it puts aside what the store doesn't take.
@@ -48,6 +50,9 @@ pub(super) fn with_archive(mut pod: Pod, cluster: &Cluster<'_>, serial: Serial, 
     env.extend(tls_env);
     mounts.extend(tls_mount);
     volumes.extend(tls_volume);
+    let (member_mount, member_volume) = member_certificate(cluster, serial);
+    mounts.extend(member_mount);
+    volumes.extend(member_volume);
     mounts.push(mount("spill", SPILL_FOLDER, false));
     let room = empty_dir(Quantity((spill + SPILL_MARGIN).to_string()));
     volumes.push(Volume { name: "spill".into(), empty_dir: Some(room), ..Volume::default() });
@@ -55,8 +60,6 @@ pub(super) fn with_archive(mut pod: Pod, cluster: &Cluster<'_>, serial: Serial, 
     {
         name.insert_str(0, VOLUMES);
     }
-    // The member's, whose volume is the pod's: its name is the pod's, too.
-    mounts.extend(cluster.spec.tls.mode.encrypts().then(|| mount(tls::VOLUME, MEMBER_TLS_FOLDER, true)));
     let container = Container {
         name: ARCHIVE_CONTAINER.into(),
         image: Some(image.to_owned()),
@@ -110,14 +113,37 @@ fn command(cluster: &Cluster<'_>, backup: &ContinuousBackup, spill: u64) -> Vec<
     command
 }
 
+/// What it shows callers, and nothing else of the member's: by its peer's key it could pass for it.
+fn member_certificate(cluster: &Cluster<'_>, serial: Serial) -> (Option<VolumeMount>, Option<Volume>) {
+    let Some(volume) = tls::server_volume(cluster, serial, "member") else { return (None, None) };
+    (Some(mount("member", MEMBER_TLS_FOLDER, true)), Some(volume))
+}
+
+/// Whom a sidecar answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Everybody, in the clear.
+    All,
+    /// Whom its member lets in at the client port.
+    Clients,
+}
+
+impl Audience {
+    /// That of this sidecar. None at all speaks as one that answers everybody.
+    pub fn of(archive: Option<&Container>) -> Self {
+        let mut words = archive.iter().flat_map(|archive| archive.command.iter().flatten());
+        if words.any(|word| word.starts_with(LOCKS)) { Self::Clients } else { Self::All }
+    }
+}
+
 /// What it shows callers and demands of them: what its member does at the client port.
 fn lock(cluster: &Cluster<'_>) -> Option<[String; 3]> {
     let files = [
-        ("cert", TlsFiles::SERVER_CERTIFICATE),
-        ("key", TlsFiles::SERVER_KEY),
-        ("client-ca", TlsFiles::CLIENTS_TRUSTED),
+        (LOCKS, TlsFiles::SERVER_CERTIFICATE),
+        ("--listen-key=", TlsFiles::SERVER_KEY),
+        ("--listen-client-ca=", TlsFiles::CLIENTS_TRUSTED),
     ];
-    let lock = files.map(|(flag, file)| format!("--listen-{flag}={MEMBER_TLS_FOLDER}/{file}"));
+    let lock = files.map(|(flag, file)| format!("{flag}{MEMBER_TLS_FOLDER}/{file}"));
     cluster.spec.tls.mode.encrypts().then_some(lock)
 }
 
@@ -191,7 +217,7 @@ mod tests {
         }
         let secrets: Vec<_> =
             pod["volumes"].as_array().unwrap().iter().filter(|one| one["name"].to_string().contains(VOLUMES)).collect();
-        assert_eq!(secrets.len(), 4);
+        assert_eq!(secrets.len(), 5);
         for volume in secrets.iter().filter(|one| one.get("secret").is_some()) {
             assert_eq!(volume["secret"]["optional"], true, "{volume}");
         }
@@ -248,10 +274,18 @@ mod tests {
         }
         assert!(locks.iter().any(|word| word.contains("client-ca=/etc/quorate/member/client-ca.crt")), "{locks:?}");
         let volume = folder.unwrap()["name"].clone();
-        let secret = volumes.as_array().unwrap().iter().find(|one| one["name"] == volume).unwrap();
-        assert_eq!(secret["secret"]["secretName"], "db-4");
+        let volume = volumes.as_array().unwrap().iter().find(|one| one["name"] == volume).unwrap();
+        assert_eq!(volume["secret"]["secretName"], "db-4");
+        let brought: Vec<_> =
+            volume["secret"]["items"].as_array().unwrap().iter().map(|item| item["path"].clone()).collect();
+        assert_eq!(brought, ["server.crt", "server.key", "client-ca.crt"], "and no peer's");
         let (locks, folder, _) = of(TlsMode::Disabled);
         assert_eq!((locks, folder), (Vec::new(), None));
+        let answers = |mode| {
+            let pod = rendered(|spec| spec.tls.mode = mode);
+            Audience::of(Some(&serde_json::from_value(archive(&pod).clone()).unwrap()))
+        };
+        assert_eq!((answers(TlsMode::Issued), answers(TlsMode::Disabled)), (Audience::Clients, Audience::All));
     }
 
     #[test]

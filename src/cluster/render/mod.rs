@@ -25,7 +25,7 @@ use quorate_crds::{EtcdCluster, EtcdClusterSpec, names};
 use quorate_statemachine::Serial;
 
 pub use agent::{AGENT_CONTAINER, AgentOrder, agent_pod};
-pub use archive::ARCHIVE_CONTAINER;
+pub use archive::{ARCHIVE_CONTAINER, Audience};
 pub use budget::budget;
 pub use claim::claim;
 pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, mount, pod, value};

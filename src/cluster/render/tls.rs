@@ -121,12 +121,37 @@ pub(super) fn volume(cluster: &Cluster<'_>, serial: Serial) -> Option<PodVolume>
     }
 }
 
+/// A volume of this name with only what the member shows clients, and whom it trusts as such: for who stands beside it.
+pub(super) fn server_volume(cluster: &Cluster<'_>, serial: Serial, name: &str) -> Option<PodVolume> {
+    let own = [TlsFiles::SERVER_CERTIFICATE, TlsFiles::SERVER_KEY, TlsFiles::CLIENTS_TRUSTED];
+    let (secret, keys) = match (cluster.spec.tls.mode, &cluster.spec.tls.secrets) {
+        (TlsMode::Disabled, _) => return None,
+        (TlsMode::Secrets, Some(secrets)) => (secrets.server.name.clone(), OWN_KEYS),
+        (TlsMode::Issued, _) | (TlsMode::Secrets, None) => (cluster.member(serial), own),
+    };
+    let source = SecretVolumeSource {
+        secret_name: Some(secret),
+        items: Some(items(keys, own)),
+        default_mode: Some(FILE_MODE),
+        // etcd itself waits for it, and for nothing on behalf of who stands beside it.
+        optional: Some(true),
+    };
+    Some(PodVolume { name: name.to_owned(), secret: Some(source), ..PodVolume::default() })
+}
+
+/// The keys of a Secret of the user's.
+const OWN_KEYS: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+
+fn items(keys: [&str; 3], files: [&str; 3]) -> Vec<KeyToPath> {
+    let item = |(key, path): (&str, &str)| KeyToPath { key: key.into(), path: path.into(), mode: None };
+    keys.into_iter().zip(files).map(item).collect()
+}
+
 fn own(secrets: &TlsSecrets) -> ProjectedVolumeSource {
     let TlsSecrets { peer, server, client } = secrets;
     let source = |name: &str, files: [&str; 3]| {
-        let item = |(key, path): (&str, &str)| KeyToPath { key: key.into(), path: path.into(), mode: None };
-        let items = ["tls.crt", "tls.key", "ca.crt"].into_iter().zip(files).map(item).collect();
-        let projection = SecretProjection { name: name.to_owned(), items: Some(items), optional: None };
+        let items = Some(items(OWN_KEYS, files));
+        let projection = SecretProjection { name: name.to_owned(), items, optional: None };
         VolumeProjection { secret: Some(projection), ..VolumeProjection::default() }
     };
     ProjectedVolumeSource {

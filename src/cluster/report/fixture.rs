@@ -20,6 +20,7 @@ use crate::cluster::observe::verify::Proofs;
 use crate::cluster::observe::{Furniture, Observed};
 use crate::cluster::pki::Certificates;
 use crate::cluster::render;
+use crate::cluster::render::Audience;
 
 /// The serials of the members.
 pub const SERIALS: [Serial; 3] = [Serial(0), Serial(1), Serial(2)];
@@ -96,6 +97,7 @@ fn facts(pod: &Pod) -> PodFacts {
         trouble: None,
         volume: pod.volume.clone(),
         restores: false,
+        archive: Audience::Clients,
         ticket: None,
         template: pod.template,
         scheduling: None,
