@@ -67,8 +67,8 @@ pub async fn verify(
     let folder = tempfile::tempdir_in(scratch).map_err(VerifyError::Scratch)?;
     let path = folder.path().join("db");
     let restored = restore::database(store, choice, &path, report).await?;
-    let (full, wanted) = (choice.chain.full.revision, choice.revision);
-    let base = if wanted < full { 0 } else { full.get() };
+    let base = if choice.rewinds() { 0 } else { choice.chain.full.revision.get() };
+    let wanted = choice.revision;
     let read = move || read(File::open(path).map_err(VerifyError::Scratch)?, base, wanted);
     let entries = spawn_blocking(read).await??;
     Ok(Verified { restored, entries, took: begun.elapsed() })

@@ -221,6 +221,11 @@ impl Choice {
         };
         Ok(Self { chain, revision, seam: None })
     }
+
+    /// Whether it lies before the generation's full snapshot, and comes out of the history in that.
+    pub fn rewinds(&self) -> bool {
+        self.revision < self.chain.full.revision
+    }
 }
 
 fn at_time(chain: &Chain, wanted: Timestamp, still_until: Option<Timestamp>) -> Result<Revision, ChoiceError> {

@@ -289,7 +289,7 @@ pub(crate) async fn database(
     let revision = *revision;
     demand_identity(store.keys(), &chain.key, chain.data_until(revision))?;
     fetch::full(store, chain, path, report).await?;
-    let rewound = if revision < chain.full.revision {
+    let rewound = if choice.rewinds() {
         rewind::full(chain, (revision, seam.as_ref()), path, report).await?
     } else {
         Rewound::default()

@@ -49,7 +49,7 @@ pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Ch
                 None => Chain::read(store, key).await?,
             };
             let choice = Choice::of(chain, wanted.target, still_until)?;
-            if choice.revision < choice.chain.full.revision {
+            if choice.rewinds() {
                 return Ok(Choice { seam: before_it(store, &spans, &choice, &others).await?, ..choice });
             }
             if !others.is_empty() {

@@ -21,7 +21,7 @@ pub(super) fn check(choice: &Choice, volume: &Path) -> Result<(), SeedError> {
 /// How large the database will be: the full snapshot's, with the events that are put to it. To leave events out of that, it is
 /// written once more beside it.
 fn projected(choice: &Choice) -> u64 {
-    if choice.revision < choice.chain.full.revision {
+    if choice.rewinds() {
         return choice.chain.full.database_bytes.saturating_mul(2);
     }
     let links = choice.chain.links.iter().take_while(|link| link.delta.from <= choice.revision);

@@ -5,10 +5,10 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{Acceptor, NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::{self, PemObject as _};
@@ -16,6 +16,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
+
+/// The one provider of cryptography.
+static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
 /// What is shown to callers, and whom they have to be from: files in PEM.
 #[derive(Debug)]
@@ -34,37 +37,34 @@ pub struct Lock {
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// A file can't be read.
-    #[error("failed to read {}", path.display())]
+    #[error("failed to read {}: {source}", path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// How it failed.
-        #[source]
         source: io::Error,
     },
     /// A file is no PEM, or not of what it should be.
-    #[error("failed to read the PEM in {}", path.display())]
+    #[error("failed to read the PEM in {}: {source}", path.display())]
     Pem {
         /// Which.
         path: PathBuf,
         /// Why it can't be read.
-        #[source]
         source: pem::Error,
     },
     /// Nobody could be let in.
-    #[error("failed to take the authorities in {}", path.display())]
+    #[error("failed to take the authorities in {}: {source}", path.display())]
     Callers {
         /// The file.
         path: PathBuf,
         /// Why.
-        #[source]
         source: VerifierBuilderError,
     },
     /// The own certificate and its key don't go together, or an authority is none.
-    #[error("failed to use the certificates")]
+    #[error("failed to use the certificates: {0}")]
     Tls(#[from] rustls::Error),
     /// The caller shows nothing that is trusted, or does not speak TLS.
-    #[error("failed to let a caller in")]
+    #[error("failed to let a caller in: {0}")]
     Caller(#[source] io::Error),
 }
 
@@ -85,12 +85,11 @@ impl Lock {
 
     /// Writes into the log what failed: once, if it is not the caller.
     pub fn tell(&self, fault: &LockError) {
-        let text = said(fault);
         match fault {
-            LockError::Caller(_) => tracing::debug!("{text}"),
+            LockError::Caller(_) => tracing::debug!("{fault}"),
             LockError::File { .. } | LockError::Pem { .. } | LockError::Callers { .. } | LockError::Tls(_) => {
                 if !self.told.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("nobody is answered until this is mended: {text}");
+                    tracing::warn!("nobody is answered until this is mended: {fault}");
                 }
             }
         }
@@ -98,17 +97,16 @@ impl Lock {
 
     fn config(&self) -> Result<ServerConfig, LockError> {
         let Self { certificate, key, callers, told: _ } = self;
-        let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         for authority in certificates(callers)? {
             roots.add(authority)?;
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone())
             .build()
             .map_err(|source| LockError::Callers { path: callers.clone(), source })?;
         let private = PrivateKeyDer::from_pem_slice(&read(key)?)
             .map_err(|source| LockError::Pem { path: key.clone(), source })?;
-        let mut config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
             .with_single_cert(certificates(certificate)?, private)?;
@@ -126,12 +124,6 @@ fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, LockErro
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, LockError> {
     fs::read(path).map_err(|source| LockError::File { path: path.clone(), source })
-}
-
-/// With its causes.
-fn said(fault: &dyn std::error::Error) -> String {
-    std::iter::successors(fault.source(), |source| source.source())
-        .fold(fault.to_string(), |text, source| format!("{text}: {source}"))
 }
 
 #[cfg(test)]
@@ -187,7 +179,7 @@ mod tests {
         fn caller(&self, shown: Option<Pair>) -> TlsConnector {
             let mut roots = RootCertStore::empty();
             roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();
-            let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
                 .with_safe_default_protocol_versions()
                 .unwrap()
                 .with_root_certificates(roots);
@@ -280,9 +272,9 @@ mod tests {
             match &fault {
                 LockError::File { path: named, .. }
                 | LockError::Pem { path: named, .. }
-                | LockError::Callers { path: named, .. } => assert_eq!(*named, path, "{}", said(&fault)),
-                LockError::Tls(_) => assert_eq!(name, "server.key", "{}", said(&fault)),
-                LockError::Caller(_) => panic!("{name}: {}", said(&fault)),
+                | LockError::Callers { path: named, .. } => assert_eq!(*named, path, "{fault}"),
+                LockError::Tls(_) => assert_eq!(name, "server.key", "{fault}"),
+                LockError::Caller(_) => panic!("{name}: {fault}"),
             }
             lock.tell(&fault);
             assert!(lock.told.load(Ordering::Relaxed));

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use http_body_util::{BodyExt as _, Empty};
+use http::Method;
 use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
+use super::exchange::exchange;
 use super::members::{Door, Keys};
 
 /// etcd's client port.
@@ -119,9 +117,10 @@ async fn ask(address: &str, port: u16, host: &str, shown: &Shown, path: &str) ->
 }
 
 async fn show(tcp: TcpStream, host: &str, shown: &Shown, path: &str) -> Result<Answer> {
+    let get = (Method::GET, path, Bytes::new());
     let (trusted, identity) = match shown {
         Shown::Plaintext => {
-            let (status, body) = exchange(tcp, host, path).await?;
+            let (status, body) = exchange(tcp, host, get).await?;
             return Ok(Answer::LetIn { status, body, certificate: Vec::new() });
         }
         Shown::Nothing { trusted } => (trusted, None),
@@ -131,7 +130,8 @@ async fn show(tcp: TcpStream, host: &str, shown: &Shown, path: &str) -> Result<A
     let tls = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, tcp).await?;
     let theirs = tls.get_ref().1.peer_certificates().and_then(<[_]>::first).context("it showed no certificate")?;
     let certificate = theirs.to_vec();
-    let (status, body) = exchange(tls, host, path).await?;
+    // With TLS 1.3 a client learns only by the first answer whether its certificate was taken.
+    let (status, body) = exchange(tls, host, get).await?;
     Ok(Answer::LetIn { status, body, certificate })
 }
 
@@ -171,21 +171,4 @@ fn config(trusted: &str, identity: Option<(&String, &String)>) -> Result<ClientC
             builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
         }
     })
-}
-
-/// With TLS 1.3 a client learns only by the first answer whether its certificate was taken.
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    host: &str,
-    path: &str,
-) -> Result<(u16, String)> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with what was asked.
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
-    let request = http::Request::get(path).header(http::header::HOST, host).body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await?;
-    let status = answer.status().as_u16();
-    let body = answer.into_body().collect().await?.to_bytes();
-    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }

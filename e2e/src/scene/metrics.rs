@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
-use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+
+use super::exchange::exchange;
 
 /// The port of the metrics listener.
 pub const PORT: u16 = 2381;
@@ -32,15 +32,7 @@ pub async fn post(address: &str, port: u16, path: &str, body: String) -> Result<
 async fn call(method: Method, address: &str, port: u16, path: &str, body: Bytes) -> Result<(u16, String)> {
     let asked = async {
         let stream = TcpStream::connect((address, port)).await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
-        let request = http::Request::builder().method(method).uri(path).header(http::header::HOST, address);
-        let request = request.body(Full::new(body))?;
-        let answer = sender.send_request(request).await?;
-        let status = answer.status().as_u16();
-        let body = answer.into_body().collect().await?.to_bytes();
-        connection.abort();
-        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        exchange(stream, address, (method, path, body)).await
     };
     tokio::time::timeout(DEADLINE, asked).await.context("no answer in time")?
 }

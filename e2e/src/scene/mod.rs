@@ -4,6 +4,7 @@
 mod cluster;
 mod contents;
 mod dump;
+mod exchange;
 mod gateway;
 mod knock;
 mod kubectl;

@@ -19,8 +19,7 @@ use crate::cluster::observe::said::{Furthest, Said, Seen};
 use crate::cluster::observe::verify::Proofs;
 use crate::cluster::observe::{Furniture, Observed};
 use crate::cluster::pki::Certificates;
-use crate::cluster::render;
-use crate::cluster::render::Audience;
+use crate::cluster::render::{self, Audience};
 
 /// The serials of the members.
 pub const SERIALS: [Serial; 3] = [Serial(0), Serial(1), Serial(2)];
