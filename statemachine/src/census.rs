@@ -285,6 +285,13 @@ impl<'w> Census<'w> {
         peer.member.alive().is_some_and(|alive| self.world.now.since(alive.seen) <= SIGHT_MS)
     }
 
+    /// Whether it runs though it has no pod, as another one that is well is connected to it. A pod that was deleted by force is
+    /// gone before its process is, by seconds where its kubelet has not heard of that.
+    pub fn runs_without_pod(&self, peer: &Peer<'_>) -> bool {
+        let says = |other: &Peer<'_>| other.member.well() && is_linked_to(other, peer);
+        peer.member.pod.is_none() && self.peers().any(|other| other.id != peer.id && says(other))
+    }
+
     /// Whether a member has applied nearly all that the leader has committed. Never, if either doesn't answer.
     pub fn has_caught_up(&self, peer: &Peer<'_>) -> bool {
         let leader = self.leader().filter(|leader| leader.member.well()).and_then(|leader| leader.member.alive());
@@ -299,9 +306,12 @@ impl<'w> Census<'w> {
 
 /// Whether two members are connected: what either says counts, as only the one that was started later knows for sure.
 fn are_connected(one: &Peer<'_>, other: &Peer<'_>) -> bool {
-    let says =
-        |one: &Peer<'_>, other: &Peer<'_>| one.member.alive().is_some_and(|alive| alive.links.contains_key(&other.id));
-    says(one, other) || says(other, one)
+    is_linked_to(one, other) || is_linked_to(other, one)
+}
+
+/// Whether a member says that it is connected to another.
+fn is_linked_to(one: &Peer<'_>, other: &Peer<'_>) -> bool {
+    one.member.alive().is_some_and(|alive| alive.links.contains_key(&other.id))
 }
 
 impl Peer<'_> {

@@ -20,7 +20,7 @@ pub fn bury(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     if goes.is_none()
         && let Some(waits) = dead.last()
     {
-        draft.tell_of(waits.member.serial, Finding::QuorumTooThin);
+        wait(draft, census, waits);
     }
     goes.map(|voter| census.removal_of(voter))
 }
@@ -30,7 +30,7 @@ pub fn bury(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 pub fn shed(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     let victim = victim(census).filter(|_| census.learners.is_empty())?;
     if !may_go(census, victim) {
-        draft.tell_of(victim.member.serial, Finding::QuorumTooThin);
+        wait(draft, census, victim);
         None
     } else if census.leads(victim) {
         hand_over(draft, census, victim)
@@ -58,14 +58,20 @@ pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) ->
     heir.map(|heir| Step::MoveLeader { from: from.id, to: heir.id })
 }
 
+/// Says why a voter stays for now. That its connections end is nothing that Kubernetes would tell.
+fn wait(draft: &mut Draft<'_>, census: &Census<'_>, voter: &Peer<'_>) {
+    draft.tell_of(voter.member.serial, Finding::QuorumTooThin);
+    if census.runs_without_pod(voter) {
+        draft.look(LookAgain::Soon);
+    }
+}
+
 /// Whether a voter may be removed. One that may be alive, or come back before it is removed, goes only if all others are
-/// well. One that stays down, and leads nobody, goes if those that are well are a quorum of those that remain.
+/// well. One that stays down, also without its pod, and leads nobody, goes if those that are well are a quorum of those that
+/// remain.
 fn may_go(census: &Census<'_>, victim: &Peer<'_>) -> bool {
     let others = census.voters.len().saturating_sub(1);
     let well = census.voters.iter().filter(|voter| voter.id != victim.id && voter.member.well()).count();
-    if victim.member.stays_down() && !census.leads(victim) {
-        well >= quorum(others)
-    } else {
-        others > 0 && well == others
-    }
+    let stays_down = victim.member.stays_down() && !census.runs_without_pod(victim);
+    if stays_down && !census.leads(victim) { well >= quorum(others) } else { others > 0 && well == others }
 }

@@ -85,7 +85,7 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
                 return None;
             }
             let left = steady - usize::from(seat.steady());
-            let another_is_down = seat.steady() && steady < voters;
+            let another_is_down = (seat.steady() || seat.leftover) && left + 1 < voters;
             let too_few = left < quorum(voters - 1);
             if another_is_down { Some(Broken::LiveVoter) } else { too_few.then_some(Broken::Quorum) }
         }

@@ -257,6 +257,7 @@ impl Config {
             create: Some(0),
             born: Some(0),
             ghost: false,
+            leftover: false,
             old_log: self.runs == 5,
             old_memory: self.runs == 5,
             cordoned: false,

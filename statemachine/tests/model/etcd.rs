@@ -41,6 +41,7 @@ impl State {
         self.write_log();
         for seat in &mut self.seats {
             let exits = quorate && seat.member.is_none() && seat.node == Node::Ready;
+            seat.leftover &= !exits;
             if exits
                 && let Some(pod) = &mut seat.pod
                 && pod.process == Process::Etcd

@@ -18,6 +18,8 @@ pub enum Kind {
     Birth,
     /// Somebody deletes the pod.
     DeletePod,
+    /// Somebody deletes the pod by force: its object is gone at once, its process when the kubelet has heard of that.
+    ForceDelete,
     /// A drain evicts the pod, if the disruption budget lets it.
     Evict,
     /// Somebody cordons the node. That may be taken back at any time.
@@ -65,6 +67,9 @@ impl Kind {
     /// What may come in between while members are restarted one by one.
     pub const ROLLING: &[Self] =
         &[Self::Kill, Self::DeletePod, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Blind, Self::Crash];
+    /// What may come beside a pod that is deleted by force.
+    pub const FORCED: &[Self] =
+        &[Self::ForceDelete, Self::Kill, Self::DeletePod, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Crash];
     /// What may come in between while a backup is restored. (What `Birth` leaves, a restored log never has.)
     pub const RESTORING: &[Self] = &[
         Self::Kill,
@@ -126,6 +131,7 @@ impl Kind {
             Self::Kill
             | Self::Birth
             | Self::DeletePod
+            | Self::ForceDelete
             | Self::Evict
             | Self::Cordon
             | Self::Finish
@@ -160,6 +166,7 @@ pub fn strike(config: &Config, state: &mut State, kind: Kind, serial: u8) -> boo
         Kind::Kill => dies(state, serial),
         Kind::Birth => return dies_at_birth(config, state, serial),
         Kind::DeletePod => ask_to_go(state, serial),
+        Kind::ForceDelete => force_away(state, serial),
         Kind::Evict => return evict(state, serial),
         Kind::Cordon => {
             if before.node == Node::Ready && uses_a_node(config, state, serial) {
@@ -236,6 +243,7 @@ pub fn lose_node(state: &mut State, serial: u8) {
     let seat = state.seat_mut(serial);
     seat.node = Node::Gone;
     seat.ghost = false;
+    seat.leftover = false;
     seat.cordoned = false;
     if let Some(pod) = &mut seat.pod
         && pod.stage != Stage::Unplaced
@@ -267,6 +275,15 @@ fn ask_to_go(state: &mut State, serial: u8) {
         if pod.stage == Stage::Unplaced {
             seat.pod = None;
         }
+    }
+}
+
+/// Where the node is heard of; and with a claim, as an emptyDir goes with the pod.
+fn force_away(state: &mut State, serial: u8) {
+    let seat = state.seat_mut(serial);
+    if seat.node == Node::Ready && seat.claim.is_some() && !seat.leftover {
+        seat.leftover = seat.answers();
+        seat.pod = None;
     }
 }
 

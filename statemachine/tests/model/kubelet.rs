@@ -109,6 +109,12 @@ impl State {
     /// The next thing that happens by itself at this seat; false if there is none.
     pub fn progress(&mut self, config: &Config, serial: u8) -> bool {
         let seat = self.seat(serial);
+        // The kubelet ends what has no pod any more. Until then nothing else starts on that volume: its lock is held, and no
+        // other node gets it.
+        if seat.leftover {
+            self.seat_mut(serial).leftover = seat.node != Node::Ready;
+            return seat.node == Node::Ready;
+        }
         // A pod that no node has taken keeps no claim (pvc_protection_controller.go, podUsesPVCForDeletion). Here one that is
         // to restore does: if the claim that a user deletes under it is made anew by a second operator, whose plan is older,
         // it restores onto that one under the first one's name, and a human has to empty it.
@@ -321,7 +327,8 @@ impl State {
 
     /// Forgets what can't matter any more, so that states which behave alike are one.
     pub fn tidy(&mut self) {
-        let traces = self.seats.iter().any(|seat| seat.pod.is_some() || seat.claim.is_some() || seat.ghost);
+        let traces =
+            self.seats.iter().any(|seat| seat.pod.is_some() || seat.claim.is_some() || seat.ghost || seat.leftover);
         let idle = self.operators.iter().all(|operator| *operator == Operator::Idle);
         if *self.memory == Memory::Blank && !traces && idle {
             // Nothing is left of an earlier life, not even the memory of it: what begins now is another one.
@@ -344,7 +351,7 @@ impl State {
                     ticket.age = Age::Old;
                 }
             }
-            if seat.pod.is_none() && seat.claim.is_none() && seat.member.is_none() && !seat.ghost {
+            if seat.pod.is_none() && seat.claim.is_none() && seat.member.is_none() && !seat.ghost && !seat.leftover {
                 let Seat { claims_made, pods_made, node, node_made, banned, marks, create, .. } = *seat;
                 *seat = Seat { claims_made, pods_made, node, node_made, banned, marks, create, ..Seat::default() };
             }

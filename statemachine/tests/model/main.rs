@@ -139,6 +139,15 @@ fn five_shrink_to_three() {
 }
 
 #[test]
+fn shrink_while_pods_are_deleted_by_force() {
+    let forced = |name, from, to| Config::new(name, Origin::Standing(from), [voters(to)]);
+    exhaust(forced("3 -> 1, by force", 3, 1).faults(2, Kind::FORCED));
+    exhaust(forced("5 -> 3 in a prompt world, by force", 5, 3).prompt().faults(2, Kind::FORCED));
+    exhaust(forced("3 stand, by force", 3, 3).faults(2, Kind::FORCED));
+    exhaust(forced("5 -> 3, by force, seen late, prompt", 5, 3).lagging().prompt().faults(at_least(1), Kind::FORCED));
+}
+
+#[test]
 fn three_shrink_to_one() {
     exhaust(Config::new("3 -> 1", Origin::Standing(3), [voters(1)]).faults(2, Kind::STANDING));
 }
@@ -367,6 +376,8 @@ fn planted_mistakes_are_caught() {
     catch(two, Mistake::LedgerUnread, Broken::IdentityReused);
     catch(from(1, 3).faults(2, &[Kind::DeleteClaim, Kind::DeletePod]), Mistake::CreatedTwice, Broken::OtherVolume);
     catch(from(3, 1).faults(1, &[Kind::Kill]), Mistake::RemovedInHaste, Broken::LiveVoter);
+    let forced = from(5, 3).prompt().faults(2, &[Kind::ForceDelete, Kind::Kill]);
+    catch(forced, Mistake::ConnectionsUnread, Broken::LiveVoter);
     catch(from(1, 3), Mistake::PromotedLagging, Broken::Promotion);
     catch(from(3, 5).faults(1, &[Kind::Kill]), Mistake::PromotedDead, Broken::Promotion);
     catch(from(1, 3).faults(2, &[Kind::Kill, Kind::Swap]), Mistake::PromotedCreatable, Broken::OtherVolume);

@@ -163,7 +163,7 @@ fn see_pod(config: &Config, state: &State, serial: u8, pod: state::Pod, sight: S
         release: Some(release(pod.release)),
         switching: pod.runs != pod.release,
         label: pod.label,
-        ready: seat.alive() && state.has_quorum() && seat.member.is_some(),
+        ready: seat.answers() && state.has_quorum() && seat.member.is_some(),
         sight,
         heard: since(pod.age),
     }

@@ -83,7 +83,7 @@ pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
     let Operator::Acting(intent) = &state.operators[operator] else { return None };
     let first = intent.steps.first().filter(|_| intent.ledger.is_none() && intent.budget.is_none())?;
     match &first.step {
-        Step::Promote { id, .. } => serial_of(*id).filter(|serial| state.seat(*serial).alive()),
+        Step::Promote { id, .. } => serial_of(*id).filter(|serial| state.seat(*serial).answers()),
         _ => None,
     }
 }
@@ -290,9 +290,9 @@ fn delete_claim(config: &Config, state: &mut State, wish: u8, serial: u8) -> Res
 
 fn promote(config: &Config, state: &mut State, serial: u8, same_life: bool, dying: bool) -> Result<(), Denied> {
     let seat = state.seat(serial);
-    let fit = seat.alive() && seat.acked();
+    let fit = seat.answers() && seat.acked();
     let unguarded = match config.mistake {
-        Some(Mistake::PromotedDead) => !seat.alive(),
+        Some(Mistake::PromotedDead) => !seat.answers(),
         Some(Mistake::PromotedLagging) => !seat.acked(),
         Some(_) | None => false,
     };

@@ -52,6 +52,8 @@ pub enum Mistake {
     RestoredAgain,
     /// A pod on an unreachable node is deleted by force and started elsewhere.
     ForceDeletedUnreachable,
+    /// A voter without a pod counts as down, whoever is connected to it.
+    ConnectionsUnread,
     /// A voter whose node is gone is removed without asking how the others are.
     BuriedInHaste,
     /// A voter that came back to an emptied volume is told to join again on it. That its identity is created twice is not
@@ -97,6 +99,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         Mistake::LogsLeft => leave_logs(world, &plan),
         Mistake::SeededUnrestored => seed_unrestored(world, &mut plan),
         Mistake::RestoredAgain => Some(plan.steps.clone().into_iter().map(restoring).collect()),
+        Mistake::ConnectionsUnread => Some(read_no_connections(world)),
         Mistake::BuriedInHaste => bury_in_haste(world),
         Mistake::RejoinedEmpty => rejoin_empty(world),
         Mistake::PauseOverlooked => Some(overlook_pause(world)),
@@ -298,6 +301,16 @@ fn start_elsewhere(world: &World) -> Option<Vec<Step>> {
         }
     }
     None
+}
+
+fn read_no_connections(world: &World) -> Vec<Step> {
+    let mut unread = world.clone();
+    for pod in unread.seats.values_mut().filter_map(|seat| seat.pod.as_mut()) {
+        if let Sight::Etcd(alive) = &mut pod.sight {
+            alive.links.clear();
+        }
+    }
+    plan(&unread).steps
 }
 
 fn bury_in_haste(world: &World) -> Option<Vec<Step>> {

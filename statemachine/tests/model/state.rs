@@ -202,6 +202,8 @@ pub struct Seat {
     pub born: Option<u8>,
     /// Its pod was deleted by force while its process goes on behind a cut link.
     pub ghost: bool,
+    /// Its pod was deleted by force, and its process goes on until the kubelet has heard of that.
+    pub leftover: bool,
     /// Its log has entries in the form of 3.5, behind which no raft snapshot was taken.
     pub old_log: bool,
     /// The same of the log that its process holds in memory, and sends to a newcomer.
@@ -216,14 +218,19 @@ impl Seat {
         self.claim.map(|claim| claim.data).or_else(|| self.pod.map(|pod| pod.scratch))
     }
 
-    /// etcd runs here and can be reached.
+    /// etcd runs here and can be reached, if only by its peers.
     pub fn alive(&self) -> bool {
+        self.answers() || (self.node == Node::Ready && self.leftover)
+    }
+
+    /// etcd runs in its pod and can be reached.
+    pub fn answers(&self) -> bool {
         self.node == Node::Ready && self.pod.is_some_and(|pod| pod.process == Process::Etcd)
     }
 
-    /// Alive, and nobody has asked it to go.
+    /// It answers, and nobody has asked it to go.
     pub fn steady(&self) -> bool {
-        self.alive() && self.pod.is_some_and(|pod| !pod.terminating)
+        self.answers() && self.pod.is_some_and(|pod| !pod.terminating)
     }
 
     pub fn is(&self, role: Role) -> bool {

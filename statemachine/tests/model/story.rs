@@ -102,6 +102,7 @@ fn fault(kind: Kind) -> &'static str {
         Kind::Kill => "etcd is killed",
         Kind::Birth => "etcd is killed before its first entry",
         Kind::DeletePod => "the pod is deleted",
+        Kind::ForceDelete => "the pod is deleted by force",
         Kind::Evict => "the pod is evicted",
         Kind::Cordon => "the node is cordoned",
         Kind::Finish => "the pod's containers end for good",
@@ -164,6 +165,9 @@ fn seat(state: &State, serial: u8) -> String {
     }
     if seat.node != Node::Ready {
         let _ = write!(text, ", node {:?}", seat.node);
+    }
+    if seat.leftover {
+        text.push_str(", its process goes on without it");
     }
     if seat.ghost {
         text.push_str(", a GHOST of it still runs");

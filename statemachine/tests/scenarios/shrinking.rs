@@ -38,6 +38,16 @@ fn no_live_voter_goes_while_another_is_down() {
     told.does([]).tells(2, Finding::QuorumTooThin).looks(LookAgain::Later);
     // One of them has no pod, and without it three of four are well.
     cluster(5).wish(3).unheard(1).pod_gone(2).plan().does(["remove 2"]);
+    // Found by a chaos run: a pod that was deleted by force is gone before its process is, to which the others are connected.
+    let forced = || cluster(5).wish(3).unheard(1).force_deleted(2);
+    forced().plan().never("remove").tells(2, Finding::QuorumTooThin).looks(LookAgain::Soon);
+    forced().uncounted(0, 2).uncounted(3, 2).plan().never("remove");
+    let gone = [0, 3, 4].into_iter().fold(forced(), |scene, other| scene.uncounted(other, 2));
+    gone.clone().plan().does(["remove 2"]);
+    gone.overlooked(0, 2).plan().never("remove");
+    // What one says of it that is not well itself may be of before.
+    let ill = cluster(5).wish(3).pod_gone(2).etcd(1, |alive| alive.live = false).overlooked(1, 2);
+    ill.plan().does(["remove 2"]);
     // One whose pod is on its way back may be alive by the time it is removed.
     cluster(5).wish(3).unheard(1).waiting(2).plan().does([]).tells(2, Finding::QuorumTooThin);
     cluster(5).wish(3).unheard(1).pod_pending(2, 1_000).plan().never("remove").tells(2, Finding::QuorumTooThin);

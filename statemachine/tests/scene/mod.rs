@@ -303,9 +303,10 @@ impl Scene {
     }
 
     /// Pod and claim.
-    pub fn seat_gone(mut self, serial: u32) -> Self {
-        self.world.seats.remove(&Serial(serial));
-        self
+    pub fn seat_gone(self, serial: u32) -> Self {
+        let mut scene = self.pod_gone(serial);
+        scene.world.seats.remove(&Serial(serial));
+        scene
     }
 
     pub fn claim_terminating(self, serial: u32) -> Self {

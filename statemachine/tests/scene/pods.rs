@@ -73,7 +73,13 @@ impl Scene {
         self.sees(serial, Sight::Refused(refusal))
     }
 
-    pub fn pod_gone(mut self, serial: u32) -> Self {
+    /// Its pod is gone, and its process.
+    pub fn pod_gone(self, serial: u32) -> Self {
+        (0..7).fold(self.force_deleted(serial), |scene, other| scene.uncounted(other, serial))
+    }
+
+    /// Its pod is gone, and its process goes on.
+    pub fn force_deleted(mut self, serial: u32) -> Self {
         if let Some(seat) = self.world.seats.get_mut(&Serial(serial)) {
             seat.pod = None;
         }
