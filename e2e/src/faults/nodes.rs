@@ -41,6 +41,16 @@ pub async fn frozen_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce(
     afterwards(scene, &handle, outcome).await
 }
 
+/// Runs `body` while a node has no kubelet, of which the control plane hears some seconds later; its pods go on meanwhile.
+pub async fn without_kubelet_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let handle = handle(node)?;
+    let outcome = match handle.kill_kubelet().await {
+        Ok(()) => body().await,
+        Err(error) => Err(error.into()),
+    };
+    afterwards(scene, &handle, outcome).await
+}
+
 /// Runs `body`, which may cordon a node; afterwards it takes pods again.
 pub async fn cordoned_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     let outcome = body().await;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
-use quorate_e2e::faults::nodes;
 use quorate_e2e::faults::operator::Operator;
+use quorate_e2e::faults::{nodes, pods as of_pods, processes};
 use quorate_e2e::lab::NETWORK_STORAGE_CLASS;
 use quorate_e2e::scene::{
     Cluster, EtcdProcess, LAB_VARIABLE, PATIENCE, Scene, Stage, View, Wish, Writer, Written, etcd_processes, play,
@@ -296,6 +296,51 @@ async fn a_drain_in_the_middle_of_five_to_three_never_costs_quorum() -> Result<(
         roll::tell(scene.name(), &written);
         written.check(&db).await?;
         written.was_never_long_without()
+    })
+    .await
+}
+
+/// A pod that is deleted by force where no kubelet hears of it is gone while its process goes on: found by a chaos run.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_voter_that_outlives_its_pod_is_not_removed_while_another_is_down() -> Result<()> {
+    play("node_outlived", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 5)).await?;
+        db.settles(5).await?;
+        let before = db.membership().await?;
+        let voters: BTreeSet<String> = before.voters().into_iter().map(str::to_owned).collect();
+        let view = db.view().await?;
+        // Fewer members: among those that are not well the one with the highest serial goes first.
+        let outlives = voters.last().context("there are no voters")?.clone();
+        let node = view.node(&outlives).context("a pod without a node")?.to_owned();
+        let elsewhere = |name: &&String| view.node(name) != Some(node.as_str());
+        let leader = before.leader()?;
+        let down = voters.iter().filter(elsewhere).find(|name| *name != leader).context("all are on one node")?;
+        nodes::without_kubelet_during(scene, &node, async || {
+            let frozen = processes::freeze_member(scene, down).await?;
+            let held = async {
+                db.scale(3).await?;
+                of_pods::delete_by_force(&db, &[&outlives]).await?;
+                stays(
+                    "all five voters, with the process of one whose pod is gone",
+                    Duration::from_secs(6),
+                    async || {
+                        let live = live_members(scene);
+                        ensure!(live.contains(&outlives), "only {live:?} live");
+                        let now = db.membership().await?;
+                        let now: BTreeSet<String> = now.voters().into_iter().map(str::to_owned).collect();
+                        ensure!(now == voters, "the voters are {now:?}");
+                        Ok(())
+                    },
+                )
+                .await
+            };
+            let held = held.await;
+            processes::thaw(&frozen);
+            held
+        })
+        .await?;
+        db.settles(3).await.map(drop)
     })
     .await
 }
