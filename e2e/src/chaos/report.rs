@@ -19,6 +19,8 @@ use super::run::Run;
 pub const REPORT: &str = "report.json";
 /// The schedule of a run that was kept.
 pub const SCHEDULE: &str = "schedule.json";
+/// What was done in a run that was kept.
+pub const DEEDS: &str = "faults.json";
 /// The record of a run that was kept.
 pub const HISTORY: &str = "history.jsonl";
 
@@ -142,7 +144,7 @@ pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
         std::fs::write(folder.join(name), text).with_context(|| format!("failed to write {name}"))
     };
     write(SCHEDULE, serde_json::to_string_pretty(&run.schedule)?)?;
-    write("faults.json", serde_json::to_string_pretty(&run.deeds)?)?;
+    write(DEEDS, serde_json::to_string_pretty(&run.deeds)?)?;
     write("operator.log", run.operator_log.join("\n"))?;
     write(REPORT, Report::of(run).json()?)?;
     run.history.write(&folder.join(HISTORY))?;

@@ -133,9 +133,10 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
         violations.extend(check::idle(&judged, faults));
         violations
     });
-    let violations = judging.await.unwrap_or_else(|error| {
+    let mut violations = judging.await.unwrap_or_else(|error| {
         vec![Violation { check: check::Check::Complete, what: format!("the checks ended early: {error}") }]
     });
+    violations.extend(check::undisturbed(schedule, &deeds));
     let verdict = if violations.is_empty() { "nothing is wrong".to_owned() } else { told(&violations) };
     step.done(format_args!("{verdict}, {} calls, {} faults", history.calls.len(), deeds.len()));
     let (schedule, history) = (schedule.clone(), Arc::unwrap_or_clone(history));

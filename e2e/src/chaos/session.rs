@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use quorate_crds::EtcdClusterSpec;
+use serde::de::DeserializeOwned;
 
 use super::check::{self, Check, Violation};
 use super::history::History;
-use super::report::{HISTORY, Report, SCHEDULE, keep};
+use super::inject::Deed;
+use super::report::{DEEDS, HISTORY, Report, SCHEDULE, keep};
 use super::run::{Run, run};
 use super::schedule::{Event, Schedule};
 use super::shrink::shrink;
@@ -87,16 +89,18 @@ impl Session {
 
 /// Judges a run that was kept in this folder once more, by the checks of now. What is wrong with it.
 pub fn judge(folder: &Path) -> Result<Vec<Violation>> {
-    let schedule = read(&folder.join(SCHEDULE))?;
+    let schedule: Schedule = read(&folder.join(SCHEDULE))?;
     let history = History::read(&folder.join(HISTORY))?;
     let mut violations = check::check(&history);
     violations.extend(check::idle(&history, schedule.lasts()));
+    let deeds: Vec<Deed> = read(&folder.join(DEEDS))?;
+    violations.extend(check::undisturbed(&schedule, &deeds));
     Ok(violations)
 }
 
-fn read(path: &Path) -> Result<Schedule> {
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} holds no schedule", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("failed to understand {}", path.display()))
 }
 
 /// One run in a scene of its own. What is wrong with it is dumped before the scene is closed.

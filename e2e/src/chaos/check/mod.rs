@@ -18,6 +18,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::history::{History, Trouble};
+use super::inject::{Carried, Deed};
+use super::schedule::Schedule;
 
 /// How many violations of one check are told in full; the first ones say what happened, the rest follows from them.
 const TOLD: usize = 20;
@@ -74,6 +76,11 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Of how many faults that were dealt one has to be done, or else the run says little.
+const ONE_DONE_OF: usize = 2;
+/// Of how many faults that were dealt one may be impossible.
+const ONE_FAILS_OF: usize = 10;
+
 /// Everything that is wrong with a history; nothing if it is sound.
 pub fn check(history: &History) -> Vec<Violation> {
     let checks: [(Check, Vec<String>); 5] = [
@@ -102,6 +109,16 @@ pub fn idle(history: &History, faults: Duration) -> Option<Violation> {
     let seconds = faults.as_secs();
     let what = || format!("only {written} writes were acknowledged in {seconds} s of faults, less than one a second");
     (u64::try_from(written).unwrap_or(u64::MAX) < seconds).then(|| Violation { check: Check::Complete, what: what() })
+}
+
+/// Says so if too little of a schedule was done, or too much of it could not be: what was not disturbed breaks nothing.
+pub fn undisturbed(schedule: &Schedule, deeds: &[Deed]) -> Option<Violation> {
+    let dealt = schedule.events.len();
+    let done = deeds.iter().filter(|deed| matches!(deed.carried, Carried::Done(_))).count();
+    let failed = deeds.iter().filter(|deed| matches!(deed.carried, Carried::Failed(_))).count();
+    let what = || format!("of {dealt} faults {done} were done, and {failed} could not be");
+    (done * ONE_DONE_OF < dealt || failed * ONE_FAILS_OF > dealt)
+        .then(|| Violation { check: Check::Complete, what: what() })
 }
 
 fn of_trouble(trouble: &Trouble) -> Violation {

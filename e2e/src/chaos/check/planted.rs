@@ -7,11 +7,13 @@ use std::time::Duration;
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use super::{Check, Violation, check, idle};
+use super::{Check, Violation, check, idle, undisturbed};
 use crate::chaos::clock::Moment;
 use crate::chaos::history::{
     Answer, Call, Change, ClientId, Event, Found, History, Key, Op, Outcome, Revision, Trouble, Value, Watched,
 };
+use crate::chaos::inject::{Carried, Deed};
+use crate::chaos::schedule::Schedule;
 
 /// The calls of one simulated run.
 const CALLS: u64 = 300;
@@ -337,4 +339,27 @@ fn a_run_in_which_hardly_anything_was_written_is_caught() {
     assert!(idle(&history, Duration::from_secs(written + 1)).is_some());
     history.calls.clear();
     assert_eq!(idle(&history, Duration::from_mins(3)).map(|found| found.check), Some(Check::Complete));
+}
+
+#[test]
+fn a_run_in_which_hardly_a_fault_was_made_is_caught() {
+    let schedule = Schedule::generate(1, Duration::from_mins(3), "3.6.16");
+    let judged = |carried: &dyn Fn(usize) -> Carried| {
+        let deeds = schedule.events.iter().enumerate().map(|(at, event)| Deed {
+            event: event.clone(),
+            begun: Moment(0),
+            ended: Moment(0),
+            carried: carried(at),
+        });
+        undisturbed(&schedule, &deeds.collect::<Vec<_>>()).map(|found| found.check)
+    };
+    let done = || Carried::Done("all".into());
+    assert_eq!(judged(&|_| done()), None);
+    assert_eq!(judged(&|at| if at % 3 == 0 { Carried::Skipped("early".into()) } else { done() }), None);
+    assert_eq!(
+        judged(&|at| if at % 3 == 0 { done() } else { Carried::Skipped("early".into()) }),
+        Some(Check::Complete)
+    );
+    assert_eq!(judged(&|at| if at % 5 == 0 { Carried::Failed("late".into()) } else { done() }), Some(Check::Complete));
+    assert_eq!(undisturbed(&schedule, &[]).map(|found| found.check), Some(Check::Complete));
 }
