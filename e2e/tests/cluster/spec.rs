@@ -5,6 +5,8 @@
 mod cases;
 #[path = "spec_class.rs"]
 mod class;
+#[path = "spec_defaults.rs"]
+mod defaults;
 #[path = "spec_taken.rs"]
 mod taken;
 #[path = "spec_tightened.rs"]

@@ -18,15 +18,20 @@ const RULES: [&str; 2] = [
 const LONG: &str = "a-name-of-forty-one-letters-and-then-some";
 const COUNT: &str = "/etcd/snapshotCount";
 
-async fn patch_definition(operations: Vec<Value>) -> Result<()> {
+pub async fn patch_definition(operations: Vec<Value>) -> Result<()> {
     let patch = Value::Array(operations).to_string();
     kubectl(&["patch", "crd", DEFINITION, "--type=json", "-p", &patch], None).await?.well().map(drop)
 }
 
+/// What the API server knows of an EtcdCluster.
+pub async fn definition() -> Result<Value> {
+    let definition = kubectl(&["get", "crd", DEFINITION, "-o", "json"], None).await?.well()?;
+    Ok(serde_json::from_str(&definition)?)
+}
+
 /// What the operations are that put the rules back.
 async fn rules_of_now() -> Result<Vec<Value>> {
-    let definition = kubectl(&["get", "crd", DEFINITION, "-o", "json"], None).await?.well()?;
-    let definition: Value = serde_json::from_str(&definition)?;
+    let definition = definition().await?;
     let put_back = |at: &str| -> Result<Value> {
         let rules = definition.pointer(at).with_context(|| format!("the definition has no rules at {at}"))?;
         Ok(json!({ "op": "add", "path": at, "value": rules }))

@@ -1,5 +1,7 @@
 //! The continuous backup in the status: whether every write reaches it in time, and how far it has come. Pure.
 
+use std::iter;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quorate_backup::archive::status::{self, Head, Lag, Report, Role};
@@ -51,35 +53,45 @@ fn recorded(observed: &Observed, now: Timestamp) -> (Truth, Told) {
     };
     let limit = limit(backup);
     let fault = report.fault.as_ref();
-    let fault_told = |fault: &status::Fault| Told { reason: word(fault.reason), sentence: fault.message.clone() };
+    let behind = report.lag.and_then(|lag| behind(limit, lag));
+    let fault_told = |fault: &status::Fault| {
+        let lag = behind.map(|lag| format!("; it is behind by more than {lag:#}")).unwrap_or_default();
+        Told { reason: word(fault.reason), sentence: format!("{}{lag}", fault.message) }
+    };
     if report.head.is_none() {
         return match fault {
             Some(fault) => (Truth::False, fault_told(fault)),
             None => told(Truth::False, Reason::ArchiveBegins, "The first full snapshot is being taken.".into()),
         };
     }
-    match (report.lag, fault) {
+    match (behind, fault) {
         (_, Some(fault)) if now.duration_since(fault.since) > limit => (Truth::False, fault_told(fault)),
-        (None, _) => {
+        (Some(_), Some(fault)) => (Truth::False, fault_told(fault)),
+        (Some(lag), None) => {
+            let sentence = format!(
+                "The continuous backup is behind by more than {lag:#}. Look at the log of the container archive of the member \
+                 that leads."
+            );
+            told(Truth::False, Reason::ArchiveBehind, sentence)
+        }
+        (None, _) if report.lag.is_none() => {
             let sentence = "How far the continuous backup is behind is not known: its member does not answer.".into();
             told(Truth::Unknown, Reason::ArchiveUnknown, sentence)
         }
-        (Some(Lag { revisions: _, seconds }), fault) if i128::from(seconds) > i128::from(limit.as_secs()) => {
-            let behind = || Told {
-                reason: Reason::ArchiveBehind,
-                sentence: format!(
-                    "The continuous backup is behind by more than {limit:#}. Look at the log of the container archive of the \
-                     member that leads."
-                ),
-            };
-            (Truth::False, fault.map_or_else(behind, fault_told))
-        }
-        (Some(_), _) => {
+        (None, _) => {
             let interval = backup.flush_interval_seconds;
             let sentence = format!("What is written is in {} after {interval} s or soon after.", report.location);
             told(Truth::True, Reason::Archiving, sentence)
         }
     }
+}
+
+/// How far it is behind, where that is more than the limit: the limit, or two, four, eight times as much. A lag that grows
+/// all the time is told ever more seldom, as each change of a sentence is a write.
+fn behind(limit: SignedDuration, Lag { revisions: _, seconds }: Lag) -> Option<SignedDuration> {
+    let doubled = |told: &SignedDuration| told.is_positive().then(|| told.checked_mul(2)).flatten();
+    let is_less = |told: &SignedDuration| i128::from(seconds) > i128::from(told.as_secs());
+    iter::successors(Some(limit), doubled).take_while(is_less).last()
 }
 
 /// The reason as conditions write it.
@@ -239,6 +251,20 @@ mod tests {
         let follows = Report { role: Role::Standby, ..fine };
         assert_eq!(of_all(&[Some(behind.clone()), Some(follows), None]), (Truth::True, Reason::Archiving));
         assert_eq!(of_all(&[Some(behind)]), (Truth::False, Reason::ArchiveBehind));
+    }
+
+    #[test]
+    fn the_lag_is_told_in_steps_that_double() {
+        let told = |seconds, fault: Option<status::Fault>| {
+            let told = verdict(&observed(&[Some(Report { fault, ..report(Role::Committer, 9, seconds) })]), NOW);
+            told.1.sentence
+        };
+        let is_behind = |seconds, lag: &str| told(seconds, None).contains(&format!("behind by more than {lag}."));
+        assert!(is_behind(51, "50s") && is_behind(100, "50s") && is_behind(101, "1m 40s") && is_behind(201, "3m 20s"));
+        assert_eq!(told(101, Some(fault(5))), "the store is away; it is behind by more than 1m 40s");
+        assert_eq!(told(10, Some(fault(51))), "the store is away");
+        // What no clock shows ends, too.
+        assert!(told(u64::MAX, None).contains("behind by more than"));
     }
 
     #[test]
