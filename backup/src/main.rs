@@ -176,12 +176,35 @@ fn main() -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+    use clap::{CommandFactory, Parser};
 
     use super::Command;
 
     #[test]
     fn the_arguments_of_every_command_fit_together() {
         Command::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_every_command_names_each_of_its_arguments_and_what_it_is_for() {
+        let all = Command::command();
+        assert!(all.get_subcommands().count() > 10);
+        for one in all.get_subcommands() {
+            let name = one.get_name();
+            let help = Command::try_parse_from(["quorate-agent", name, "--help"]).unwrap_err();
+            assert_eq!((help.kind(), help.use_stderr()), (ErrorKind::DisplayHelp, false), "{name}: {help}");
+            // Its lines are as wide as a terminal.
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let text = words(&help.to_string());
+            for argument in one.get_arguments() {
+                let option = argument.get_long().map(|long| format!("--{long} "));
+                let called = option.unwrap_or_else(|| format!("<{}>", argument.get_id().as_str().to_uppercase()));
+                assert!(text.contains(&called), "{name}: {called} is not in {text}");
+                let purpose = argument.get_long_help().or_else(|| argument.get_help()).map(ToString::to_string);
+                let purpose = words(&purpose.unwrap_or_default());
+                assert!(!purpose.is_empty() && text.contains(&purpose), "{name}: {called} is for {purpose:?}");
+            }
+        }
     }
 }

@@ -182,7 +182,11 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::format::tests::stored;
+    use crate::store::tests::faulty::sound;
 
     fn board() -> Board {
         Board::new(&"s3://bucket/etcd".parse().unwrap(), &"blue".parse().unwrap())
@@ -210,5 +214,34 @@ mod tests {
         assert!(board.metrics().unwrap().contains("quorate_archive_lag_seconds -1"), "{}", board.metrics().unwrap());
         board.role(Role::Committer);
         assert!(board.metrics().unwrap().contains("quorate_archive_committer 1"));
+    }
+
+    #[tokio::test]
+    async fn all_that_is_counted_and_measured_is_told_by_its_name() {
+        let board = board();
+        board.role(Role::Committer);
+        board.stored(&stored(&sound(), 100, &[(20, 110)]).await, Timestamp::now());
+        board.member_at(25);
+        board.fault(Reason::StoreFailed, "one");
+        (0..4).for_each(|_| board.committed());
+        (0..3).for_each(|_| board.took_full());
+        (0..2).for_each(|_| board.lost_commit());
+        let text = board.metrics().unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
+        let told: BTreeMap<_, i64> = lines.map(|(name, number)| (name, number.parse().unwrap())).collect();
+        // As long as this machine took for the lines above.
+        let seconds = told["quorate_archive_lag_seconds"];
+        assert!(seconds >= 0, "{text}");
+        let wanted = [
+            ("quorate_archive_committer", 1),
+            ("quorate_archive_head_revision", 20),
+            ("quorate_archive_lag_revisions", 5),
+            ("quorate_archive_lag_seconds", seconds),
+            ("quorate_archive_faulty", 1),
+            ("quorate_archive_commits_total", 4),
+            ("quorate_archive_fulls_total", 3),
+            ("quorate_archive_commits_lost_total", 2),
+        ];
+        assert_eq!(told, BTreeMap::from(wanted));
     }
 }

@@ -260,6 +260,9 @@ impl<'a> Recording<'a> {
                 if let Some(reason) = self.full_is_due(others.as_ref()).await? {
                     self.successor.begin(reason);
                 }
+                if self.chain.as_ref().is_some_and(|chain| !chain.links.is_empty()) {
+                    course.retention.goes_on();
+                }
                 // Also while something waits to be stored: it may wait for the room that this makes.
                 course.retention.look(&self.session.door.store(), &settings.lineage, &self.key).await;
                 if self.looked.elapsed() >= LOOK_AROUND {

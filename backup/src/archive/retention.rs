@@ -11,7 +11,7 @@ use crate::care::{Keep, Plan, Pruned, Removal, plan, prune};
 use crate::format::{GenerationKey, Lineage};
 use crate::store::{Store, StoreError};
 
-/// How often it looks, besides after each full snapshot. It reads every manifest.
+/// How often it looks, besides after each full snapshot and what is recorded first after that. It reads every manifest.
 const EVERY: Duration = Duration::from_hours(12);
 /// How soon it looks again if it could not look through what there is.
 const AGAIN_AFTER: Duration = Duration::from_mins(10);
@@ -21,6 +21,9 @@ const AGAIN_AFTER: Duration = Duration::from_mins(10);
 pub(super) struct Retention {
     keep: Option<Keep>,
     due: Instant,
+    /// Nothing is known to be recorded after the last full snapshot. Until something is, the generation before it may be
+    /// the one that reaches furthest, and stays.
+    only_full: bool,
     /// It says whether it could look through what there is.
     working: Option<JoinHandle<bool>>,
 }
@@ -28,12 +31,19 @@ pub(super) struct Retention {
 impl Retention {
     /// The first look comes with the first full snapshot, or after half a day.
     pub fn new(keep: Option<Keep>) -> Self {
-        Self { keep, due: Instant::now() + EVERY, working: None }
+        Self { keep, due: Instant::now() + EVERY, only_full: false, working: None }
     }
 
     /// A full snapshot has been taken: something else may be old now.
     pub fn full_taken(&mut self) {
-        self.due = Instant::now();
+        (self.due, self.only_full) = (Instant::now(), true);
+    }
+
+    /// Something has been recorded after the last full snapshot.
+    pub fn goes_on(&mut self) {
+        if self.only_full {
+            (self.due, self.only_full) = (Instant::now(), false);
+        }
     }
 
     /// Begins if it is time. It works beside the recording.
@@ -77,7 +87,7 @@ impl Drop for Retention {
 }
 
 async fn clear(store: &Store, lineage: &Lineage, keep: Keep, current: &GenerationKey) -> Result<Pruned, StoreError> {
-    let plan = spare(plan(store, lineage, keep, Timestamp::now()).await?, current);
+    let plan = spare(plan(store, lineage, keep, Timestamp::now(), &|_, _| {}).await?, current);
     prune(store, &plan).await
 }
 
@@ -124,6 +134,29 @@ mod tests {
             assert!(retention.working.is_none());
             assert_eq!(retention.due <= Instant::now() + AGAIN_AFTER, in_vain);
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_recorded_first_after_a_full_snapshot_is_followed_by_another_look() {
+        let (current, store) = (key("blue"), sound());
+        let mut retention = Retention::new(Some(Keep { newest: 1, last: Duration::ZERO }));
+        let looks = async |retention: &mut Retention| {
+            retention.look(&store, &current.lineage, &current).await;
+            let working = retention.working.take();
+            let looks = working.is_some();
+            if let Some(working) = working {
+                assert!(working.await.unwrap());
+            }
+            looks
+        };
+        retention.goes_on();
+        assert!(!looks(&mut retention).await);
+        retention.full_taken();
+        assert!(looks(&mut retention).await && !looks(&mut retention).await);
+        retention.goes_on();
+        assert!(looks(&mut retention).await);
+        retention.goes_on();
+        assert!(!looks(&mut retention).await);
     }
 
     #[test]

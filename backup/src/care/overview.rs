@@ -37,9 +37,14 @@ pub async fn keys(store: &Store, lineage: Option<&Lineage>) -> Result<Vec<Genera
 }
 
 impl Overview {
-    /// Reads one. A day of flushes takes some megabytes of memory: whoever looks at many holds one at a time.
-    pub async fn read(store: &Store, key: GenerationKey) -> Result<Self, StoreError> {
-        let state = match Chain::read(store, &key).await {
+    /// Reads one. A day of flushes takes some megabytes of memory: whoever looks at many holds one at a time. `report` is told
+    /// how many of its manifests have been read, of all.
+    pub async fn read(
+        store: &Store,
+        key: GenerationKey,
+        report: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Self, StoreError> {
+        let state = match Chain::read_and_report(store, &key, report).await {
             Ok(chain) => State::Whole(Box::new(chain)),
             Err(ChainError::NoFull(_)) => State::WithoutFull,
             Err(ChainError::Store(error)) => return Err(error),

@@ -88,11 +88,18 @@ enum Reach {
     Unknown,
 }
 
-/// Finds what can go. It is as late as `now`, or as the newest object in the store if that is earlier.
-pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) -> Result<Plan, StoreError> {
+/// Finds what can go. It is as late as `now`, or as the newest object in the store if that is earlier. Of each generation
+/// `report` is told how many manifests have been read, of all.
+pub async fn plan(
+    store: &Store,
+    lineage: &Lineage,
+    keep: Keep,
+    now: Timestamp,
+    report: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Plan, StoreError> {
     let mut all = Vec::new();
     for key in generations(store, lineage).await? {
-        all.push(look(store, key).await?);
+        all.push(look(store, key, report).await?);
     }
     // By the store's clock it is at least as late as its newest object.
     let store_now = all.iter().filter_map(|looked| looked.newest).max().unwrap_or(now);
@@ -110,7 +117,7 @@ pub async fn plan(store: &Store, lineage: &Lineage, keep: Keep, now: Timestamp) 
 }
 
 /// Looks at one generation.
-async fn look(store: &Store, key: GenerationKey) -> Result<Looked, StoreError> {
+async fn look(store: &Store, key: GenerationKey, report: &(dyn Fn(u64, u64) + Sync)) -> Result<Looked, StoreError> {
     // Data first and manifests second: data whose manifest comes between the two is not taken for garbage.
     let (data_folder, deltas) = (format!("{}/", key.data_folder()), format!("{}/", key.deltas()));
     let (mut newest, mut data, mut has_deltas) = (None, Vec::new(), false);
@@ -123,7 +130,7 @@ async fn look(store: &Store, key: GenerationKey) -> Result<Looked, StoreError> {
         }
     }
     drop(objects);
-    let Overview { key, state } = Overview::read(store, key).await?;
+    let Overview { key, state } = Overview::read(store, key, report).await?;
     let reach = match state {
         State::Whole(chain) => {
             let deltas = chain.links.iter().map(|link| key.data(&link.delta.data.name));
@@ -323,7 +330,7 @@ mod tests {
     async fn when_one_ended_that_has_lost_its_full_snapshot_is_told_by_its_last_delta() {
         let store = sound();
         let chain = stored(&store, 100, &[(20, 110), (90, 500)]).await;
-        let reach = async || look(&store, chain.key.clone()).await.unwrap().reach;
+        let reach = async || look(&store, chain.key.clone(), &|_, _| {}).await.unwrap().reach;
         let until = |end| Times { begin: at(100), end: at(end) };
         assert_eq!(reach().await, Reach::Whole(until(500)));
         store.delete(&chain.key.full()).await.unwrap();
@@ -349,7 +356,8 @@ mod tests {
         let centuries = |count: u64| Duration::from_hours(count * 100 * 365 * 24);
         let gone = async |last| {
             let keep = Keep { newest: 1, last };
-            plan(&store, &old.lineage, keep, "9000-01-01T00:00:00Z".parse().unwrap()).await.unwrap().removals
+            let late = "9000-01-01T00:00:00Z".parse().unwrap();
+            plan(&store, &old.lineage, keep, late, &|_, _| {}).await.unwrap().removals
         };
         assert_eq!(
             gone(centuries(1)).await,
@@ -369,7 +377,7 @@ mod tests {
         let gone = async |last, now| -> Vec<GenerationKey> {
             let mut all = Vec::new();
             for key in generations(&store, &record.key.lineage).await.unwrap() {
-                all.push(look(&store, key).await.unwrap());
+                all.push(look(&store, key, &|_, _| {}).await.unwrap());
             }
             unneeded(&all, keep(last), at(now)).into_iter().collect()
         };

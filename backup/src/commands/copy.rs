@@ -81,17 +81,13 @@ impl Copy {
             if generation.as_ref().is_some_and(|name| *name != key.name) {
                 continue;
             }
-            let Overview { key, state } = Overview::read(&from, key).await?;
+            let Overview { key, state } = Overview::read(&from, key, &|_, _| {}).await?;
             let State::Whole(chain) = state else {
                 tracing::warn!("{key} is not whole, and is left out");
                 continue;
             };
             let bar = print::bytes_bar("copy");
-            let copied = copy(&from, &to, &chain, |done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
-            })
-            .await;
+            let copied = copy(&from, &to, &chain, |done, total| print::set(&bar, done, total)).await;
             bar.finish_and_clear();
             let Copied { manifests, present, bytes } = copied?;
             lines.push(Line { generation: key.to_string(), manifests, present, bytes });

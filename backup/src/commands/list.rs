@@ -131,10 +131,11 @@ impl List {
         super::run(async move {
             let store = store.open(KeyFiles::default())?;
             store.check().await?;
-            let mut lines = Vec::new();
+            let (bar, mut lines) = (print::count_bar("list"), Vec::new());
             for key in keys(&store, lineage.as_ref()).await? {
-                lines.push(Line::of(&Overview::read(&store, key).await?));
+                lines.push(Line::of(&Overview::read(&store, key, &|done, total| print::set(&bar, done, total)).await?));
             }
+            bar.finish_and_clear();
             print::show(output, &lines, || print::table(&HEADINGS, &lines.iter().map(Line::row).collect::<Vec<_>>()))
         })
     }
@@ -164,7 +165,10 @@ impl Inspect {
         let Some(key) = found else {
             anyhow::bail!("there is no such backup of {lineage} in {}", store.address());
         };
-        let Overview { key, state } = Overview::read(&store, key).await?;
+        let bar = print::count_bar("inspect");
+        let read = Overview::read(&store, key, &|done, total| print::set(&bar, done, total)).await;
+        bar.finish_and_clear();
+        let Overview { key, state } = read?;
         let chain = match state {
             State::Whole(chain) => chain,
             State::WithoutFull => anyhow::bail!("{key} has no full snapshot: it is being taken, or never was"),

@@ -49,7 +49,18 @@ pub fn span(duration: std::time::Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
-/// A bar that counts.
+/// A bar that counts, on the terminal only.
+pub fn count_bar(what: &str) -> ProgressBar {
+    ProgressBar::no_length().with_style(count_style(what))
+}
+
+/// Shows on a bar how much is done, of all.
+pub fn set(bar: &ProgressBar, done: u64, total: u64) {
+    bar.set_length(total);
+    bar.set_position(done);
+}
+
+/// How a bar looks that counts.
 pub fn count_style(what: &str) -> ProgressStyle {
     let style = format!("{what} {{bar:30}} {{pos}} of {{len}}, {{eta}} left");
     ProgressStyle::with_template(&style).unwrap_or_else(|_| ProgressStyle::default_bar())

@@ -59,7 +59,11 @@ impl Prune {
         let store = store.open(KeyFiles::default())?;
         store.check().await?;
         let keep = Keep { newest: keep, last: keep_last };
-        let plan: Plan = plan(&store, &lineage, keep, Timestamp::now()).await?;
+        let bar = print::count_bar("prune");
+        let report = |done, total| print::set(&bar, done, total);
+        let planned = plan(&store, &lineage, keep, Timestamp::now(), &report).await;
+        bar.finish_and_clear();
+        let plan: Plan = planned?;
         let Pruned { objects, bytes, failed } = if dry_run { Pruned::default() } else { prune(&store, &plan).await? };
         let (mut generations, mut garbage) = (Vec::new(), Vec::new());
         for removal in &plan.removals {

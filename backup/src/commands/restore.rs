@@ -173,10 +173,7 @@ impl Restore {
 /// Shows how far a restore is.
 pub fn show(bar: &ProgressBar, progress: Progress) {
     match progress {
-        Progress::Fetching { done, total } => {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
+        Progress::Fetching { done, total } => print::set(bar, done, total),
         Progress::Rewinding { reached: done, target: total } | Progress::Applying { reached: done, target: total } => {
             count(bar, "revision", done, total);
         }
@@ -186,6 +183,5 @@ pub fn show(bar: &ProgressBar, progress: Progress) {
 
 fn count(bar: &ProgressBar, what: &'static str, done: u64, total: u64) {
     bar.set_style(print::count_style(what));
-    bar.set_length(total);
-    bar.set_position(done);
+    print::set(bar, done, total);
 }

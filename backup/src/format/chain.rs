@@ -69,9 +69,20 @@ pub struct Chain {
 impl Chain {
     /// Reads a generation up to its head.
     pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
+        Self::read_and_report(store, key, &|_, _| {}).await
+    }
+
+    /// The same. `report` is told how many manifests have been read, of all that a listing shows.
+    pub async fn read_and_report(
+        store: &Store,
+        key: &GenerationKey,
+        report: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Self, ChainError> {
         let (full, full_hash) = full(store, key).await?;
         let mut chain = Self { key: key.clone(), full, full_hash, links: Vec::new() };
         let hints = chain.hints(store).await?;
+        let all = 1 + hints.len() as u64;
+        report(1, all);
         let mut hinted = stream::iter(hints)
             .map(|from| async move { Ok::<_, StoreError>((from, store.read(&key.delta(from), MANIFEST_LIMIT).await?)) })
             .buffered(AHEAD);
@@ -89,6 +100,7 @@ impl Chain {
             {
                 chain.add(&bytes)?;
             }
+            report(1 + chain.links.len() as u64, all);
         }
         chain.extend(store).await?;
         Ok(chain)

@@ -102,7 +102,11 @@ impl Options {
         for (name, value) in given {
             let option = known.iter().find(|option| option.name() == name).ok_or_else(|| OptionsError::Unknown {
                 name: name.clone(),
-                known: known.iter().map(|option| option.name()).collect::<Vec<_>>().join(", "),
+                known: if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ")
+                },
             })?;
             values.insert(*option, value.as_str());
         }

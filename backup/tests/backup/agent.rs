@@ -1,10 +1,9 @@
 //! The agent as a process, and how much memory it took.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How it ended.
@@ -12,7 +11,7 @@ pub struct Ended {
     pub success: bool,
     pub stdout: String,
     pub stderr: String,
-    /// The most anonymous memory it was seen to have, in KiB.
+    /// The most anonymous memory it was seen to have with its children, in KiB.
     pub most_rss_anon: u64,
 }
 
@@ -56,29 +55,70 @@ pub fn run_in_little_room(blocks: u64, arguments: &[&str]) -> Ended {
     ended(with_pipes(shell, arguments))
 }
 
+/// A command of a process that dies when it writes more than so many blocks of 512 bytes to a file: in the middle of its work,
+/// by a signal, as one that is killed.
+pub fn dying_at(blocks: u64, agent: &Command) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    let script = format!("ulimit -c 0; ulimit -f {blocks}; exec \"$@\"");
+    shell.args(["-c", &script, "sh"]).arg(agent.get_program()).args(agent.get_args());
+    with_pipes(shell, &[])
+}
+
 fn ended(mut command: Command) -> Ended {
     let child = command.spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let (done, ended) = mpsc::channel::<()>();
-    let watcher = thread::spawn(move || {
-        let mut most = 0;
-        // The kernel keeps no high-water mark of anonymous memory alone, so it is looked at every few milliseconds.
-        while ended.recv_timeout(Duration::from_millis(5)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            most = most.max(rss_anon(Path::new(&status)).unwrap_or(0));
-        }
-        most
-    });
+    let memory = Memory::of(child.id());
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-    drop(done);
     Ended {
         success: status.success(),
         stdout: String::from_utf8(stdout).unwrap(),
         stderr: String::from_utf8(stderr).unwrap(),
-        most_rss_anon: watcher.join().unwrap(),
+        most_rss_anon: memory.most(),
     }
 }
 
-fn rss_anon(status: &Path) -> Option<u64> {
-    let text = fs::read_to_string(status).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?.trim().strip_suffix(" kB")?.trim().parse().ok()
+/// Looks at the anonymous memory that a process has with its children, until somebody asks for the most of it.
+pub struct Memory {
+    done: mpsc::Sender<()>,
+    watcher: JoinHandle<u64>,
+}
+
+impl Memory {
+    pub fn of(process: u32) -> Self {
+        let (done, ended) = mpsc::channel::<()>();
+        let watcher = thread::spawn(move || {
+            let mut most = 0;
+            // The kernel keeps no high-water mark of anonymous memory alone, so it is looked at every few milliseconds.
+            while ended.recv_timeout(Duration::from_millis(5)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                most = most.max(with_children(process));
+            }
+            most
+        });
+        Self { done, watcher }
+    }
+
+    /// In KiB.
+    pub fn most(self) -> u64 {
+        let Self { done, watcher } = self;
+        drop(done);
+        watcher.join().unwrap()
+    }
+}
+
+/// The anonymous memory of a process and its children, in KiB. Their numbers are higher than its own, as long as the kernel
+/// does not begin anew with the lowest. One that is not yet another program has the same memory, not as much more.
+fn with_children(process: u32) -> u64 {
+    let status = |process: u32| fs::read_to_string(format!("/proc/{process}/status")).ok();
+    let program = |process: u32| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let own = program(process);
+    let parent = format!("PPid:\t{process}");
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let later =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|one| *one > process);
+    let children = later.filter(|one| program(*one) != own).filter_map(status);
+    let children = children.filter(|text| text.lines().any(|line| line == parent));
+    status(process).into_iter().chain(children).filter_map(|text| rss_anon(&text)).sum()
+}
+
+fn rss_anon(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?.trim().strip_suffix(" kB")?.trim().parse().ok()
 }

@@ -47,11 +47,12 @@ async fn begun(etcd: &Etcd, store: &Gated, spill_limit: &str) -> (Archive, Repor
     (archive, report)
 }
 
-/// The store is shut until all is written and the archive knows how much that is. It gives the last revision.
-async fn written_while_shut(etcd: &Etcd, store: &Gated, archive: &mut Archive) -> i64 {
+/// The store is shut until so many values of so many bytes are written and the archive knows how much that is. It gives the
+/// last revision.
+async fn written_while_shut(etcd: &Etcd, store: &Gated, archive: &mut Archive, values: u64, bytes: usize) -> i64 {
     store.shut();
-    let last = write(etcd, VALUES, 1 << 20).await;
-    let behind = |report: &Report| report.lag.is_some_and(|lag| lag.revisions >= VALUES);
+    let last = write(etcd, values, bytes).await;
+    let behind = |report: &Report| report.lag.is_some_and(|lag| lag.revisions >= values);
     archive.says("so far behind", behind).await;
     store.open();
     last
@@ -72,7 +73,7 @@ async fn more_than_may_be_spilled_ends_a_generation_with_what_was_held_and_the_n
     let Some(store) = Gated::start(Duration::ZERO) else { return };
     let etcd = Etcd::start(&binaries);
     let (mut archive, first) = begun(&etcd, &store, LITTLE).await;
-    written_while_shut(&etcd, &store, &mut archive).await;
+    written_while_shut(&etcd, &store, &mut archive, VALUES, 1 << 20).await;
     let another = |report: &Report| report.generation != first.generation;
     archive.says("in another generation", another).await;
     // It goes on there.
@@ -101,7 +102,7 @@ async fn what_was_spilled_is_stored_in_the_same_generation_when_the_store_is_the
     let Some(store) = Gated::start(Duration::ZERO) else { return };
     let etcd = Etcd::start(&binaries);
     let (mut archive, first) = begun(&etcd, &store, ENOUGH).await;
-    let last = written_while_shut(&etcd, &store, &mut archive).await;
+    let last = written_while_shut(&etcd, &store, &mut archive, VALUES, 1 << 20).await;
     let report = archive.says("all of it", |report| reached(report, last)).await;
     assert_eq!((report.generation, report.fault), (first.generation, None));
     archive.kill();
@@ -114,6 +115,37 @@ async fn what_was_spilled_is_stored_in_the_same_generation_when_the_store_is_the
     for revision in [begin + 1, begin + HELD.cast_signed(), last - 1, last] {
         comes_back(&mut client, &store.folder(), revision).await;
     }
+}
+
+#[tokio::test]
+async fn an_archive_takes_little_memory_whatever_it_holds_and_stores() {
+    /// What it may take, in KiB, and more values of a quarter of a MiB than go into that.
+    const MOST: u64 = 128 << 10;
+    const MUCH: u64 = 640;
+    /// More than all of them.
+    const ROOM: &str = "268435456";
+    let Some(binaries) = newest() else { return };
+    let Some(store) = Gated::start(Duration::ZERO) else { return };
+    let etcd = Etcd::start(&binaries);
+    let (mut archive, first) = begun(&etcd, &store, ROOM).await;
+    let memory = archive.memory();
+    // It holds all of that, and reads it back.
+    let last = written_while_shut(&etcd, &store, &mut archive, MUCH, 1 << 18).await;
+    let report = archive.says("all of it", |report| reached(report, last)).await;
+    assert_eq!((&report.generation, report.fault), (&first.generation, None));
+    // Users and roles are in no watch, so a full snapshot follows, which has as much in it.
+    etcd.connect().await.role_add("reader").await.unwrap();
+    archive.says("in another generation", |report| report.generation != first.generation).await;
+    let most = memory.most();
+    archive.kill();
+    assert!(most < MOST, "{most} KiB");
+    eprintln!("{} MiB are held, stored and snapshotted with {most} KiB", MUCH / 4);
+
+    let all = chains(&store.folder()).await;
+    let [old, new] = &all[..] else { panic!("{} generations", all.len()) };
+    let deltas: u64 = old.links.iter().map(|link| link.delta.data.plain_bytes).sum();
+    assert!(deltas > MOST << 10 && new.full.database_bytes > MOST << 10, "{deltas}, {}", new.full.database_bytes);
+    comes_back(&mut etcd.connect().await, &store.folder(), last).await;
 }
 
 #[tokio::test]

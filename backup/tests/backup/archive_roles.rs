@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quorate_backup::archive::status::{Reason, Report, Role};
 use quorate_backup::format::generations;
 
-use crate::agent::command;
+use crate::agent::{Memory, command};
 use crate::archive_real::chains;
 use crate::ports::free_address;
 use crate::programs::get;
@@ -60,6 +60,11 @@ impl Archive {
         let (_, metrics) = self.get("/metrics").unwrap();
         let lost = metrics.lines().find_map(|line| line.strip_prefix("quorate_archive_commits_lost_total "));
         lost.and_then(|lost| lost.trim().parse().ok()).unwrap_or_default()
+    }
+
+    /// Looks from now on how much memory it has.
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.process.id())
     }
 
     /// Whether it says that it records, or could.

@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use indicatif::HumanBytes;
 use jiff::{SignedDuration, Timestamp};
 use quorate_backup::care::Report;
-use quorate_backup::format::{Chain, GenerationKey, generations};
+use quorate_backup::format::{Chain, Delta, GenerationKey, generations};
 
 use crate::agent::{Ended, run};
 use crate::database::tail;
@@ -95,6 +96,90 @@ async fn strictly_deltas_whose_full_snapshot_is_gone_are_no_reason_to_prove_an_o
     let ended = recorded.run("verify", &arguments[..2]);
     assert!(ended.stderr.contains(&format!("{full} is missing")), "{}", ended.stderr);
     assert_eq!(ended.json()["revision"].as_u64(), Some(7));
+}
+
+#[tokio::test]
+async fn a_delta_whose_manifest_tells_another_number_of_events_is_not_proved() {
+    let recorded = Recorded::with_deltas(&[10, 40]).await;
+    let delta = &recorded.chain.links[1].delta;
+    let key = recorded.chain.key.delta(delta.from);
+    let folder = tempfile::tempdir().unwrap();
+    let verify = |events: u64| {
+        let told = Delta { events, ..delta.clone() };
+        fs::write(recorded.folder.path().join(key.as_str()), told.write()).unwrap();
+        recorded.run("verify", &["--scratch", folder.path().to_str().unwrap()])
+    };
+    for events in [delta.events - 1, delta.events + 1] {
+        let words = format!("{key} is damaged: it has {} events instead of {events}", delta.events);
+        let ended = verify(events);
+        assert!(ended.error().contains(&words), "{}", ended.stderr);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+    assert_eq!(verify(delta.events).json()["revision"].as_u64(), Some(40));
+}
+
+/// What a command shows people of this store, line by line.
+fn shown(recorded: &Recorded, command: &str, more: &[&str]) -> Vec<String> {
+    let store = address(recorded.folder.path());
+    let ended = run(&[&[command, "--store", &store][..], more].concat());
+    assert!(ended.success, "{}", ended.stderr);
+    ended.stdout.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn people_are_shown_what_was_copied_proved_and_restored() {
+    let recorded = Recorded::with_deltas(&[10, 40]).await;
+    let (key, entries) = (&recorded.chain.key, recorded.entries.len());
+    let folder = tempfile::tempdir().unwrap();
+    let (scratch, database) = (folder.path().to_str().unwrap(), folder.path().join("db"));
+    let stored = |path: &Path| fs::metadata(path).unwrap().len();
+    let data: u64 = files(&recorded.data_folder()).iter().map(|path| stored(path)).sum();
+    let to = format!("{}/copy", address(folder.path()));
+    fs::create_dir(folder.path().join("copy")).unwrap();
+    for (copied, present, bytes) in [(3, 0, data), (0, 3, 0)] {
+        let lines = shown(&recorded, "copy", &["--lineage", "blue", "--target", &to]);
+        let [headings, line] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!(headings.split_whitespace().collect::<Vec<_>>(), ["GENERATION", "COPIED", "PRESENT", "SIZE"]);
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words.join(" "), format!("{key} {copied} {present} {}", HumanBytes(bytes)));
+    }
+
+    let lines = shown(&recorded, "restore", &["--lineage", "blue", "--database", database.to_str().unwrap()]);
+    let size = HumanBytes(stored(&database));
+    let [first, second] = &lines[..] else { panic!("{lines:?}") };
+    assert!(first.starts_with(&format!("revision 40 of {key}: {size}, 66 events applied, in ")), "{first}");
+    assert_eq!(second, "1 leases got 3600 s: nobody had learned how long they last");
+
+    let lines = shown(&recorded, "verify", &["--lineage", "blue", "--scratch", scratch]);
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.starts_with(&format!("{key} restores to revision 40: {entries} entries in {size}, in ")), "{line}");
+}
+
+#[tokio::test]
+async fn people_are_shown_what_would_go_and_what_is_gone() {
+    let (recorded, keys) = days().await;
+    let garbage = recorded.data_folder().join("a".repeat(32));
+    fs::write(&garbage, "x").unwrap();
+    let old = SystemTime::now() - Duration::from_hours(25);
+    File::options().write(true).open(&garbage).unwrap().set_modified(old).unwrap();
+    let of_generations = keys[..3].iter().flat_map(|key| files(&recorded.folder.path().join(key.folder().as_str())));
+    let bytes: u64 = of_generations.map(|path| fs::metadata(path).unwrap().len()).sum();
+    let mut lines: Vec<_> = keys[..3].iter().map(|key| format!("generation {key}")).collect();
+    lines.push(format!("garbage {}", garbage.strip_prefix(recorded.folder.path()).unwrap().display()));
+    let gone = format!("gone: 7 objects, {}", HumanBytes(bytes + 1));
+    let rules = ["--lineage", "blue", "--keep-last", "1s", "--keep", "2"];
+    for (more, what) in [(&["--dry-run"][..], "would go"), (&[][..], gone.as_str())] {
+        let end = format!("3 generations and 1 objects of garbage {what}; 3 generations stay");
+        assert_eq!(shown(&recorded, "prune", &[&rules[..], more].concat()), [&lines[..], &[end]].concat());
+    }
+    let end = "0 generations and 0 objects of garbage gone: 0 objects, 0 B; 3 generations stay";
+    assert_eq!(shown(&recorded, "prune", &rules), [end]);
+
+    let hash = Chain::read(&recorded.store, &keys[3]).await.unwrap().full_hash.to_string();
+    let bytes = files(&recorded.folder.path().join(keys[3].folder().as_str()));
+    let bytes = HumanBytes(bytes.iter().map(|path| fs::metadata(path).unwrap().len()).sum());
+    let lines = shown(&recorded, "delete", &[keys[3].full().as_str(), "--hash", &hash]);
+    assert_eq!(lines, [format!("gone: 2 objects, {bytes}")]);
 }
 
 #[test]

@@ -154,7 +154,7 @@ async fn what_a_lock_has_left_of_a_generation_goes_by_the_rules_when_the_lock_is
     let keep = Keep { newest: 1, last: Duration::from_hours(1) };
     let planned = async || {
         let now = Timestamp::now() + SignedDuration::from_hours(26);
-        plan(&recorded.store, &key.lineage, keep, now).await.unwrap()
+        plan(&recorded.store, &key.lineage, keep, now, &|_, _| {}).await.unwrap()
     };
     assert_eq!(planned().await.removals, [], "by the store's clock it has just come");
     for path in of_generation(&recorded, &later) {

@@ -25,7 +25,10 @@ mod database;
 mod encrypted;
 mod encrypted_real;
 mod fake;
+mod foreign_reader;
+mod killed;
 mod locked;
+mod memory;
 mod pair;
 #[path = "../../../etcd/tests/ports/mod.rs"]
 mod ports;

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use etcd_client::{AlarmAction, AlarmType, Client, GetOptions};
 use quorate_backup::launch::Reason;
@@ -30,7 +31,7 @@ const KEY: &str = "large";
 const GONE: &str = "gone";
 
 /// A backup of one key that was written again and again, and of one that was deleted.
-struct Recorded<'b> {
+pub struct Recorded<'b> {
     binaries: &'b Binaries,
     store: TempDir,
     /// The version of the etcd that was backed up.
@@ -39,7 +40,7 @@ struct Recorded<'b> {
 }
 
 impl<'b> Recorded<'b> {
-    async fn new(binaries: &'b Binaries) -> Self {
+    pub async fn new(binaries: &'b Binaries) -> Self {
         let store = tempfile::tempdir().unwrap();
         let etcd = Etcd::start(binaries);
         let archive = Archive::start(&etcd, store.path());
@@ -57,8 +58,12 @@ impl<'b> Recorded<'b> {
         Self { binaries, store, version: chain.full.etcd_version, last }
     }
 
-    /// A restore onto a volume, for an etcd with this quota.
     fn seed(&self, volume: &Path, quota: u64) -> Seed {
+        Seed::of(self.command(volume, quota))
+    }
+
+    /// The command of a restore onto a volume, for an etcd with this quota.
+    pub fn command(&self, volume: &Path, quota: u64) -> Command {
         let arguments = [
             "seed".to_owned(),
             format!("--store={}", address(self.store.path())),
@@ -76,7 +81,7 @@ impl<'b> Recorded<'b> {
             format!("--quota={quota}"),
             format!("--bump-revision={BUMP}"),
         ];
-        Seed::of(command(&arguments.each_ref().map(String::as_str)))
+        command(&arguments.each_ref().map(String::as_str))
     }
 
     /// An etcd with this quota on what was restored for it, and the size of its database before it was started.
@@ -97,7 +102,7 @@ impl<'b> Recorded<'b> {
     }
 }
 
-fn database(volume: &Path) -> PathBuf {
+pub fn database(volume: &Path) -> PathBuf {
     volume.join("data/member/snap/db")
 }
 

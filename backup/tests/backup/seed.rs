@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -152,8 +152,13 @@ impl Seed {
         until(&format!("it says {reason}"), || self.report().filter(|report| report.reason == reason))
     }
 
-    pub fn ends(mut self) {
-        assert!(until("it ends", || self.child.try_wait().unwrap()).success());
+    pub fn ends(self) {
+        assert!(self.ended().success());
+    }
+
+    /// How it ended, by itself.
+    pub fn ended(mut self) -> ExitStatus {
+        until("it ends", || self.child.try_wait().unwrap())
     }
 
     pub fn killed(mut self) {
@@ -162,7 +167,7 @@ impl Seed {
     }
 }
 
-fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = attempt() {
@@ -275,11 +280,12 @@ async fn each_fault_has_its_word() {
     let empty = tempfile::tempdir().unwrap();
     let nothing = format!("--store={}", address(empty.path()));
     let nowhere = format!("--store={}", address(&empty.path().join("nowhere")));
-    let cases: [(&[&str], Reason, &str); 7] = [
+    let cases: [(&[&str], Reason, &str); 8] = [
         (&["--to=41"], Reason::BackupMissing, "no backup holds revision 41"),
         (&["--lineage=green"], Reason::BackupMissing, "no complete backup"),
         (&[&nothing], Reason::BackupMissing, "no backup has been made to this address"),
         (&[&nowhere], Reason::StoreInvalid, "nowhere"),
+        (&["--store-option=endpont=x"], Reason::StoreInvalid, "unknown option \"endpont\""),
         (&["--quota=4096"], Reason::AboveQuota, "spec.etcd.quota"),
         (&["--etcd-version=3.1.0"], Reason::RestoreFailed, "spec.version"),
         (&["--etcdutl=/nonexistent"], Reason::RestoreFailed, "/nonexistent"),

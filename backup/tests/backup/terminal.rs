@@ -21,20 +21,23 @@ const DRAWN: [char; 2] = ['█', '░'];
 /// How long a bar may take to come: it takes milliseconds, and machines may be very busy.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The commands that take long, on this backup and with what they need beside it.
-fn long_ones(recorded: &Recorded, member: &Served, folder: &TempDir) -> [Vec<String>; 4] {
+/// The commands that take long, on this backup and with what they need beside it: what moves data, and what reads all manifests.
+fn long_ones(recorded: &Recorded, member: &Served, folder: &TempDir) -> [Vec<String>; 7] {
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let whose = ["--lineage", "blue", "--output", "json", "--store"].map(str::to_owned);
     let store = address(recorded.folder.path());
     [
-        ("snapshot", "--endpoint", member.url.clone()),
-        ("copy", "--target", address(folder.path())),
-        ("verify", "--scratch", at("")),
-        ("restore", "--database", at("db")),
+        ("snapshot", Some(("--endpoint", member.url.clone()))),
+        ("copy", Some(("--target", address(folder.path())))),
+        ("verify", Some(("--scratch", at("")))),
+        ("restore", Some(("--database", at("db")))),
+        ("list", None),
+        ("inspect", None),
+        ("prune", Some(("--keep-last", "1d".to_owned()))),
     ]
-    .map(|(name, option, value)| {
-        let all = [name.to_owned()].into_iter().chain(whose.clone()).chain([store.clone(), option.to_owned(), value]);
-        all.collect()
+    .map(|(name, own)| {
+        let own = own.into_iter().flat_map(|(option, value)| [option.to_owned(), value]);
+        [name.to_owned()].into_iter().chain(whose.clone()).chain([store.clone()]).chain(own).collect()
     })
 }
 

@@ -90,7 +90,7 @@ async fn data_whose_manifest_comes_while_it_is_looked_at_is_no_garbage() {
     let (manifest, data) = (chain.key.delta(delta.from), chain.key.data(&delta.data.name));
     store.create(&data, "x".into()).await.unwrap();
     let unreferred = async || {
-        let looked = look(&store, chain.key.clone()).await.unwrap();
+        let looked = look(&store, chain.key.clone(), &|_, _| {}).await.unwrap();
         looked.unreferred.into_iter().map(|listed| listed.key).collect::<Vec<_>>()
     };
     assert_eq!(unreferred().await, []);

@@ -7,7 +7,9 @@ use quorate_backup::snapshot::Reason;
 use quorate_backup::store::{Key, Store, StoreError, Upload};
 
 use super::{Flaw, Server};
+use crate::agent::{Ended, run};
 use crate::fake::{Mood, Served};
+use crate::recorded::{Recorded, address};
 use crate::snapshot::large;
 
 /// Enough for the reason, and little enough for the status of an object in Kubernetes.
@@ -108,4 +110,43 @@ fn explains(store: &Store, flaw: Flaw, answer: &Result<(), StoreError>) -> bool 
     // What a signature and a token are called wherever they are shown.
     let secret = text.contains("sig=") || text.contains("Bearer") || text.contains("SharedKey");
     reason && place && short && !secret
+}
+
+/// Of an option: whichever command is given it, and for whichever store, before that is asked anything.
+pub async fn of_an_option_are_told_with_what_is_known() {
+    let recorded = Recorded::full().await;
+    let (folder, manifest) = (address(recorded.folder.path()), recorded.chain.key.full());
+    let (hash, left) = (recorded.chain.full_hash.to_string(), recorded.folder.path().join("left"));
+    let whose = ["--lineage", "blue"];
+    let commands: [(&str, &[&str]); 9] = [
+        ("snapshot", &whose),
+        ("archive", &whose),
+        ("restore", &["--lineage", "blue", "--database", left.to_str().unwrap()]),
+        ("list", &whose),
+        ("inspect", &whose),
+        ("verify", &whose),
+        ("copy", &["--lineage", "blue", "--target", &folder]),
+        ("delete", &[manifest.as_str(), "--hash", &hash]),
+        ("prune", &["--lineage", "blue", "--keep-last", "1d"]),
+    ];
+    let of_s3 = "endpoint, region, addressing, payload, kms-key";
+    let stores = [
+        ("s3://bucket/prefix", of_s3),
+        ("gs://bucket/prefix", "endpoint"),
+        ("azure://account/container/prefix", "endpoint"),
+        (folder.as_str(), "none"),
+    ];
+    let told = |ended: &Ended, known: &str| {
+        let words = format!("unknown option \"endpont\" of this store; known are: {known}");
+        assert!(ended.error().lines().any(|line| line.ends_with(&words)), "{words}: {}", ended.stderr);
+    };
+    for (store, known) in stores {
+        for (command, own) in commands {
+            let arguments = [command, "--store", store, "--store-option", "endpont=http://127.0.0.1:1"];
+            told(&run(&[&arguments[..], own].concat()), known);
+        }
+    }
+    let target = ["--target", "s3://bucket/prefix", "--target-option", "endpont=http://127.0.0.1:1"];
+    told(&recorded.run("copy", &target), of_s3);
+    assert!(!left.exists());
 }

@@ -1,10 +1,12 @@
-//! Objects that are locked in a bucket of a real server. One that refuses to delete them is told of, with all else removed; one
-//! that keeps versions takes the deletion, shows nothing any more, and keeps the bytes.
+//! Objects that are locked in a bucket of a real server. One that refuses to delete them is told of, with all else removed, and
+//! is in no archive's way; one that keeps versions takes the deletion, shows nothing any more, and keeps the bytes.
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use quorate_backup::archive::status::{Report, Role};
 use quorate_backup::format::{Chain, GenerationKey};
 use quorate_backup::store::{Creation, Key, StoreError};
 use serde_json::Value;
@@ -12,11 +14,16 @@ use serde_json::Value;
 use super::place::Place;
 use super::s3::VersityGw;
 use crate::agent::Ended;
+use crate::archive_roles::{Archive, put, reached};
 use crate::care::{days, texts};
+use crate::real::{Etcd, newest};
 use crate::recorded::{address, files};
 
 const BUCKET: &str = "locked";
 const PREFIX: &str = "kept/backups";
+/// How long an archive may take to remove what it can: it looks with each full snapshot.
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Of five generations, the three oldest go.
 const RULES: [&str; 6] = ["--lineage", "blue", "--keep-last", "1s", "--keep", "2"];
 
@@ -88,6 +95,41 @@ pub async fn that_refuse_are_told_and_the_rest_goes(server: &VersityGw) {
     let ended = delete(&place, &Chain::read(&place.open(), &keys[0]).await.unwrap());
     assert!(ended.error().contains(manifest.as_str()), "{}", ended.stderr);
     assert!(place.content().await == left);
+}
+
+/// Of four generations an archive keeps the two newest, and the first one is locked.
+pub async fn are_left_by_an_archive_that_records_on(server: &VersityGw) {
+    let Some(binaries) = newest() else { return };
+    server.owner().create_bucket(BUCKET);
+    let (place, etcd) = (server.in_bucket(BUCKET, PREFIX), Etcd::start(&binaries));
+    let store = place.arguments();
+    let rules = ["--flush-every", "200ms", "--keep", "2"];
+    let mut archive = Archive::into(&etcd, &store.iter().map(String::as_str).chain(rules).collect::<Vec<_>>());
+    let first = archive.says("of a generation", |report| report.generation.is_some()).await.generation.unwrap();
+    lock(server, &Key::new(format!("blue/{first}/full")));
+    let mut names = vec![first];
+    for round in 0..3 {
+        // Users and roles are in no watch, so a full snapshot follows.
+        etcd.connect().await.role_add(format!("role-{round}")).await.unwrap();
+        let other = |report: &Report| report.generation.as_ref().is_some_and(|name| Some(name) != names.last());
+        let report = archive.says("of a new generation", other).await;
+        names.push(report.generation.unwrap());
+    }
+    let names: Vec<_> = names.iter().map(|name| name.rsplit_once('/').unwrap().1).collect();
+    let begun = Instant::now();
+    // The second one is tried after the first.
+    while whole(&place) != [names[0], names[2], names[3]] {
+        assert!(begun.elapsed() < PATIENCE, "{:?} of {names:?} are left", whole(&place));
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let last = put(&etcd).await;
+    let report = archive.says("all of it", |report| reached(report, last)).await;
+    assert_eq!((report.role, report.fault), (Role::Committer, None));
+    assert!(report.generation.is_some_and(|name| name.ends_with(names[3])), "it has begun anew");
+    archive.kill();
+    let scratch = tempfile::tempdir().unwrap();
+    let arguments = ["--lineage", "blue", "--scratch", scratch.path().to_str().unwrap(), "--generation", names[0]];
+    place.run("verify", &arguments).json();
 }
 
 pub async fn that_are_kept_as_versions_are_shown_no_more(server: &VersityGw) {

@@ -22,6 +22,7 @@ mod troubles;
 mod volume;
 mod web_identity;
 mod whole_way;
+mod wire;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -170,6 +171,13 @@ async fn objects_that_a_bucket_has_locked_are_told_and_the_rest_goes() {
 }
 
 #[tokio::test]
+async fn an_archive_whose_retention_meets_a_lock_leaves_what_is_locked_and_records_on() {
+    if let Some(server) = VersityGw::start() {
+        Box::pin(locks::are_left_by_an_archive_that_records_on(&server)).await;
+    }
+}
+
+#[tokio::test]
 async fn objects_that_a_bucket_with_versions_has_locked_are_shown_no_more_and_kept() {
     if let Some(server) = VersityGw::with_versions() {
         Box::pin(locks::that_are_kept_as_versions_are_shown_no_more(&server)).await;
@@ -276,7 +284,17 @@ fn a_read_that_never_comes_to_its_end_is_told_and_nothing_appears() {
 
 #[test]
 fn a_store_that_overwrites_is_refused_each_time_before_a_backup_is_written() {
-    troubles::of_a_store_that_overwrites_are_told();
+    on_each_troubled(troubles::of_a_store_that_overwrites_are_told);
+}
+
+#[tokio::test]
+async fn an_option_that_is_not_known_is_told_with_those_that_are_whatever_the_command() {
+    Box::pin(flaws::of_an_option_are_told_with_what_is_known()).await;
+}
+
+#[test]
+fn s3_is_told_the_key_to_encrypt_by_and_the_token_of_a_session() {
+    wire::has_what_options_and_credentials_say();
 }
 
 #[tokio::test]

@@ -90,6 +90,11 @@ impl VersityGw {
         self.address
     }
 
+    /// Where it keeps its buckets, each in a folder of its own.
+    pub fn buckets(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Where it keeps what is stored below a prefix.
     pub fn folder(&self, prefix: &str) -> PathBuf {
         self.folder.path().join(BUCKET).join(prefix)

@@ -2,8 +2,10 @@
 //! answers. So it is the library's client of S3 that meets them.
 
 use std::error::Error;
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::header::TRANSFER_ENCODING;
@@ -38,7 +40,8 @@ impl TroubledS3 {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let (address, troubles) = (listener.local_addr().unwrap(), Arc::new(Troubles::new(Trouble::None)));
-        runtime.spawn(serve(listener, server.address(), Arc::clone(&troubles)));
+        let s3 = (server.address(), server.buckets().to_owned());
+        runtime.spawn(serve(listener, s3, Arc::clone(&troubles)));
         Some(Self { server, address, troubles, runtime: Some(runtime) })
     }
 }
@@ -77,13 +80,13 @@ impl Troubling for TroubledS3 {
     }
 }
 
-async fn serve(listener: TcpListener, s3: SocketAddr, troubles: Arc<Troubles>) {
+async fn serve(listener: TcpListener, (s3, buckets): (SocketAddr, PathBuf), troubles: Arc<Troubles>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let troubles = Arc::clone(&troubles);
+        let (troubles, buckets) = (Arc::clone(&troubles), buckets.clone());
         let answer = service_fn(move |request| {
-            let troubles = Arc::clone(&troubles);
-            async move { sent(request, s3, &troubles).await }
+            let (troubles, buckets) = (Arc::clone(&troubles), buckets.clone());
+            async move { sent(request, (s3, &buckets), &troubles).await }
         });
         tokio::spawn(server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
     }
@@ -92,7 +95,7 @@ async fn serve(listener: TcpListener, s3: SocketAddr, troubles: Arc<Troubles>) {
 /// What is sent to a request. On an error the connection is closed.
 async fn sent(
     request: Request<Incoming>,
-    s3: SocketAddr,
+    (s3, buckets): (SocketAddr, &Path),
     troubles: &Troubles,
 ) -> Result<Sent, Box<dyn Error + Send + Sync>> {
     let trouble = troubles.of(&request);
@@ -100,7 +103,12 @@ async fn sent(
         Trouble::Cut => return Err(half_of(request.into_body()).await.into()),
         Trouble::Refused | Trouble::Overloaded => return refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"),
         Trouble::Conflict => return refusal(StatusCode::CONFLICT, "ConditionalRequestConflict"),
-        Trouble::None | Trouble::AnswerLost | Trouble::HalfRead | Trouble::NeverRead | Trouble::Overwrites => (),
+        // What it must not overwrite is not there when it looks. The demand itself is signed, and stays.
+        Trouble::Overwrites => match fs::remove_file(buckets.join(request.uri().path().trim_start_matches('/'))) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => (),
+        },
+        Trouble::None | Trouble::AnswerLost | Trouble::HalfRead | Trouble::NeverRead => (),
     }
     let answer = pass_on(request, s3).await?;
     match trouble {

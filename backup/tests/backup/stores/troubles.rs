@@ -158,14 +158,14 @@ pub fn of_reads_that_last_are_told() {
 }
 
 /// Of a store that does not know of puts that only create: nothing is written but what finds that out, each time.
-pub fn of_a_store_that_overwrites_are_told() {
-    let server = Double::troubled(Trouble::Overwrites);
+pub fn of_a_store_that_overwrites_are_told(server: &dyn Troubling) {
+    server.turn_to(Trouble::Overwrites);
     let place = server.place("troubled");
     let member = Served::start(Mood::Sound, large(SMALL));
     for _ in 0..2 {
         let failure = place.failure(&member);
         assert_eq!(failure.reason, Reason::StoreUnfit, "{}", failure.message);
         assert!(failure.message.contains("it does not support create-only puts"), "{}", failure.message);
-        assert_eq!((server.troubled_requests(), server.count("")), (1, 1));
+        assert_eq!((server.troubled_requests(), server.count("troubled", "")), (1, 1));
     }
 }
