@@ -1,5 +1,5 @@
-//! The operator crashes right after its n-th write, for every n of a whole create-scale-heal-shrink run: the end is the same
-//! as without.
+//! The operator crashes right after its n-th write, for every n of a whole create-scale-heal-shrink run and of an
+//! upgrade: the end is the same as without.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,6 +13,8 @@ use quorate_e2e::scene::{
 };
 use serde_json::{Value, json};
 
+use super::upgrade::{V3_6, V3_7, goes_to, in_place};
+
 /// The writes after which it crashes in `make test`: while the cluster is created, while it grows, and while it is healed or
 /// shrinks, if the run has as many.
 const SAMPLE: [u32; 3] = [5, 30, 60];
@@ -20,11 +22,6 @@ const SAMPLE: [u32; 3] = [5, 30, 60];
 const MOST: u32 = 400;
 /// So many runs in a row have to go through without a crash until no more are tried: one has a few writes more than another.
 const IN_A_ROW: u32 = 3;
-/// Every run has more writes than this: for four members 4 claims, 4 Secrets, 4 tickets, 4 labels and 5 pods, as one
-/// comes again, and 2 claims and 2 pods are deleted; 3 Secrets of the cluster, 2 Services and a budget; in etcd 3 additions,
-/// 3 promotions and 3 removals; and the ledger before the seed, the growth and the replacement. Who does not crash by then
-/// never does.
-const LEAST: u32 = 40;
 /// Runs at a time, each with an operator of its own.
 const LANES: u32 = 4;
 /// The kinds of what a cluster has in its namespace.
@@ -34,13 +31,76 @@ const GIVEN: [&str; 4] = ["nodeName", "volumeName", "clusterIP", "clusterIPs"];
 /// The variable of a launcher with the key of the operator that made its pod: each process of an operator has another.
 const TICKET_KEY: &str = "QUORATE_TICKET_KEY";
 
+/// What befalls a cluster while the operator crashes somewhere.
+#[derive(Clone, Copy)]
+enum Course {
+    /// It is created, scaled, loses a pod and a volume, and shrinks.
+    Life,
+    /// It goes to the next minor version.
+    Upgrade,
+}
+
+impl Course {
+    /// Every run has more writes than this: who does not crash by then never does.
+    fn least(self) -> u32 {
+        match self {
+            // For four members 4 claims, 4 Secrets, 4 tickets, 4 labels and 5 pods, as one comes again, and 2 claims and
+            // 2 pods are deleted; 3 Secrets of the cluster, 2 Services and a budget; in etcd 3 additions, 3 promotions
+            // and 3 removals; and the ledger before the seed, the growth and the replacement.
+            Self::Life => 40,
+            // For three members 3 trials that are made and ended, and 3 switches, each in the ledger and then on the
+            // pod; and in etcd the leadership is moved.
+            Self::Upgrade => 12,
+        }
+    }
+
+    /// What a part of the scene in which it is run is called.
+    fn lane(self) -> &'static str {
+        match self {
+            Self::Life => "crash",
+            Self::Upgrade => "crash_upgrade",
+        }
+    }
+
+    /// How many members there are in the end.
+    fn voters(self) -> usize {
+        match self {
+            Self::Life => 1,
+            Self::Upgrade => 3,
+        }
+    }
+
+    /// What has to be there before, by an operator that does not crash.
+    async fn begins(self, scene: &Scene, db: &Cluster) -> Result<()> {
+        match self {
+            Self::Life => Ok(()),
+            Self::Upgrade => {
+                scene.create(&Wish::new(db.name(), 3).version(V3_6)).await?;
+                db.settles(3).await.context("create")?;
+                db.put("hello", "world").await
+            }
+        }
+    }
+
+    /// The run itself. Says what there was on the way, where that tells more than the end.
+    async fn acts(self, scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
+        match self {
+            Self::Life => lives(scene, db).await,
+            Self::Upgrade => {
+                in_place(db, async || goes_to(db, V3_7).await.map(drop)).await?;
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
 /// The numbers of writes that are still to be tried, and what came of the others.
-#[derive(Default)]
 struct Tries {
+    course: Course,
     left: RefCell<VecDeque<u32>>,
     /// Those before which the run was over.
     outlived: RefCell<BTreeSet<u32>>,
-    /// What there was once all was healed, and in the end, for each number.
+    /// What there was on the way, and in the end, for each number.
     ends: RefCell<BTreeMap<u32, Vec<String>>>,
 }
 
@@ -54,7 +114,8 @@ impl Tries {
         if crashed {
             return Ok(());
         }
-        ensure!(number > LEAST, "the operator did not crash after write {number}, and every run has more than {LEAST}");
+        let least = self.course.least();
+        ensure!(number > least, "the operator did not crash after write {number}, and every run has more than {least}");
         self.outlived.borrow_mut().insert(number);
         if let Some(first) = self.first_of_a_row() {
             eprintln!("a whole run has fewer than {first} writes");
@@ -93,44 +154,53 @@ impl Tries {
 struct Run {
     /// The operator crashed somewhere on the way.
     crashed: bool,
-    /// What there was once all was healed, and in the end.
+    /// What there was on the way, and in the end.
     end: Vec<String>,
 }
 
 #[tokio::test]
 async fn a_crash_after_any_write_changes_nothing_in_the_end() -> Result<()> {
-    play("crash_after_writes", Stage::Alone, async |scene| {
-        let installed = Operator::new(scene.client());
-        // Beside the sample one that is never reached: there has to be a run without a crash to compare with.
-        let numbers: VecDeque<u32> =
-            if thorough() { (1..MOST).collect() } else { SAMPLE.into_iter().chain([MOST]).collect() };
-        let lanes = LANES.min(u32::try_from(numbers.len())?);
-        let tries = Tries { left: numbers.into(), ..Tries::default() };
-        let lane = async |_, scene: &Scene| {
-            let runs = async |operator: &Operator| {
-                while let Some(number) = tries.next() {
-                    let run = run(scene, operator, number).await;
-                    tries.tell(number, run.with_context(|| format!("a crash after write {number}"))?)?;
-                }
-                Ok(())
-            };
-            installed.of_its_own(scene, runs).await
+    play("crash_after_writes", Stage::Alone, async |scene| crashes_change_nothing(scene, Course::Life).await).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_crash_after_any_write_of_an_upgrade_changes_nothing_in_the_end() -> Result<()> {
+    play("crash_in_upgrade", Stage::Alone, async |scene| crashes_change_nothing(scene, Course::Upgrade).await).await
+}
+
+/// Many runs, each with a crash after another write.
+async fn crashes_change_nothing(scene: &Scene, course: Course) -> Result<()> {
+    let installed = Operator::new(scene.client());
+    // Beside the sample one that is never reached: there has to be a run without a crash to compare with.
+    let numbers: VecDeque<u32> =
+        if thorough() { (1..MOST).collect() } else { SAMPLE.into_iter().chain([MOST]).collect() };
+    let lanes = LANES.min(u32::try_from(numbers.len())?);
+    let tries = Tries { course, left: numbers.into(), outlived: RefCell::default(), ends: RefCell::default() };
+    let lane = async |_, scene: &Scene| {
+        let runs = async |operator: &Operator| {
+            while let Some(number) = tries.next() {
+                let run = run(scene, operator, course, number).await;
+                tries.tell(number, run.with_context(|| format!("a crash after write {number}"))?)?;
+            }
+            Ok(())
         };
-        installed.away_during(async || play_side_by_side("crash", lanes, lane).await).await?;
-        ensure!(!thorough() || tries.first_of_a_row().is_some(), "no {IN_A_ROW} runs in a row were without a crash");
-        tries.ended_alike()
-    })
-    .await
+        installed.of_its_own(scene, runs).await
+    };
+    installed.away_during(async || play_side_by_side(course.lane(), lanes, lane).await).await?;
+    ensure!(!thorough() || tries.first_of_a_row().is_some(), "no {IN_A_ROW} runs in a row were without a crash");
+    tries.ended_alike()
 }
 
 /// One whole run with an operator that crashes somewhere on the way.
-async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<Run> {
+async fn run(scene: &Scene, operator: &Operator, course: Course, number: u32) -> Result<Run> {
     let db = scene.cluster(&format!("db{number}"));
+    course.begins(scene, &db).await?;
     let (crashed, mut end) = operator
         .crashing_during(number, async || {
             let finished = Cell::new(false);
             let acts = async {
-                let acted = acts(scene, &db).await;
+                let acted = course.acts(scene, &db).await;
                 finished.set(true);
                 acted
             };
@@ -143,7 +213,7 @@ async fn run(scene: &Scene, operator: &Operator, number: u32) -> Result<Run> {
             Ok((crashed?, healed))
         })
         .await?;
-    db.settles(1).await?;
+    db.settles(course.voters()).await?;
     db.reads("hello", "world").await?;
     end.extend(remains(scene, &db).await?);
     db.delete().await?;
@@ -273,8 +343,8 @@ async fn remains(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
     .await
 }
 
-/// The run: create, scale, heal a pod, heal a volume, shrink. Says what there was before it shrank.
-async fn acts(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
+/// A life: create, scale, heal a pod, heal a volume, shrink. Says what there was before it shrank.
+async fn lives(scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
     scene.create(&Wish::new(db.name(), 1)).await?;
     db.settles(1).await.context("create")?;
     db.put("hello", "world").await?;
