@@ -61,6 +61,16 @@ impl Gateway {
         self.0.pause(pause)
     }
 
+    /// Ends it: whoever connects is refused. What it keeps stays.
+    pub fn stop(&mut self) -> Result<()> {
+        self.0.stop()
+    }
+
+    /// Starts it anew with what it kept, where it was.
+    pub async fn start_again(&mut self) -> Result<()> {
+        self.0.start_again().await
+    }
+
     /// The only file whose path has this part.
     pub fn object(&self, part: &str) -> Result<PathBuf> {
         let found = self.objects(part)?;

@@ -62,13 +62,18 @@ impl Process {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no pid")?;
         kill_process(pid, if pause { Signal::STOP } else { Signal::CONT }).context("failed to signal a server")
     }
+
+    /// Ends it in the middle of whatever it does. When this returns, nobody listens where it did.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("failed to kill a server")?;
+        self.child.wait().context("failed to wait for the end of a server").map(drop)
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         // One that has ended already is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.kill();
     }
 }
 
@@ -92,7 +97,7 @@ impl Server {
         // Free a moment ago: nobody else takes ports in this namespace.
         let port = TcpListener::bind("0.0.0.0:0")?.local_addr()?.port();
         let mut process = Process::start(command(port, folder.path())?)?;
-        process.answers(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+        process.answers(address(port)).await?;
         Ok(Self { process, port, folder, url: format!("http://{ip}:{port}") })
     }
 
@@ -115,6 +120,22 @@ impl Server {
     pub fn pause(&self, pause: bool) -> Result<()> {
         self.process.pause(pause)
     }
+
+    /// Ends it: whoever connects is refused. Its folder stays.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Starts it anew with what is in its folder, at the same port, and waits until it answers.
+    pub async fn start_again(&mut self) -> Result<()> {
+        self.process = Process::start(self.process.command.clone())?;
+        self.process.answers(address(self.port)).await
+    }
+}
+
+/// Where this machine itself reaches who listens at this port.
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 #[cfg(test)]
@@ -127,6 +148,15 @@ mod tests {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error = Process::start(command).unwrap().answers(nobody).await.unwrap_err().to_string();
         assert!(error.contains("(exit status: 3):\nno room"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_killed_has_ended_and_may_be_killed_again() {
+        let mut process = Process::start(Command::new("sleep").arg("60")).unwrap();
+        for _ in 0..2 {
+            process.kill().unwrap();
+            assert!(process.child.try_wait().unwrap().is_some(), "it runs");
+        }
     }
 
     #[tokio::test]

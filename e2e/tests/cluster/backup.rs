@@ -5,10 +5,13 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, Phase};
-use quorate_e2e::scene::{Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
 
+use crate::archive::leader;
 use crate::rest::is_in;
+
+const MEBIBYTE: usize = 1 << 20;
 
 /// An EtcdBackup of the cluster `db`.
 pub fn backup(name: &str, store: &Value) -> Value {
@@ -30,6 +33,30 @@ pub async fn volume(scene: &Scene) -> Result<Value> {
     });
     scene.apply(&claim).await?.well()?;
     Ok(json!({ "volumeClaim": { "name": "backups" } }))
+}
+
+/// Makes the history of a cluster 64 MiB larger, which can't be compressed: what is uploaded and fetched in many parts.
+pub async fn grow(db: &Cluster) -> Result<()> {
+    db.ask_patiently(async |client| {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..64 {
+            let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MEBIBYTE).collect();
+            client.put("large", value, None).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Demands that a snapshot was taken from a member that does not lead, by who led before it and after it: each write waits
+/// for the leader.
+fn is_of_a_follower(taken: &EtcdBackupStatus, before: &str, after: &str) -> Result<()> {
+    let endpoint = taken.endpoint.as_deref().context("the status has no endpoint")?;
+    let member = endpoint.strip_prefix("https://").and_then(|host| host.split('.').next());
+    let member = member.filter(|member| member.starts_with("db-")).with_context(|| endpoint.to_owned())?;
+    // Where the leadership has moved meanwhile each of the two was a follower for a time.
+    ensure!(before != after || member != before, "it was taken from {member}, which leads");
+    Ok(())
 }
 
 async fn status(scene: &Scene, name: &str) -> Result<EtcdBackupStatus> {
@@ -101,8 +128,10 @@ async fn a_backup_is_taken_while_somebody_writes_and_restores() -> Result<()> {
         let early = shows(scene, "early", BackupPhase::Complete, "BackupComplete").await?;
         let writer = Writer::start(&db, "during").await?;
         writer.writes(200).await?;
+        let leads = leader(&db).await?;
         scene.apply(&backup("late", &store)).await?.well()?;
         let late = shows(scene, "late", BackupPhase::Complete, "BackupComplete").await?;
+        is_of_a_follower(&late, &leads, &leader(&db).await?)?;
         writer.stop().await?.check(&db).await?;
         ensure!(late.revision > early.revision, "{:?} is not after {:?}", late.revision, early.revision);
 
@@ -131,7 +160,8 @@ async fn a_backup_that_can_not_be_taken_says_why() -> Result<()> {
         shows(scene, "too-soon", BackupPhase::Pending, "ClusterMissing").await?;
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
-        // The Secret is missing; then it is there, and wrong; then it is right, and nobody is at the endpoint.
+        // The Secret is missing; then it is there, and wrong; then it is right, and an option is wrong, or nobody is at the
+        // endpoint.
         shows(scene, "too-soon", BackupPhase::Pending, "SecretMissing").await?;
         let secret = |keys: Value| {
             json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s3" }, "stringData": keys })
@@ -142,6 +172,14 @@ async fn a_backup_that_can_not_be_taken_says_why() -> Result<()> {
         ensure!(message.contains("access_key_id") && message.contains("access-key-id"), "{message}");
         scene.kubectl(&["delete", "secret", "s3"]).await?.well()?;
         scene.apply(&secret(json!({ "access-key-id": "a", "secret-access-key": "b" }))).await?.well()?;
+        // An option that there is not. The API server can't know: each kind of store has its own.
+        let mut misspelt = nowhere.clone();
+        misspelt["options"] = json!({ "endpont": "http://127.0.0.1:9", "region": "x" });
+        scene.apply(&backup("misspelt", &misspelt)).await?.well()?;
+        let failed = shows(scene, "misspelt", BackupPhase::Failed, "StoreInvalid").await?;
+        let message = &failed.conditions[0].message;
+        let known = "known are: endpoint, region, addressing, payload, kms-key";
+        ensure!(message.contains("\"endpont\"") && message.contains(known), "{message}");
         scene.apply(&backup("nobody-there", &nowhere)).await?.well()?;
         let trying = shows(scene, "nobody-there", BackupPhase::Running, "StoreFailed").await?;
         ensure!(trying.conditions[0].message.starts_with("It is tried again."), "{:?}", trying.conditions[0]);
@@ -264,18 +302,12 @@ async fn a_backup_goes_with_its_object_if_that_is_asked_for_and_the_object_alway
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_backup_that_is_being_taken_shows_how_far_it_is() -> Result<()> {
-    const MEBIBYTE: usize = 1 << 20;
     play("backup_progress", Stage::Shared, async |scene| {
         let gateway = Gateway::start().await?;
         scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
-        // What can't be compressed, so that it is uploaded in many parts.
-        let mut random = fastrand::Rng::with_seed(1);
-        for number in 0..64 {
-            let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MEBIBYTE).collect();
-            db.ask(async |etcd| Ok(etcd.put(format!("large/{number}"), value.clone(), None).await?)).await?;
-        }
+        grow(&db).await?;
         scene.apply(&backup("large", &gateway.store("s3"))).await?.well()?;
         // It is stopped where some of it is in the store, and not all: whole objects pass there as well, but not as parts.
         wait_for("the upload to begin", PATIENCE, async || {

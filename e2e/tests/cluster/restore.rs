@@ -3,22 +3,28 @@
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{Client, PutOptions, UserAddOptions, WatchOptions, WatchResponse, WatchStream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackupStatus, Phase, names};
-use quorate_e2e::faults::pods;
+use quorate_e2e::faults::{pods, processes};
 use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::{backup, roll};
 
 /// A revision that no cluster here reaches by itself: restored ones begin above it.
 const BUMP: i64 = 1_000_000_000;
 /// How long a pod may take to see a Secret that was changed: the kubelet looks once a minute or so.
-pub const SECRET_PATIENCE: std::time::Duration = std::time::Duration::from_mins(4);
+pub const SECRET_PATIENCE: Duration = Duration::from_mins(4);
+/// For how long a store is let go on at a time, so that of 64 MiB some is fetched, and not all.
+const MOMENT: Duration = Duration::from_millis(10);
+/// Where a restore works until all is there, as its own process sees the volume.
+const RESTORING: &str = "var/lib/etcd/.data.restoring/db";
 
 /// Keys of several versions, some deleted and created again, some on leases; users and roles.
 async fn fill(db: &Cluster, restored: &str) -> Result<()> {
@@ -136,7 +142,7 @@ async fn next(stream: &mut WatchStream) -> Result<WatchResponse> {
 }
 
 /// Waits until the cluster says why the restore does not go on, and demands that no etcd runs.
-pub async fn says(cluster: &Cluster, reason: &str, part: &str, patience: std::time::Duration) -> Result<()> {
+pub async fn says(cluster: &Cluster, reason: &str, part: &str, patience: Duration) -> Result<()> {
     cluster
         .until(&format!("the restore to say {reason}"), patience, |view| {
             let stalled = view.condition(ConditionType::Stalled).context("no Stalled")?;
@@ -207,26 +213,51 @@ async fn the_operator_works_on_where_users_are_turned_on() -> Result<()> {
     .await
 }
 
+/// The UID of a pod that restores just now.
+async fn restoring(scene: &Scene, name: &str) -> Result<String> {
+    let pod: Pod = scene.api().get(name).await?;
+    let mut inits = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
+    let restore = inits.find(|one| one.name == "restore").context("it does not restore")?;
+    ensure!(restore.state.as_ref().is_some_and(|state| state.running.is_some()), "it has not begun");
+    pod.metadata.uid.context("a pod without a UID")
+}
+
+/// How much of a database a restore in this pod has put on the volume.
+fn on_volume(uid: &str) -> Result<u64> {
+    let running = processes::in_pod(uid, "quorate-agent");
+    let [pid] = running.as_slice() else { bail!("{running:?} run in the pod") };
+    let database = Path::new("/proc").join(pid.to_string()).join("root").join(RESTORING);
+    let found = std::fs::metadata(&database).with_context(|| format!("there is no {}", database.display()))?;
+    ensure!(found.len() > 0, "there is nothing yet");
+    Ok(found.len())
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_restore_that_was_killed_is_repeated_and_a_member_lost_after_it_is_replaced() -> Result<()> {
     play("restore_killed", Stage::Shared, async |scene| {
         let gateway = Gateway::start().await?;
         scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
-        let held = backed_up(scene, &gateway.store("s3"), "restored").await?;
+        let db = filled(scene, 1, "restored").await?;
+        backup::grow(&db).await?;
+        let (taken, held) = backup(&db, &gateway.store("s3")).await?;
+        db.delete().await?;
         gateway.pause(true)?;
         let restored = scene.create(&from_backup("restored", 3)).await?;
-        let at_work = || async {
-            let pod: Pod = scene.api().get("restored-0").await?;
-            let inits = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
-            let restore = inits.clone().find(|one| one.name == "restore").context("it does not restore")?;
-            ensure!(restore.state.as_ref().is_some_and(|state| state.running.is_some()), "it has not begun");
-            pod.metadata.uid.context("a pod without a UID")
-        };
-        let first = wait_for("the restore to begin", PATIENCE, at_work).await?;
+        let first = wait_for("the restore to begin", PATIENCE, async || restoring(scene, "restored-0").await).await?;
+        let part = wait_for("some of it to be on the volume", PATIENCE, async || {
+            gateway.pause(false)?;
+            sleep(MOMENT).await;
+            gateway.pause(true)?;
+            on_volume(&first)
+        })
+        .await?;
+        let all = taken.database_bytes.context("the status has no size")?;
+        ensure!(i64::try_from(part)? < all, "all {all} bytes are there");
+        eprintln!("{part} of {all} bytes are there");
         scene.api::<Pod>().delete("restored-0", &DeleteParams::default().grace_period(0)).await?;
         let second = wait_for("the restore to begin again", PATIENCE, async || {
-            let uid = at_work().await?;
+            let uid = restoring(scene, "restored-0").await?;
             ensure!(uid != first, "it is the first one");
             Ok(uid)
         })
@@ -273,7 +304,7 @@ async fn what_keeps_a_restore_from_going_on_is_named_and_once_mended_it_does() -
         std::fs::rename(&away, &object)?;
         flip(&object)?;
         says(&again, "BackupDamaged", "frame 0 of", PATIENCE).await?;
-        stays("nothing starts", std::time::Duration::from_secs(5), async || {
+        stays("nothing starts", Duration::from_secs(5), async || {
             ensure!(etcd_processes(scene.namespace()).is_empty(), "etcd runs");
             Ok(())
         })

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 /// For how long is written: time enough for each fault to come twice, also if a kubelet takes its time to start again
 /// what was killed twice.
-const LOAD: Duration = Duration::from_mins(2);
+const LOAD: Duration = Duration::from_mins(3);
 /// Keys that are written a second, by all clients together.
 const PACE: u32 = 5_000;
 /// Keys that one transaction writes: one for each would be more revisions a second than three members, their clients and
