@@ -14,6 +14,9 @@ use super::overview::{Overview, State};
 use crate::format::{ChainError, Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations, read_last_delta};
 use crate::store::{Key, Listed, Store, StoreError};
 
+/// How far the store's clock may be behind ours for nothing: it tells whole seconds (S3), and is another machine's.
+const CLOCKS_APART: Duration = Duration::from_mins(1);
+
 /// What is kept of each cluster. A generation goes only if no rule keeps it, and the newest one that is whole never goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
@@ -88,8 +91,8 @@ enum Reach {
     Unknown,
 }
 
-/// Finds what can go. It is as late as `now`, or as the newest object in the store if that is earlier. Of each generation
-/// `report` is told how many manifests have been read, of all.
+/// Finds what can go. It is as late as `now`, or a minute after the newest object in the store if that is earlier. Of each
+/// generation `report` is told how many manifests have been read, of all.
 pub async fn plan(
     store: &Store,
     lineage: &Lineage,
@@ -103,8 +106,10 @@ pub async fn plan(
     }
     // By the store's clock it is at least as late as its newest object.
     let store_now = all.iter().filter_map(|looked| looked.newest).max().unwrap_or(now);
-    // A clock of ours that is days ahead must not make all but the newest old.
-    let gone = unneeded(&all, keep, now.min(store_now));
+    // A clock of ours that is days ahead must not make all but the newest old. One that is just ahead must not make the newest
+    // begin in the future, or what it has replaced stays until somebody looks again.
+    let latest = store_now.checked_add(CLOCKS_APART).unwrap_or(store_now);
+    let gone = unneeded(&all, keep, now.min(latest));
     let kept = all.len() - gone.len();
     let mut removals: Vec<_> = gone.iter().cloned().map(Removal::Generation).collect();
     let staying = all.into_iter().filter(|looked| !gone.contains(&looked.key));
@@ -365,6 +370,18 @@ mod tests {
             "both are of 1970, and the store has nothing that is much newer than today"
         );
         assert_eq!(gone(Duration::from_hours(1)).await, [Removal::Generation(old.clone())]);
+    }
+
+    #[tokio::test]
+    async fn what_was_replaced_a_moment_ago_by_a_clock_that_is_ahead_of_the_stores_goes() {
+        let store = sound();
+        store.prepare().await.unwrap();
+        let ahead = |seconds| Timestamp::now().as_second() + seconds;
+        let old = stored(&store, ahead(10), &[]).await.key;
+        stored(&store, ahead(20), &[]).await;
+        let keep = Keep { newest: 1, last: Duration::ZERO };
+        let gone = plan(&store, &old.lineage, keep, at(ahead(30)), &|_, _| {}).await.unwrap().removals;
+        assert_eq!(gone, [Removal::Generation(old)]);
     }
 
     #[tokio::test]
