@@ -126,17 +126,13 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
     }
     history.troubles.extend(troubles);
     step.note(format_args!("judges {} calls", history.calls.len()));
-    let (history, faults) = (Arc::new(history), schedule.lasts());
+    let history = Arc::new(history);
     let judged = history.clone();
-    let judging = tokio::task::spawn_blocking(move || {
-        let mut violations = check::check(&judged);
-        violations.extend(check::idle(&judged, faults));
-        violations
-    });
+    let judging = tokio::task::spawn_blocking(move || check::check(&judged));
     let mut violations = judging.await.unwrap_or_else(|error| {
         vec![Violation { check: check::Check::Complete, what: format!("the checks ended early: {error}") }]
     });
-    violations.extend(check::undisturbed(schedule, &deeds));
+    violations.extend(check::of_little_worth(&history, schedule, &deeds));
     let verdict = if violations.is_empty() { "nothing is wrong".to_owned() } else { told(&violations) };
     step.done(format_args!("{verdict}, {} calls, {} faults", history.calls.len(), deeds.len()));
     let (schedule, history) = (schedule.clone(), Arc::unwrap_or_clone(history));

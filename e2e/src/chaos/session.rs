@@ -90,11 +90,10 @@ impl Session {
 /// Judges a run that was kept in this folder once more, by the checks of now. What is wrong with it.
 pub fn judge(folder: &Path) -> Result<Vec<Violation>> {
     let schedule: Schedule = read(&folder.join(SCHEDULE))?;
+    let deeds: Vec<Deed> = read(&folder.join(DEEDS))?;
     let history = History::read(&folder.join(HISTORY))?;
     let mut violations = check::check(&history);
-    violations.extend(check::idle(&history, schedule.lasts()));
-    let deeds: Vec<Deed> = read(&folder.join(DEEDS))?;
-    violations.extend(check::undisturbed(&schedule, &deeds));
+    violations.extend(check::of_little_worth(&history, &schedule, &deeds));
     Ok(violations)
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
-use crate::lab::{Lab, NodeHandle};
+use crate::lab::{Lab, LabError, NodeHandle};
 use crate::scene::Scene;
 
 fn handle(node: &str) -> Result<NodeHandle> {
@@ -15,21 +15,15 @@ fn handle(node: &str) -> Result<NodeHandle> {
 /// Runs `body` while a node is switched off; afterwards it is on and Ready.
 pub async fn stopped_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     let handle = handle(node)?;
-    let outcome = match handle.stop().await {
-        Ok(()) => body().await,
-        Err(error) => Err(error.into()),
-    };
-    afterwards(scene, &handle, outcome).await
+    let begun = handle.stop().await;
+    once_begun(scene, &handle, begun, body).await
 }
 
 /// Runs `body` while a node's cable is out, with everything on it running on; afterwards it is in and the node Ready.
 pub async fn cut_off_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     let handle = handle(node)?;
-    let outcome = match handle.cut().await {
-        Ok(()) => body().await,
-        Err(error) => Err(error.into()),
-    };
-    afterwards(scene, &handle, outcome).await
+    let begun = handle.cut().await;
+    once_begun(scene, &handle, begun, body).await
 }
 
 /// Runs `body` while all processes of a node stand still; afterwards they go on and the node is Ready.
@@ -44,11 +38,8 @@ pub async fn frozen_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce(
 /// Runs `body` while a node has no kubelet, of which the control plane hears some seconds later; its pods go on meanwhile.
 pub async fn without_kubelet_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     let handle = handle(node)?;
-    let outcome = match handle.kill_kubelet().await {
-        Ok(()) => body().await,
-        Err(error) => Err(error.into()),
-    };
-    afterwards(scene, &handle, outcome).await
+    let begun = handle.kill_kubelet().await;
+    once_begun(scene, &handle, begun, body).await
 }
 
 /// Runs `body`, which may cordon a node; afterwards it takes pods again.
@@ -56,6 +47,20 @@ pub async fn cordoned_during<T>(scene: &Scene, node: &str, body: impl AsyncFnOnc
     let outcome = body().await;
     scene.kubectl(&["uncordon", node]).await?.well()?;
     outcome
+}
+
+/// Runs `body` if the fault has begun; afterwards the node is back, however much of it had.
+async fn once_begun<T>(
+    scene: &Scene,
+    handle: &NodeHandle,
+    begun: Result<(), LabError>,
+    body: impl AsyncFnOnce() -> Result<T>,
+) -> Result<T> {
+    let outcome = match begun {
+        Ok(()) => body().await,
+        Err(error) => Err(error.into()),
+    };
+    afterwards(scene, handle, outcome).await
 }
 
 /// Brings a node back. What went wrong in the scene counts for more than what goes wrong here.

@@ -78,7 +78,7 @@ impl Membership {
     }
 }
 
-/// A client of one member, with a deadline on each call.
+/// A client of one member that does not stand still, with a deadline on each call.
 pub async fn dial(door: &Door) -> Result<Client> {
     dial_within(door, CALL_DEADLINE).await
 }
@@ -98,7 +98,18 @@ async fn dial_within(door: &Door, deadline: Duration) -> Result<Client> {
     }
     let scheme = if keys.is_some() { "https" } else { "http" };
     let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
-    Client::connect([format!("{scheme}://{address}:{CLIENT_PORT}")], Some(options)).await.map_err(told)
+    let mut client =
+        Client::connect([format!("{scheme}://{address}:{CLIENT_PORT}")], Some(options)).await.map_err(told)?;
+    answers(deadline, Box::pin(client.status())).await?;
+    Ok(client)
+}
+
+/// Demands some answer: also one that refuses, which the caller's own calls come upon. The client's own deadlines count to the
+/// end of the TCP handshake, and from the end of the TLS handshake on. To a process that stands still the kernel makes the first,
+/// and nobody ever makes the second.
+async fn answers<T>(deadline: Duration, call: impl Future<Output = T>) -> Result<()> {
+    let answer = tokio::time::timeout(deadline, call).await;
+    answer.map(drop).map_err(|_| anyhow!("no answer within {} s", deadline.as_secs()))
 }
 
 /// Asks the members one after the other for the linearizable member list; the first answer counts.
@@ -150,4 +161,15 @@ pub async fn serves(door: &Door, version: Option<&str>) -> Result<()> {
 #[expect(clippy::needless_pass_by_value, reason = "what map_err hands over")]
 pub fn told(error: etcd_client::Error) -> anyhow::Error {
     anyhow!("{error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_stands_still_is_not_waited_for() {
+        let error = answers(CALL_DEADLINE, std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(error.to_string(), "no answer within 2 s");
+    }
 }

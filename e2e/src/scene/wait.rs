@@ -21,8 +21,7 @@ pub const fn longest(deadline: Duration) -> Duration {
 pub async fn wait_for<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let started = Instant::now();
     loop {
-        let looked = tokio::time::timeout(LOOK_DEADLINE, look()).await;
-        match looked.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", LOOK_DEADLINE.as_secs()))) {
+        match in_time(look()).await {
             Ok(seen) => return Ok(seen),
             Err(last) if started.elapsed() >= deadline => {
                 bail!("waited {} s for {what}; last seen: {last:#}", deadline.as_secs())
@@ -33,16 +32,23 @@ pub async fn wait_for<T>(what: &str, deadline: Duration, mut look: impl AsyncFnM
 }
 
 /// Demands that something holds at every look for as long as `span`. That something does *not* happen can only be seen
-/// by looking for a while.
+/// by looking for a while; a look that hangs has not seen it.
 pub async fn stays(what: &str, span: Duration, mut look: impl AsyncFnMut() -> Result<()>) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < span {
-        if let Err(seen) = look().await {
+        if let Err(seen) = in_time(look()).await {
             bail!("{what} did not last: after {:.1} s: {seen:#}", started.elapsed().as_secs_f64());
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
     Ok(())
+}
+
+/// What was looked at, if that came in time.
+fn in_time<T>(look: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
+    // Boxed: it would take its room in whoever waits several times over.
+    let looked = tokio::time::timeout(LOOK_DEADLINE, Box::pin(look));
+    async { looked.await.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", LOOK_DEADLINE.as_secs()))) }
 }
 
 #[cfg(test)]
@@ -76,5 +82,11 @@ mod tests {
         });
         let error = seen.await.unwrap_err().to_string();
         assert!(error.starts_with("silence did not last") && error.ends_with("a noise"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hangs_did_not_stay() {
+        let seen = stays("silence", Duration::from_secs(5), async || std::future::pending().await);
+        assert_eq!(seen.await.unwrap_err().to_string(), "silence did not last: after 0.0 s: no answer within 10 s");
     }
 }

@@ -1,13 +1,14 @@
 //! The operator may be away, or lose its node, without any harm to running clusters; another replica takes over. Each
 //! replica tells what it does.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, pods, processes};
-use quorate_e2e::scene::{PATIENCE, Stage, Wish, Writer, metrics, play, stays, wait_for};
+use quorate_e2e::scene::{Cluster, Identity, PATIENCE, Stage, Wish, Writer, metrics, play, stays, wait_for};
 use serde_json::json;
 
 use crate::rest::{A_WHILE, is_in};
@@ -89,6 +90,25 @@ async fn another_replica_takes_over_when_the_operators_node_stops() -> Result<()
     .await
 }
 
+/// Demands that another operator has looked at a cluster of three, as it does what is asked of it, and that its members and
+/// pods stay what they were before.
+pub async fn looks_and_restarts_nothing(
+    db: &Cluster,
+    before: &BTreeMap<String, Identity>,
+    pods_before: &BTreeMap<String, String>,
+) -> Result<()> {
+    db.patch(json!({ "spec": { "paused": true } })).await?;
+    is_in(db, Phase::Paused).await?;
+    db.patch(json!({ "spec": { "paused": false } })).await?;
+    db.settles(3).await?;
+    stays("nothing restarted", A_WHILE, async || {
+        db.is_the_same_as(before).await?;
+        ensure!(roll::pods(&db.view().await?) == *pods_before, "a pod was replaced");
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn another_version_of_the_operator_restarts_nothing() -> Result<()> {
@@ -98,17 +118,7 @@ async fn another_version_of_the_operator_restarts_nothing() -> Result<()> {
         let (before, pods_before) = (db.identities().await?, roll::pods(&db.view().await?));
         let operator = Operator::new(scene.client());
         let upgraded = operator.with_agent_during("quorate.dev/agent:another", async || {
-            // The new one has looked at the cluster: it does what is asked of it.
-            db.patch(json!({ "spec": { "paused": true } })).await?;
-            is_in(&db, Phase::Paused).await?;
-            db.patch(json!({ "spec": { "paused": false } })).await?;
-            db.settles(3).await?;
-            stays("nothing restarted", A_WHILE, async || {
-                db.is_the_same_as(&before).await?;
-                ensure!(roll::pods(&db.view().await?) == pods_before, "a pod was replaced");
-                Ok(())
-            })
-            .await
+            looks_and_restarts_nothing(&db, &before, &pods_before).await
         });
         upgraded.await?;
         db.settles(3).await?;

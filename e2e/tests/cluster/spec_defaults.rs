@@ -2,13 +2,12 @@
 //! restarts no member. What a cluster was created with stays with it.
 
 use anyhow::{Context as _, Result, ensure};
-use quorate_crds::Phase;
 use quorate_e2e::faults::operator::Operator;
-use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, kubectl, play, stays, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, Wish, kubectl, play, wait_for};
 use serde_json::{Value, json};
 
 use super::tightened::{definition, patch_definition};
-use crate::rest::{A_WHILE, is_in};
+use crate::operator::looks_and_restarts_nothing;
 use crate::roll;
 
 /// Where the definition describes the spec.
@@ -78,19 +77,9 @@ async fn an_operator_with_other_defaults_restarts_nothing() -> Result<()> {
         .await?;
         let db = db?;
         let (before, pods) = (db.identities().await?, roll::pods(&db.view().await?));
-        // It has looked at the cluster: it does what is asked of it.
-        db.patch(json!({ "spec": { "paused": true } })).await?;
-        is_in(&db, Phase::Paused).await?;
-        db.patch(json!({ "spec": { "paused": false } })).await?;
-        db.settles(3).await?;
+        looks_and_restarts_nothing(&db, &before, &pods).await?;
         ensure!(held(&db, "/etcd/snapshotCount").await? == Some(json!(COUNT)), "its own count is gone");
         ensure!(held(&db, "/etcd/heartbeatIntervalMillis").await?.is_some(), "the field of later is not filled in");
-        stays("nothing restarted", A_WHILE, async || {
-            db.is_the_same_as(&before).await?;
-            ensure!(roll::pods(&db.view().await?) == pods, "a pod was replaced");
-            Ok(())
-        })
-        .await?;
         let rolls = roll::times_told(&db, "SpecChanged").await?;
         ensure!(rolls == 0, "{rolls} times a changed spec was told");
         // Who comes now has what is filled in now.

@@ -65,9 +65,10 @@ fn recorded(observed: &Observed, now: Timestamp) -> (Truth, Told) {
         };
     }
     match (behind, fault) {
-        (_, Some(fault)) if now.duration_since(fault.since) > limit => (Truth::False, fault_told(fault)),
-        (Some(_), Some(fault)) => (Truth::False, fault_told(fault)),
-        (Some(lag), None) => {
+        (_, Some(fault)) if behind.is_some() || now.duration_since(fault.since) > limit => {
+            (Truth::False, fault_told(fault))
+        }
+        (Some(lag), _) => {
             let sentence = format!(
                 "The continuous backup is behind by more than {lag:#}. Look at the log of the container archive of the member \
                  that leads."

@@ -102,9 +102,14 @@ pub fn check(history: &History) -> Vec<Violation> {
     violations
 }
 
+/// Says so if a run can't tell anything, whatever the checks of its history say.
+pub fn of_little_worth(history: &History, schedule: &Schedule, deeds: &[Deed]) -> Vec<Violation> {
+    [idle(history, schedule.lasts()), undisturbed(schedule, deeds)].into_iter().flatten().collect()
+}
+
 /// Says so if hardly anything was written while faults were made, on which nothing can be judged: a cluster that serves
 /// nothing loses nothing either.
-pub fn idle(history: &History, faults: Duration) -> Option<Violation> {
+fn idle(history: &History, faults: Duration) -> Option<Violation> {
     let written = history.calls.iter().filter(|call| call.acknowledged().is_some()).count();
     let seconds = faults.as_secs();
     let what = || format!("only {written} writes were acknowledged in {seconds} s of faults, less than one a second");
@@ -112,7 +117,7 @@ pub fn idle(history: &History, faults: Duration) -> Option<Violation> {
 }
 
 /// Says so if too little of a schedule was done, or too much of it could not be: what was not disturbed breaks nothing.
-pub fn undisturbed(schedule: &Schedule, deeds: &[Deed]) -> Option<Violation> {
+fn undisturbed(schedule: &Schedule, deeds: &[Deed]) -> Option<Violation> {
     let dealt = schedule.events.len();
     let done = deeds.iter().filter(|deed| matches!(deed.carried, Carried::Done(_))).count();
     let failed = deeds.iter().filter(|deed| matches!(deed.carried, Carried::Failed(_))).count();
