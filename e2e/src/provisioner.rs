@@ -1,10 +1,12 @@
 //! Makes volumes for the lab's StorageClasses: each a folder of its own, as a `local` PersistentVolume of the node that the
-//! scheduler chose, or of every node if its class is `quorate-network`. Must delete a folder only when its volume was
-//! released and its policy says so.
+//! scheduler chose, or of every node if its class is `quorate-network`; of no more than the size that was asked for if its class
+//! is `quorate-bounded`. Must delete a folder only when its volume was released and its policy says so.
+
+mod bounded;
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +16,12 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
+use quorate_crds::{Quantity, QuantityError};
 use serde_json::{Value, json};
 
-use crate::lab::{Folders, Lab, LabError, NETWORK_STORAGE_CLASS, NodeNumber, STORAGE_CLASS};
+use crate::lab::{
+    BOUNDED_STORAGE_CLASS, Folders, Lab, LabError, NETWORK_STORAGE_CLASS, NodeNumber, STORAGE_CLASS, remove_folder,
+};
 
 /// The name by which a StorageClass asks for us.
 pub const PROVISIONER: &str = "quorate.dev/local";
@@ -52,6 +57,12 @@ pub enum ProvisionError {
         /// Why not.
         source: io::Error,
     },
+    /// A released folder can't be removed.
+    #[error(transparent)]
+    Removal(#[from] LabError),
+    /// A claim asks for a size that is none.
+    #[error(transparent)]
+    Size(#[from] QuantityError),
 }
 
 /// Which nodes can use a volume.
@@ -145,6 +156,7 @@ async fn provision(claim: &PersistentVolumeClaim, node: NodeNumber, context: &Co
     let reach = Reach::of(claim, node);
     let path = reach.folder(&context.folders).join(&name);
     fs::create_dir_all(&path).map_err(folder_error("create", &path))?;
+    bound(claim, &path)?;
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     match volumes.create(&PostParams::default(), &volume(claim, &name, reach, &path)).await {
         Ok(_) => tracing::info!(volume = name, %node, claim = claim.name_any(), "made"),
@@ -155,8 +167,18 @@ async fn provision(claim: &PersistentVolumeClaim, node: NodeNumber, context: &Co
     Ok(())
 }
 
+/// Keeps the volume of a claim of that class to the size that is asked for.
+fn bound(claim: &PersistentVolumeClaim, path: &Path) -> Result<(), ProvisionError> {
+    match (class_of(claim), requested(claim)) {
+        (Some(BOUNDED_STORAGE_CLASS), Some(size)) => {
+            bounded::bound(path, Quantity::new(size).bytes()?).map_err(folder_error("bound", path))
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
+}
+
 /// The volume for a claim: bound to it from the start, so that no other claim can take it.
-fn volume(claim: &PersistentVolumeClaim, name: &str, reach: Reach, path: &std::path::Path) -> PersistentVolume {
+fn volume(claim: &PersistentVolumeClaim, name: &str, reach: Reach, path: &Path) -> PersistentVolume {
     let spec = claim.spec.as_ref();
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
@@ -184,7 +206,7 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<String> {
     requests.get("storage").map(|quantity| quantity.0.clone())
 }
 
-/// A folder is as large as its disk, so growing is writing it down.
+/// A folder is as large as its disk, so growing is writing it down, but for one that is kept to a size.
 async fn grow(claim: &PersistentVolumeClaim, volume: &str, context: &Context) -> Result<(), ProvisionError> {
     let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get("storage"));
     let (Some(wanted), Some(capacity)) = (requested(claim), capacity) else { return Ok(()) };
@@ -193,6 +215,10 @@ async fn grow(claim: &PersistentVolumeClaim, volume: &str, context: &Context) ->
     }
     let capacity = json!({ "storage": wanted });
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
+    let made = volumes.get(volume).await.map_err(kube_error("read a volume"))?;
+    if let Some(local) = made.spec.and_then(|spec| spec.local) {
+        bound(claim, Path::new(&local.path))?;
+    }
     let patch = Patch::Merge(json!({ "spec": { "capacity": capacity } }));
     volumes.patch(volume, &PatchParams::default(), &patch).await.map_err(kube_error("grow a volume"))?;
     let claims: Api<PersistentVolumeClaim> =
@@ -204,10 +230,7 @@ async fn grow(claim: &PersistentVolumeClaim, volume: &str, context: &Context) ->
 
 async fn serve_volume(volume: Arc<PersistentVolume>, context: Arc<Context>) -> Result<Action, ProvisionError> {
     if let Some(path) = abandoned(&volume) {
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(folder_error("delete", &path)(error)),
-            Ok(()) | Err(_) => {}
-        }
+        remove_folder(&path)?;
         let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
         match volumes.delete(&volume.name_any(), &DeleteParams::default()).await {
             Ok(_) => tracing::info!(volume = volume.name_any(), "deleted"),
@@ -231,7 +254,7 @@ fn kube_error(what: &'static str) -> impl FnOnce(kube::Error) -> ProvisionError 
     move |source| ProvisionError::Kube { what, source: Box::new(source) }
 }
 
-fn folder_error(what: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> ProvisionError {
+fn folder_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ProvisionError {
     let path = path.to_path_buf();
     move |source| ProvisionError::Folder { what, path, source }
 }

@@ -12,6 +12,7 @@ use super::cluster::{Context, code};
 use super::rbac;
 use crate::command::Command;
 use crate::deploy;
+use crate::images;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
 use crate::provider::Provider;
@@ -56,6 +57,12 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
         tools::build(Tool::Azurite, &progress).await?;
     }
     provider.up(NODES_MAX, &progress).await?;
+    match &provider {
+        Provider::Local(_) | Provider::Kind(_) if choice.all => {
+            provider.load(&images::store(&progress).await?).await?;
+        }
+        Provider::Local(_) | Provider::Kind(_) | Provider::Current(_) => {}
+    }
     if !choice.no_deploy {
         deploy::deploy(&provider, &progress).await?;
     }

@@ -23,6 +23,8 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:1.36";
 pub const OPERATOR: &str = "quorate.dev/operator:dev";
 /// The agent.
 pub const AGENT: &str = "quorate.dev/agent:dev";
+/// A store that speaks S3. No cluster has it of itself.
+pub const STORE: &str = "quorate.dev/versitygw:dev";
 /// An etcd that says its version and then does not run: what a release may be like that nobody has tried.
 pub const CRASHING: &str = "quorate.dev/etcd-that-crashes";
 /// The versions that it is there as: another patch of 3.6, and one of 3.7.
@@ -84,6 +86,12 @@ pub async fn foreign(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
     archive_all(images, progress).await
 }
 
+/// The store that scenes run as a pod.
+pub async fn store(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
+    let program = tools::build(Tool::VersityGw, progress).await?.program("versitygw");
+    archive_all(vec![own_image(STORE, "versitygw", program)], progress).await
+}
+
 /// The operator's and the agent's image, from programs that are built now or lie in the folder that `QUORATE_BINARIES`
 /// names.
 pub async fn own(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
@@ -139,6 +147,7 @@ fn ground() -> Vec<Entry> {
     ]
 }
 
+/// An image with one program, which runs as nobody.
 fn own_image(name: &str, program: &str, path: PathBuf) -> Image {
     let mut entries = ground();
     entries.push(file(program, Content::File(path)));

@@ -1,10 +1,10 @@
-//! What every cluster has beside its control plane: names for Services, a default StorageClass, and one whose
-//! volumes can move. Only says what; the API server does the rest.
+//! What every cluster has beside its control plane: names for Services, a default StorageClass, one whose volumes can
+//! move, and one whose volumes can be full. Only says what; the API server does the rest.
 
 use serde_json::{Value, json};
 
 use super::names::{CONTROL_PLANE, DNS_SERVICE};
-use super::{Lab, LabError, NETWORK_STORAGE_CLASS, STORAGE_CLASS};
+use super::{BOUNDED_STORAGE_CLASS, Lab, LabError, NETWORK_STORAGE_CLASS, STORAGE_CLASS};
 use crate::provisioner::PROVISIONER;
 
 /// Applies them.
@@ -46,10 +46,11 @@ fn objects() -> Vec<Value> {
         }),
         class(STORAGE_CLASS, true),
         class(NETWORK_STORAGE_CLASS, false),
+        class(BOUNDED_STORAGE_CLASS, false),
     ]
 }
 
-/// Which nodes can use a volume is said by the name of its class alone.
+/// Which nodes can use a volume, and whether it can be full, is said by the name of its class alone.
 fn class(name: &str, is_default: bool) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",

@@ -38,7 +38,7 @@ pub use daemon::Component;
 use daemon::Daemons;
 pub use faults::{NodeHandle, PodProcesses};
 pub use folders::Folders;
-pub(crate) use folders::{create_folder, unmount_below, write};
+pub(crate) use folders::{create_folder, remove_folder, unmount_below, write};
 pub use names::{CONTROL_PLANE, LabName, NODES_MAX, NameError, Namespace, NodeNumber, Place};
 pub use network::PodEnd;
 use pki::Pki;
@@ -51,6 +51,9 @@ pub const DEFAULT_LAB: &str = "quorate";
 pub const STORAGE_CLASS: &str = "quorate-local";
 /// The StorageClass whose volumes every node can use, like disks of a network: all nodes share the files of this machine.
 pub const NETWORK_STORAGE_CLASS: &str = "quorate-network";
+
+/// The StorageClass whose volumes hold no more than was asked for: each is a file system of its own, in memory.
+pub const BOUNDED_STORAGE_CLASS: &str = "quorate-bounded";
 
 /// Why something of the lab failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,15 @@
-//! A store that speaks S3, for scenes: versitygw, where the cluster's pods reach it. What it keeps are files, so that a scene
-//! can take one away.
+//! A store that speaks S3, for scenes: versitygw, beside the cluster, where its pods reach it, so that a scene can stop it and
+//! take away what it keeps; or in the cluster, as a pod and a Service.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::Server;
+use super::{PATIENCE, Scene, Server, wait_for};
 use crate::command::Command;
+use crate::images::{BUSYBOX, STORE};
 use crate::progress::Progress;
 use crate::tools::{self, Tool};
 
@@ -16,6 +18,9 @@ const REGION: &str = "local";
 /// The credentials that it takes.
 const ACCESS: &str = "scene";
 const SECRET: &str = "not-a-secret";
+/// The pod, its Service, and the port of both.
+const POD: &str = "store";
+const PORT: u16 = 7070;
 
 /// A running store, ended when it is dropped.
 #[derive(Debug)]
@@ -38,11 +43,22 @@ impl Gateway {
 
     /// The store as a spec describes it, with credentials out of this Secret.
     pub fn store(&self, secret: &str) -> Value {
-        json!({
-            "address": format!("s3://{BUCKET}/etcd"),
-            "options": { "endpoint": self.0.url(), "region": REGION },
-            "credentials": { "name": secret },
+        store_at(self.0.url(), secret)
+    }
+
+    /// One that is a pod with a Service, as a spec describes it. What it keeps goes with the scene. The Secret has to be there.
+    pub async fn in_cluster(scene: &Scene, secret: &str) -> Result<Value> {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [pod(secret), service()] });
+        scene.apply(&list).await?.well()?;
+        wait_for("the store to be ready", PATIENCE, async || {
+            let pod: Pod = scene.api().get(POD).await?;
+            let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+            let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            ensure!(ready, "it is not");
+            Ok(())
         })
+        .await?;
+        Ok(store_at(&format!("http://{POD}.{}.svc:{PORT}", scene.namespace()), secret))
     }
 
     /// A Secret of this name with the credentials, or with a wrong key.
@@ -85,6 +101,53 @@ impl Gateway {
         found.retain(|path| path.to_string_lossy().contains(part));
         Ok(found)
     }
+}
+
+fn store_at(endpoint: &str, secret: &str) -> Value {
+    json!({
+        "address": format!("s3://{BUCKET}/etcd"),
+        "options": { "endpoint": endpoint, "region": REGION },
+        "credentials": { "name": secret },
+    })
+}
+
+fn pod(secret: &str) -> Value {
+    let from_secret = |name: &str, key: &str| json!({ "name": name, "valueFrom": { "secretKeyRef": { "name": secret, "key": key } } });
+    let kept = json!([{ "name": "kept", "mountPath": "/kept" }]);
+    let (bucket, listens) = (format!("/kept/{BUCKET}"), format!("0.0.0.0:{PORT}"));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": POD, "labels": { "app": POD } },
+        "spec": {
+            "securityContext": { "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532 },
+            "terminationGracePeriodSeconds": 0,
+            "initContainers": [{
+                "name": "bucket", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
+                "command": ["mkdir", "-p", bucket], "volumeMounts": kept,
+            }],
+            "containers": [{
+                "name": "versitygw", "image": STORE, "imagePullPolicy": "IfNotPresent",
+                "args": ["--region", REGION, "--keep-alive", "--quiet", "--port", listens, "posix", "/kept"],
+                "env": [
+                    from_secret("ROOT_ACCESS_KEY", "access-key-id"), from_secret("ROOT_SECRET_KEY", "secret-access-key"),
+                ],
+                "ports": [{ "containerPort": PORT }],
+                "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
+                "volumeMounts": kept,
+            }],
+            "volumes": [{ "name": "kept", "emptyDir": {} }],
+        },
+    })
+}
+
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": POD },
+        "spec": { "selector": { "app": POD }, "ports": [{ "port": PORT, "targetPort": PORT }] },
+    })
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {

@@ -2,7 +2,7 @@
 //! of it.
 
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,7 +11,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use quorate_crds::{BackupPhase, ConditionType, EtcdBackupStatus, Phase, names};
 use quorate_e2e::faults::{pods, processes};
+use quorate_e2e::lab::BOUNDED_STORAGE_CLASS;
 use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Scene, Stage, Wish, etcd_processes, play, stays, wait_for};
+use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -25,6 +27,11 @@ pub const SECRET_PATIENCE: Duration = Duration::from_mins(4);
 const MOMENT: Duration = Duration::from_millis(10);
 /// Where a restore works until all is there, as its own process sees the volume.
 const RESTORING: &str = "var/lib/etcd/.data.restoring/db";
+
+/// What is on a volume that no restore takes for a member's.
+const ELSEWHERE: &str = "var/lib/etcd/lost+found";
+/// So much of it that of 1Gi too little is left for a restore.
+const TAKEN: u64 = 960 << 20;
 
 /// Keys of several versions, some deleted and created again, some on leases; users and roles.
 async fn fill(db: &Cluster, restored: &str) -> Result<()> {
@@ -222,11 +229,16 @@ async fn restoring(scene: &Scene, name: &str) -> Result<String> {
     pod.metadata.uid.context("a pod without a UID")
 }
 
-/// How much of a database a restore in this pod has put on the volume.
-fn on_volume(uid: &str) -> Result<u64> {
+/// A path in the pod that restores, as this machine sees it.
+fn in_restore(uid: &str, path: &str) -> Result<PathBuf> {
     let running = processes::in_pod(uid, "quorate-agent");
     let [pid] = running.as_slice() else { bail!("{running:?} run in the pod") };
-    let database = Path::new("/proc").join(pid.to_string()).join("root").join(RESTORING);
+    Ok(Path::new("/proc").join(pid.to_string()).join("root").join(path))
+}
+
+/// How much of a database a restore in this pod has put on the volume.
+fn on_volume(uid: &str) -> Result<u64> {
+    let database = in_restore(uid, RESTORING)?;
     let found = std::fs::metadata(&database).with_context(|| format!("there is no {}", database.display()))?;
     ensure!(found.len() > 0, "there is nothing yet");
     Ok(found.len())
@@ -271,6 +283,29 @@ async fn a_restore_that_was_killed_is_repeated_and_a_member_lost_after_it_is_rep
         restored.settles_without(&lost, 3).await?;
         restored.reads("after", "the restore").await?;
         restored.hashes_agree().await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_restore_on_a_full_volume_says_so_and_goes_on_once_that_is_larger() -> Result<()> {
+    play("restore_full", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let held = backed_up(scene, &gateway.store("s3"), "restored").await?;
+        gateway.pause(true)?;
+        let bounded = from_backup("restored", 3).with("/storage/storageClassName", json!(BOUNDED_STORAGE_CLASS));
+        let restored = scene.create(&bounded).await?;
+        let seed = wait_for("the restore to begin", PATIENCE, async || restoring(scene, "restored-0").await).await?;
+        let elsewhere = in_restore(&seed, ELSEWHERE)?;
+        std::fs::create_dir(&elsewhere)?;
+        fallocate(std::fs::File::create(elsewhere.join("much"))?, FallocateFlags::empty(), 0, TAKEN)?;
+        gateway.pause(false)?;
+        says(&restored, "NoRoomToRestore", "make spec.storage.size larger", PATIENCE).await?;
+        restored.patch(json!({ "spec": { "storage": { "size": "2Gi" } } })).await?;
+        restored.settles(3).await?;
+        holds(&restored, &held).await
     })
     .await
 }

@@ -1,5 +1,6 @@
 //! Each kind of store in a bucket or container: a cluster of three is backed up into it, which the store shows, and comes back
-//! as another one. Volumes are next door (`backup.rs`, `restore.rs`). Google is a double of ours: no server is to be had.
+//! as another one. S3 is a pod with a Service, the others are beside the cluster. Volumes are next door (`backup.rs`,
+//! `restore.rs`). Google is a double of ours: no server is to be had.
 
 use std::net::Ipv4Addr;
 
@@ -42,9 +43,9 @@ async fn credentials(scene: &Scene, values: &Value) -> Result<()> {
 #[ignore = "make e2e"]
 async fn a_cluster_of_three_comes_back_from_s3() -> Result<()> {
     play("stores_s3", Stage::Shared, async |scene| {
-        let gateway = Gateway::start().await?;
         scene.apply(&Gateway::credentials(SECRET, true)).await?.well()?;
-        comes_back(scene, &gateway.store(SECRET)).await
+        let store = Gateway::in_cluster(scene, SECRET).await?;
+        comes_back(scene, &store).await
     })
     .await
 }
