@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::faults::{Disturbance, Reported, disturb};
-use self::load::{Connection, TOGETHER, Written, load};
+use self::load::{Connection, Written, load};
 use self::restores::{Point, Restored, restore};
 use crate::archive::{begin_with, is_healthy, leader, records, revision, wish};
 
@@ -109,8 +109,7 @@ impl History {
         let last = revision(db).await?;
         samples.push(Sample { asked, revision: last, answered: Timestamp::now() });
         eprintln!("revisions {first} to {last}, {} samples", samples.len());
-        let revisions = u64::try_from(last - first)?;
-        let transactions = written.acknowledged / u64::from(TOGETHER);
+        let (revisions, transactions) = (usize::try_from(last - first)?, written.transactions());
         ensure!(revisions >= transactions, "{transactions} transactions are only {revisions} revisions");
         Ok(Self { first, last, begun, ended, samples, written, disturbance })
     }

@@ -2,6 +2,7 @@
 //! know nothing of the backup.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,14 +17,17 @@ use tokio::time::{MissedTickBehavior, interval_at};
 const LOAD: Duration = Duration::from_mins(3);
 /// Keys that are written a second, by all clients together.
 const PACE: u32 = 5_000;
-/// Keys that one transaction writes: one for each would be more revisions a second than three members, their clients and
-/// their nodes reach on two processors (2,648 of 5,000).
-pub const TOGETHER: u32 = 3;
+/// Keys that one transaction writes where nothing is overdue: one for each would be more revisions a second than three
+/// members, their clients and their nodes reach on two processors (2,648 of 5,000).
+const TOGETHER: u64 = 3;
+/// Keys that one writes at most, of what is overdue: a machine that makes fewer transactions has as many keys. etcd takes 128.
+const MOST_TOGETHER: u64 = 64;
 /// Clients, each with a connection of its own.
 const CLIENTS: u32 = 25;
-/// The keys that a client writes at once. Each group waits for the one before it: of this size they keep the pace as long as a
-/// transaction takes less than 100 ms.
-const GROUP: u32 = 21;
+/// The transactions that a client makes at once. Each group waits for the one before it.
+const AT_ONCE: u64 = 7;
+/// How often a client makes such a group, if it is on time.
+const TICK: Duration = Duration::from_millis(105);
 /// The keys of each client.
 const KEYS: u64 = 200;
 /// The size of a value.
@@ -60,24 +64,34 @@ impl Connection {
 }
 
 /// A transaction that etcd has acknowledged: which keys of a client it wrote, and as which revision.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Acknowledged {
     revision: i64,
     client: u32,
-    first: u64,
-    count: u32,
+    keys: Range<u64>,
+}
+
+impl Acknowledged {
+    fn count(&self) -> u64 {
+        self.keys.end - self.keys.start
+    }
 }
 
 /// What became of the keys that were written.
 #[derive(Debug, Default)]
 pub struct Written {
-    pub acknowledged: u64,
-    /// Each was sent again.
-    failed: u64,
+    acknowledged: u64,
+    /// Transactions. What they wrote was sent again.
+    failed: usize,
     transactions: Vec<Acknowledged>,
 }
 
 impl Written {
+    /// How many transactions were acknowledged.
+    pub fn transactions(&self) -> usize {
+        self.transactions.len()
+    }
+
     /// Demands that etcd's history up to this revision has every write that was acknowledged as a revision up to it; how many
     /// transactions those were.
     pub async fn is_there(&self, db: &Cluster, revision: i64) -> Result<usize> {
@@ -94,7 +108,7 @@ impl Written {
         let (mut count, mut newest) = (0, BTreeMap::new());
         for one in self.transactions.iter().filter(|one| one.revision <= revision) {
             count += 1;
-            for number in one.first..one.first + u64::from(one.count) {
+            for number in one.keys.clone() {
                 let last = newest.entry((one.client, number % KEYS)).or_insert((one.revision, number));
                 *last = (*last).max((one.revision, number));
             }
@@ -120,45 +134,53 @@ fn value(number: u64) -> String {
     format!("{number:0VALUE$}")
 }
 
-/// Writes so many keys at once; what of it was acknowledged.
-async fn send(etcd: &Client, client: u32, first: u64, count: u32) -> Vec<Acknowledged> {
-    let put = |at: u32| {
-        let number = first + u64::from(at);
-        TxnOp::put(key(client, number), value(number), None)
-    };
-    let step = usize::try_from(TOGETHER).unwrap_or(1);
-    let transactions = (0..count).step_by(step).map(|at| {
-        let (mut etcd, some) = (etcd.clone(), at..count.min(at + TOGETHER));
-        let (puts, first, count) = (some.clone().map(put).collect::<Vec<_>>(), first + u64::from(at), some.end - at);
+/// What each of the transactions writes that a client makes at once of what is due.
+fn shares(due: Range<u64>) -> Vec<Range<u64>> {
+    let each = (due.end - due.start).div_ceil(AT_ONCE).clamp(TOGETHER, MOST_TOGETHER);
+    let share = |number: u64| due.start + number * each..due.end.min(due.start + (number + 1) * each);
+    (0..AT_ONCE).map(share).take_while(|share| !share.is_empty()).collect()
+}
+
+/// Makes these transactions at once; what of it was acknowledged.
+async fn send(etcd: &Client, client: u32, shares: &[Range<u64>]) -> Vec<Acknowledged> {
+    let transactions = shares.iter().map(|keys| {
+        let (mut etcd, keys) = (etcd.clone(), keys.clone());
+        let puts: Vec<_> = keys.clone().map(|number| TxnOp::put(key(client, number), value(number), None)).collect();
         async move {
             let answer = etcd.txn(Txn::new().and_then(puts)).await.ok()?;
-            Some(Acknowledged { revision: answer.header()?.revision(), client, first, count })
+            Some(Acknowledged { revision: answer.header()?.revision(), client, keys })
         }
     });
     join_all(transactions).await.into_iter().flatten().collect()
 }
 
-/// One client: a group at each tick, and after a fault those that are overdue.
+/// How many keys a client is to have written so long after it began.
+fn due(since: Duration) -> u64 {
+    let pace = u64::from(PACE / CLIENTS);
+    since.as_secs() * pace + u64::from(since.subsec_millis()) * pace / 1_000
+}
+
+/// One client: what is due at each tick.
 async fn write_on_time(mut connection: Connection, client: u32, end: Instant) -> Written {
-    let tick = Duration::from_secs(1) * (CLIENTS * GROUP) / PACE;
     // The clients one after the other, not all at once.
-    let mut ticks = interval_at(tokio::time::Instant::now() + tick * client / CLIENTS, tick);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let begin = tokio::time::Instant::now() + TICK * client / CLIENTS;
+    let mut ticks = interval_at(begin + TICK, TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut written = Written::default();
     while Instant::now() < end {
         ticks.tick().await;
-        let mut missing = GROUP;
-        while missing > 0 && Instant::now() < end {
+        let due = due(begin.elapsed());
+        while written.acknowledged < due && Instant::now() < end {
+            let shares = shares(written.acknowledged..due);
             let acknowledged = match connection.client().await {
-                Ok(etcd) => send(&etcd, client, written.acknowledged, missing).await,
+                Ok(etcd) => send(&etcd, client, &shares).await,
                 Err(_) => Vec::new(),
             };
-            let count: u32 = acknowledged.iter().map(|one| one.count).sum();
-            missing -= count;
-            written.acknowledged += u64::from(count);
+            let failed = shares.len() - acknowledged.len();
+            written.acknowledged += acknowledged.iter().map(Acknowledged::count).sum::<u64>();
             written.transactions.extend(acknowledged);
-            if missing > 0 {
-                written.failed += u64::from(missing);
+            if failed > 0 {
+                written.failed += failed;
                 connection.turn_away();
             }
         }
@@ -181,7 +203,8 @@ pub async fn load(db: &Cluster) -> Result<Written> {
         all.transactions.extend(transactions);
     }
     let rate = all.acknowledged / LOAD.as_secs();
-    eprintln!("{} keys were written, {rate} a second; {} failed first", all.acknowledged, all.failed);
+    let transactions = all.transactions.len();
+    eprintln!("{transactions} transactions wrote {rate} keys a second; {} failed first", all.failed);
     // Without a leader there are some seconds in which nobody can write; what is overdue then is written after it.
     ensure!(rate * 10 >= u64::from(PACE) * 9, "{rate} keys a second are not the load that this is about");
     Ok(all)
