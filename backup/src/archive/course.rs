@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,7 +19,7 @@ use super::rivals::Rivals;
 use super::session::{OTHER_RECIPIENTS, Session, Start};
 use super::status::{Reason, Role};
 use super::{ArchiveError, Duty, Fault, Next, Settings};
-use crate::format::{Chain, ChainError, CommitError, Seal};
+use crate::format::{Chain, ChainError, CommitError, Sample, Seal};
 use crate::source::Access;
 use crate::store;
 
@@ -37,8 +36,8 @@ pub(super) struct Course {
     pub former: Former,
     /// A generation that was begun beside the one before, for the next session.
     pub prepared: Option<Start>,
-    /// The last moment of those that were gone over from.
-    pub left_at: Timestamp,
+    /// The end of those that were gone over from: the one with the last moment.
+    pub left_at: Option<Sample>,
     /// Since when the session records that is not only being begun.
     pub records_since: Option<Instant>,
     pub rivals: Rivals,
@@ -52,7 +51,7 @@ impl Course {
             seal: None,
             former: Former::default(),
             prepared: None,
-            left_at: Timestamp::UNIX_EPOCH,
+            left_at: None,
             records_since: None,
             rivals: Rivals::default(),
             retention,
@@ -61,7 +60,8 @@ impl Course {
 
     /// Another generation is gone over to from this one.
     pub fn leave(&mut self, chain: &Chain) {
-        self.left_at = self.left_at.max(chain.last_moment());
+        let end = Sample { at: chain.last_moment(), revision: chain.head() };
+        self.left_at = self.left_at.into_iter().chain([end]).max_by_key(|left| left.at);
     }
 }
 

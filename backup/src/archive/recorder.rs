@@ -98,6 +98,8 @@ pub struct Recorder {
     closed: Closed,
     /// The latest moment of all.
     latest: Timestamp,
+    /// The end of another generation that was recorded, and when it was reached.
+    other_end: Option<Sample>,
 }
 
 /// What is closed and not yet taken.
@@ -118,8 +120,8 @@ impl Recorder {
         // Of a head without any events (a new cluster's first revision, or all were compacted) there is nothing to prove.
         let nothing = last_events == event_hash.of(&[]);
         let stage = if nothing { Stage::Recording } else { Stage::Proving(last_events) };
-        let (records, latest) = (Vec::new(), Timestamp::UNIX_EPOCH);
-        Self { stage, event_hash, head: head.get(), open: None, records, closed: Closed::default(), latest }
+        let (head, records, closed, latest) = (head.get(), Vec::new(), Closed::default(), Timestamp::UNIX_EPOCH);
+        Self { stage, event_hash, head, open: None, records, closed, latest, other_end: None }
     }
 
     /// For a watch that was opened at `watched_from`, before the full snapshot was taken that ends with `head`.
@@ -137,6 +139,13 @@ impl Recorder {
     /// that is ahead, must not put what is restored to a time out of order.
     pub fn not_before(&mut self, moment: Timestamp) {
         self.latest = self.latest.max(moment);
+    }
+
+    /// Another generation was left at this end. Once this one comes as far it is not told to have come before that moment: of the
+    /// two it is the later one. What came before keeps its moments: while a full snapshot was taken the other one was recorded
+    /// into, and a time of then is looked for in this one.
+    pub fn goes_beyond(&mut self, other_end: Option<Sample>) {
+        self.other_end = other_end;
     }
 
     /// Where the watch has to begin.
@@ -303,6 +312,9 @@ impl Recorder {
         closed.end = self.records.len();
         closed.last_events = Some(hash);
         self.not_before(at);
+        if let Some(other) = self.other_end.filter(|other| other.revision.get() <= revision) {
+            self.not_before(other.at);
+        }
         let at = self.latest;
         let closed = &mut self.closed;
         let sample = Sample { at, revision: Revision::new(revision).unwrap_or_default() };

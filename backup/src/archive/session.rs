@@ -75,7 +75,7 @@ impl Session<'_> {
             Err(reason) => return Ok(Next::Full(reason)),
         };
         // Of two generations the one with the later moments is taken for the later one, and a clock may have been set back.
-        start.recorder.not_before(course.left_at);
+        start.recorder.goes_beyond(course.left_at);
         course.seal = Some(start.seal.clone());
         course.records_since = Some(Instant::now());
         self.board.well();

@@ -54,6 +54,25 @@ fn a_clock_that_is_set_back_puts_no_moment_out_of_order() {
 }
 
 #[test]
+fn what_came_while_another_generation_was_recorded_into_keeps_its_moments_and_goes_beyond_that() {
+    let mut recorder = new(10);
+    recorder.not_before(at(1_000));
+    recorder.goes_beyond(Some(Sample { at: at(60_000), revision: revision(14) }));
+    let mut taken = |events: &[(i64, i64)]| {
+        for (revision, now) in events {
+            recorder.event(event(*revision, "a", 0), at(*now)).unwrap();
+            recorder.progress(revision.unsigned_abs()).unwrap();
+        }
+        let samples = recorder.take().unwrap().samples;
+        samples.iter().map(|sample| (sample.at.as_millisecond(), sample.revision.get())).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(&[(11, 500), (12, 3_000)]), [(1_000, 11), (3_000, 12)]);
+    assert_eq!(taken(&[(13, 20_000), (14, 40_000)]), [(20_000, 13), (60_000, 14)]);
+    assert_eq!(taken(&[(15, 50_000)]), [(60_000, 15)], "moments don't go back");
+    assert_eq!(taken(&[(16, 70_000), (17, 80_000)]), [(70_000, 16), (80_000, 17)]);
+}
+
+#[test]
 fn a_revision_is_of_the_moment_at_which_it_came_however_late_it_is_closed() {
     let mut recorder = new(10);
     recorder.event(event(11, "a", 0), at(1_000)).unwrap();
