@@ -1,7 +1,9 @@
 //! What the clouds have of their own and no server here does for them, in every crate that has tests of stores: what an owner of
-//! an account of Azure's or of a bucket of S3 signs, and a double of Google. It knows nothing of what is tried there.
+//! an account of Azure's or of a bucket of S3 signs, a double of Google, and who stands before a server of S3 with troubles. It
+//! knows nothing of what is tried there.
 
 pub mod azure;
+pub mod gate;
 pub mod google;
 pub mod s3;
 

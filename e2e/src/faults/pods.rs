@@ -102,7 +102,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 /// The folder on this machine that is a member's volume.
-pub(super) async fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
+pub async fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
     let claim = cluster.claims().get(name).await.context("the member has no claim")?;
     let volume = claim.spec.and_then(|spec| spec.volume_name).context("the claim is not bound")?;
     let volumes: Api<PersistentVolume> = Api::all(cluster.scene().client().clone());

@@ -1,13 +1,14 @@
 //! A store that speaks S3, for scenes: versitygw, beside the cluster, where its pods reach it, so that a scene can stop it and
 //! take away what it keeps; or in the cluster, as a pod and a Service.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{PATIENCE, Scene, Server, wait_for};
+use super::{PATIENCE, Scene, Server, reached_at, wait_for};
 use crate::command::Command;
 use crate::images::{BUSYBOX, STORE};
 use crate::progress::Progress;
@@ -44,6 +45,21 @@ impl Gateway {
     /// The store as a spec describes it, with credentials out of this Secret.
     pub fn store(&self, secret: &str) -> Value {
         store_at(self.0.url(), secret)
+    }
+
+    /// The same, reached by way of somebody of this machine who listens at this port.
+    pub fn store_behind(&self, port: u16, secret: &str) -> Result<Value> {
+        Ok(store_at(&format!("http://{}:{port}", reached_at()?), secret))
+    }
+
+    /// Where this machine itself reaches it.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.0.port()))
+    }
+
+    /// Where it keeps its buckets, each in a folder of its own.
+    pub fn buckets(&self) -> &Path {
+        self.0.folder()
     }
 
     /// One that is a pod with a Service, as a spec describes it. What it keeps goes with the scene. The Secret has to be there.

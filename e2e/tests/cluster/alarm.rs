@@ -4,8 +4,19 @@
 use anyhow::{Context as _, Result, ensure};
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
 use kube::api::DeleteParams;
-use quorate_crds::{ConditionType, Phase};
+use quorate_crds::{BackupPhase, ConditionType, Phase};
 use quorate_e2e::scene::{Cluster, PATIENCE, Stage, Wish, play, told, wait_for};
+use serde_json::json;
+
+use crate::backup;
+use crate::restore::from_backup;
+
+/// A small database, so that it is soon full.
+const QUOTA: &str = "16Mi";
+/// A value, of which less than 32 fit.
+const LARGE: usize = 512 << 10;
+/// So many don't.
+const MOST: u32 = 64;
 
 /// Raises an alarm of a member, or disarms it: once more is the same.
 async fn alarm(db: &Cluster, action: AlarmAction, kind: AlarmType, member: u64) -> Result<()> {
@@ -76,6 +87,54 @@ async fn an_alarm_is_told_and_its_remedy_helps() -> Result<()> {
         alarm(&db, AlarmAction::Deactivate, AlarmType::Corrupt, first).await?;
         db.settles(3).await?;
         db.put("alarm", "over").await
+    })
+    .await
+}
+
+/// Writes one key again and again until the database is full; how often it was written.
+async fn until_full(db: &Cluster) -> Result<u32> {
+    for round in 0..MOST {
+        let written = db.ask(async |client| client.put("large", vec![b'x'; LARGE], None).await.map_err(told)).await;
+        match written {
+            Err(error) if format!("{error:#}").contains("database space exceeded") => return Ok(round),
+            Err(error) => return Err(error),
+            Ok(_) => (),
+        }
+    }
+    anyhow::bail!("there still is space after {MOST} rounds")
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_backup_of_a_cluster_without_space_comes_back_with_room_and_without_the_alarm() -> Result<()> {
+    play("alarm_backup", Stage::Shared, async |scene| {
+        let store = backup::volume(scene).await?;
+        let with_quota = |wish: Wish| wish.with("/etcd/quota", json!(QUOTA));
+        let db = scene.create(&with_quota(Wish::new("db", 1))).await?;
+        db.settles(1).await?;
+        db.put("small", "kept").await?;
+        eprintln!("it was full after {} values", until_full(&db).await?);
+        is_told(&db, "NoSpace").await?;
+        scene.apply(&backup::backup("b", &store)).await?.well()?;
+        backup::shows(scene, "b", BackupPhase::Complete, "BackupComplete").await?;
+        let (_, held) = db.contents().await?;
+        is_told(&db, "NoSpace").await?;
+        db.delete().await?;
+
+        let restored = scene.create(&with_quota(from_backup("restored", 3))).await?;
+        restored.settles(3).await?;
+        let alarms = restored.ask(async |client| {
+            let asked = client.alarm(AlarmAction::Get, AlarmType::None, None).await.map_err(told)?;
+            Ok(asked.alarms().len())
+        });
+        ensure!(alarms.await? == 0, "an alarm came back");
+        let (_, contents) = restored.contents().await?;
+        ensure!(contents.entries == held.entries, "it holds other keys than before");
+        // Room for as much again, and not for one value alone.
+        for round in 0..4 {
+            restored.put("large", &format!("{round}{}", "y".repeat(LARGE))).await?;
+        }
+        restored.settles(3).await.map(drop)
     })
     .await
 }

@@ -15,6 +15,8 @@ use quorate_e2e::scene::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::backup;
+
 /// How often is stored.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long what was written may take to the store: two flushes, and what the machine is busy with.
@@ -27,8 +29,12 @@ pub const TURN: Duration = Duration::from_mins(3);
 
 /// A cluster with a continuous backup to this store.
 pub fn wish(gateway: &Gateway) -> Wish {
-    let backup = json!({ "store": gateway.store("s3"), "flushIntervalSeconds": FLUSH.as_secs() });
-    Wish::new("db", 3).with("/backup", backup)
+    wish_into(&gateway.store("s3"))
+}
+
+/// The same to a store that is reached in another way.
+pub fn wish_into(store: &Value) -> Wish {
+    Wish::new("db", 3).with("/backup", json!({ "store": store, "flushIntervalSeconds": FLUSH.as_secs() }))
 }
 
 /// Such a cluster that is backed up.
@@ -278,6 +284,48 @@ async fn what_is_written_is_recorded_also_when_the_leader_dies() -> Result<()> {
         eprintln!("the last write was in the store after {:.1?}", written.elapsed());
         let state = is_healthy(&db, true).await?;
         is_one_whole_generation(scene, &gateway, &state, last).await
+    })
+    .await
+}
+
+/// Writes 64 MiB so many times while the store hangs, and lets it go on; the generation that all of it is in.
+async fn written_without_store(db: &Cluster, gateway: &Gateway, times: u32) -> Result<String> {
+    gateway.pause(true)?;
+    let writes = async {
+        for _ in 0..times {
+            backup::grow(db).await?;
+        }
+        anyhow::Ok(())
+    };
+    let written = writes.await;
+    gateway.pause(false)?;
+    written?;
+    db.put("after", "it").await?;
+    let (_, report) = leader_records(db, None, revision(db).await?, PATIENCE).await?;
+    Ok(report["generation"].as_str().context("there is no generation")?.to_owned())
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn what_the_store_does_not_take_waits_on_disk_or_is_followed_by_a_full_snapshot() -> Result<()> {
+    play("archive_spill", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin_with(scene, wish(&gateway).with("/storage/size", json!("4Gi"))).await?;
+        let first = generation_after(&db, &[]).await?;
+        // More than waits in memory, and less than may wait on disk.
+        let same = written_without_store(&db, &gateway, 1).await?;
+        ensure!(same == first, "it has begun anew, in {same}");
+        // More than may wait there.
+        db.patch(json!({ "spec": { "backup": { "spillLimit": "64Mi" } } })).await?;
+        db.settles(3).await?;
+        let before = generation_after(&db, &[]).await?;
+        let other = written_without_store(&db, &gateway, 3).await?;
+        ensure!(other != before, "{other} has more than could wait");
+        let (last, state) = (revision(&db).await?, is_healthy(&db, true).await?);
+        let (store, whose) = (gateway.store("s3"), format!("--lineage={}", state.lineage));
+        let proved = agent(scene, &store, &["verify", &whose, "--strict", "--scratch=/scratch"]).await?;
+        ensure!(proved["revision"].as_i64() >= Some(last), "{proved}, and not {last}");
+        Ok(())
     })
     .await
 }

@@ -18,12 +18,12 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::faults::{Disturbance, Reported, disturb};
-use self::load::{Connection, Written, load};
+use self::load::{Connection, Written, load, vary};
 use self::restores::{Point, Restored, restore};
 use crate::archive::{begin_with, is_healthy, leader, records, revision, wish};
 
 /// The volume of a member. A quarter of it is etcd's quota, and events of a quarter of that begin a new generation:
-/// what is written here, some 220 MB, stays in one.
+/// what is written here, some 310 MB, stays in one.
 const VOLUME: &str = "4Gi";
 /// Names the seed of what is restored: the points of an earlier run, as far as another history has the same.
 const SEED_VARIABLE: &str = "QUORATE_POINTS_SEED";
@@ -38,6 +38,8 @@ const SLACK: Duration = Duration::from_secs(3);
 /// as an election takes, and a sidecar that has started anew notes what it missed as of the moment when it hears of it.
 const SLACK_OF_A_KILL: Duration = Duration::from_secs(10);
 
+/// How often something else is written than the load, at least.
+const VARIED: u64 = 100;
 /// How many revisions are restored, and how many times.
 const POINTS: u32 = 20;
 /// How many of the revisions that were told to be in the store before something was killed, or while the store failed, are
@@ -99,9 +101,11 @@ impl History {
             over.store(true, Ordering::Relaxed);
             (written, Timestamp::now())
         };
-        let ((written, ended), disturbance, mut samples) =
-            tokio::join!(loading, disturb(db, gateway, &over), sample(db, &over));
+        let ((written, ended), disturbance, mut samples, varied) =
+            tokio::join!(loading, disturb(db, gateway, &over), sample(db, &over), vary(db, &over));
         let (written, disturbance) = (written?, disturbance?);
+        eprintln!("{varied} times something else was written");
+        ensure!(varied >= VARIED, "only {varied} times something else was written");
         db.settles(3).await?;
         // After all times that are asked for: of what is later than its end a record does not speak.
         let asked = Timestamp::now();

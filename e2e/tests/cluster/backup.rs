@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, Phase};
+use quorate_e2e::lab::BOUNDED_STORAGE_CLASS;
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
 
@@ -25,11 +26,20 @@ pub fn backup(name: &str, store: &Value) -> Value {
 
 /// Makes the claim `backups`: a store.
 pub async fn volume(scene: &Scene) -> Result<Value> {
+    volume_of(scene, None, "1Gi").await
+}
+
+/// The same of this class and size; of the default class without one.
+async fn volume_of(scene: &Scene, class: Option<&str>, size: &str) -> Result<Value> {
     let claim = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": { "name": "backups" },
-        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class,
+            "resources": { "requests": { "storage": size } },
+        },
     });
     scene.apply(&claim).await?.well()?;
     Ok(json!({ "volumeClaim": { "name": "backups" } }))
@@ -350,6 +360,34 @@ async fn a_backup_whose_time_is_over_goes_by_itself_and_what_it_stored_stays() -
         })
         .await?;
         gateway.object(&manifest).map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_backup_for_which_the_volume_has_no_room_says_so_and_with_more_room_it_is_taken() -> Result<()> {
+    play("backup_full", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 1)).await?;
+        db.settles(1).await?;
+        grow(&db).await?;
+        let store = volume_of(scene, Some(BOUNDED_STORAGE_CLASS), "32Mi").await?;
+        scene.apply(&backup("much", &store)).await?.well()?;
+        let failed = shows(scene, "much", BackupPhase::Failed, "StoreFull").await?;
+        let message = &failed.conditions[0].message;
+        ensure!(message.contains("make the volume larger"), "{message}");
+        let larger = json!({ "spec": { "resources": { "requests": { "storage": "256Mi" } } } }).to_string();
+        scene.kubectl(&["patch", "pvc", "backups", "--patch", &larger]).await?.well()?;
+        scene.apply(&backup("again", &store)).await?.well()?;
+        let complete = shows(scene, "again", BackupPhase::Complete, "BackupComplete").await?;
+        let lineage = complete.lineage.as_deref().context("the status has no lineage")?;
+        let listed = agent(scene, "listed", &["list"]).await?;
+        // Of the first one a volume keeps folders, and nothing in them.
+        let whole = listed.as_array().into_iter().flatten().filter(|one| one["state"] == "whole").count();
+        ensure!(whole == 1, "{listed}, and not {complete:?} alone");
+        let proved = agent(scene, "proved", &["verify", &format!("--lineage={lineage}"), "--scratch=/scratch"]).await?;
+        ensure!(proved["revision"].as_i64() == complete.revision, "{proved}, and not {complete:?}");
+        Ok(())
     })
     .await
 }

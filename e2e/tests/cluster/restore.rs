@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::{backup, roll};
+use crate::{archive, backup, roll};
 
 /// A revision that no cluster here reaches by itself: restored ones begin above it.
 const BUMP: i64 = 1_000_000_000;
@@ -304,6 +304,92 @@ async fn a_restore_on_a_full_volume_says_so_and_goes_on_once_that_is_larger() ->
         gateway.pause(false)?;
         says(&restored, "NoRoomToRestore", "make spec.storage.size larger", PATIENCE).await?;
         restored.patch(json!({ "spec": { "storage": { "size": "2Gi" } } })).await?;
+        restored.settles(3).await?;
+        holds(&restored, &held).await
+    })
+    .await
+}
+
+/// What may become of an object.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    /// Half of it is left.
+    Truncated,
+    /// Another one is in its place.
+    Swapped,
+    /// It is not there.
+    Missing,
+}
+
+impl Damage {
+    fn of(self, object: &Path, other: &Path) -> Result<()> {
+        match self {
+            Self::Truncated => {
+                let file = std::fs::File::options().write(true).open(object)?;
+                file.set_len(file.metadata()?.len() / 2)?;
+            }
+            // The store keeps its own notes of an object beside the content, which stay.
+            Self::Swapped => std::fs::write(object, std::fs::read(other)?)?,
+            Self::Missing => std::fs::rename(object, object.with_extension("away"))?,
+        }
+        Ok(())
+    }
+
+    fn mend(self, object: &Path, sound: &[u8]) -> Result<()> {
+        match self {
+            Self::Truncated | Self::Swapped => std::fs::write(object, sound)?,
+            Self::Missing => std::fs::rename(object.with_extension("away"), object)?,
+        }
+        Ok(())
+    }
+}
+
+/// The first and the last of what a store has of a kind, by when they were written.
+fn first_and_last(mut objects: Vec<PathBuf>) -> Result<[PathBuf; 2]> {
+    objects.sort_by_key(|path| std::fs::metadata(path).and_then(|found| found.modified()).ok());
+    let [first, .., last] = objects.as_slice() else { bail!("only {objects:?}") };
+    Ok([first.clone(), last.clone()])
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_part_that_is_cut_short_exchanged_or_gone_is_named_and_nothing_starts() -> Result<()> {
+    play("restore_damaged", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = archive::begin(scene, &gateway).await?;
+        let mut held = None;
+        for number in 0..3 {
+            db.put(&format!("key/{number}"), "x").await?;
+            let contents = db.contents().await?;
+            archive::leader_records(&db, None, contents.0, PATIENCE).await?;
+            held = Some(contents);
+        }
+        let held = db.held(held.context("nothing was written")?).await?;
+        let lineage = archive::is_healthy(&db, true).await?.lineage;
+        db.delete().await?;
+        let restore = json!({ "store": gateway.store("s3"), "lineage": lineage });
+        let wish = |replicas| Wish::new("restored", replicas).with("/bootstrap/restore", restore.clone());
+
+        let [data, manifests] = ["/d/", "/m/"].map(|part| first_and_last(gateway.objects(part)?));
+        let ([full, last], [first, next]) = (data?, manifests?);
+        for (object, other, how) in [
+            (&full, &last, Damage::Truncated),
+            (&full, &last, Damage::Swapped),
+            (&last, &full, Damage::Truncated),
+            (&last, &full, Damage::Swapped),
+            (&first, &next, Damage::Truncated),
+            (&first, &next, Damage::Swapped),
+            (&first, &next, Damage::Missing),
+        ] {
+            let (sound, name) = (std::fs::read(object)?, object.file_name().context("an object without a name")?);
+            how.of(object, other)?;
+            let restored = scene.create(&wish(1)).await?;
+            let said = says(&restored, "BackupDamaged", &name.to_string_lossy(), PATIENCE).await;
+            said.with_context(|| format!("{how:?} {}", object.display()))?;
+            restored.delete().await?;
+            how.mend(object, &sound)?;
+        }
+        let restored = scene.create(&wish(3)).await?;
         restored.settles(3).await?;
         holds(&restored, &held).await
     })

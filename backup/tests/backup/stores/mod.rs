@@ -241,7 +241,10 @@ async fn an_archive_that_starts_while_the_store_does_not_serve_waits_and_then_re
 
 #[tokio::test]
 async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_generation() {
-    Box::pin(troubles::of_a_record_are_passed_over()).await;
+    Box::pin(troubles::of_a_record_are_passed_over(&Double::start())).await;
+    if let Some(s3) = TroubledS3::start() {
+        Box::pin(troubles::of_a_record_are_passed_over(&s3)).await;
+    }
 }
 
 /// The stores that can be told to have troubles.
@@ -285,6 +288,14 @@ fn a_read_that_never_comes_to_its_end_is_told_and_nothing_appears() {
 #[test]
 fn a_store_that_overwrites_is_refused_each_time_before_a_backup_is_written() {
     on_each_troubled(troubles::of_a_store_that_overwrites_are_told);
+}
+
+#[tokio::test]
+async fn an_archive_refuses_a_store_that_overwrites_before_anything_is_recorded() {
+    Box::pin(troubles::of_a_store_that_overwrites_are_told_by_an_archive(&Double::start())).await;
+    if let Some(s3) = TroubledS3::start() {
+        Box::pin(troubles::of_a_store_that_overwrites_are_told_by_an_archive(&s3)).await;
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::Client;
+use jiff::SignedDuration;
 use quorate_backup::format::{Chain, generations};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -20,6 +21,9 @@ const WRITE_EVERY: Duration = Duration::from_millis(125);
 /// was written until then takes its time as well.
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How far what two archives' watches have heard may lie apart: a second between two moments that are noted, and as much for a
+/// busy machine.
+const LAG: SignedDuration = SignedDuration::from_secs(2);
 
 /// Deltas after a change of roles would be restored with the roles of before it.
 pub async fn users_change() {
@@ -43,11 +47,34 @@ pub async fn users_change() {
     until("a delta of the new generation", || server.count(&format!("{}/m/", new.name.as_str())) >= 1).await;
     // What follows is this test's own reading.
     server.slow_down(Duration::ZERO);
-    let (old, new) = (Chain::read(&store, old).await.unwrap(), Chain::read(&store, new).await.unwrap());
+    let (old, begun) = (Chain::read(&store, old).await.unwrap(), Instant::now());
+    let new = loop {
+        let new = Chain::read(&store, new).await.unwrap();
+        if new.head() > old.head() {
+            break new;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it is not yet as far as the older one");
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
     assert!(old.head() >= new.full.revision, "{} to {} is in neither", old.head(), new.full.revision);
     assert!(!writing.is_finished(), "it was to be busy all the time");
     writing.abort();
     archive.kill();
+    is_as_exact(&new, &old);
+}
+
+/// A moment at which the older generation was still recorded into is looked for in the newer one. It knows it as well, though its
+/// snapshot took its time.
+fn is_as_exact(new: &Chain, old: &Chain) {
+    let both = old.samples().filter(|sample| sample.at > new.full.taken && sample.at + LAG <= new.last_moment());
+    let mut compared = 0;
+    for sample in both {
+        let known = new.samples().take_while(|own| own.at <= sample.at + LAG).last();
+        let revision = known.map_or(new.full.revision, |known| known.revision);
+        assert!(revision >= sample.revision, "{LAG} after {sample:?} it is {revision} in the newer one");
+        compared += 1;
+    }
+    assert!(compared > 1, "the snapshot was too quick: {compared} moments to be compared");
 }
 
 async fn write(mut client: Client) {

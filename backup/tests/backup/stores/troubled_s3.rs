@@ -1,60 +1,33 @@
-//! S3 behind somebody who has troubles with requests, as its own servers do now and then: what is not troubled, versitygw
-//! answers. So it is the library's client of S3 that meets them.
+//! S3 behind somebody who has troubles with requests: versitygw answers what is not troubled.
 
-use std::error::Error;
-use std::fs;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use http::header::TRANSFER_ENCODING;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{client, server};
-use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Runtime;
+use std::net::Ipv4Addr;
 
 use super::place::Place;
 use super::s3::VersityGw;
 use super::troubles::Troubling;
 use super::{Flaw, Server};
-use crate::clouds::google::trouble::{Sent, Trouble, Troubles, half_of, half_sent, whole};
+use crate::clouds::gate::Gate;
+use crate::clouds::google::trouble::Trouble;
 use crate::stores::volume::files;
 
 /// The store, until it is dropped.
 pub struct TroubledS3 {
     server: VersityGw,
-    address: SocketAddr,
-    troubles: Arc<Troubles>,
-    runtime: Option<Runtime>,
+    gate: Gate,
 }
 
 impl TroubledS3 {
     /// Without trouble, for now. None: there is no server to be had.
     pub fn start() -> Option<Self> {
         let server = VersityGw::start()?;
-        let runtime = Runtime::new().unwrap();
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        let (address, troubles) = (listener.local_addr().unwrap(), Arc::new(Troubles::new(Trouble::None)));
-        let s3 = (server.address(), server.buckets().to_owned());
-        runtime.spawn(serve(listener, s3, Arc::clone(&troubles)));
-        Some(Self { server, address, troubles, runtime: Some(runtime) })
-    }
-}
-
-impl Drop for TroubledS3 {
-    fn drop(&mut self) {
-        self.runtime.take().unwrap().shutdown_background();
+        let gate = Gate::before(server.address(), server.buckets(), Ipv4Addr::LOCALHOST);
+        Some(Self { server, gate })
     }
 }
 
 impl Server for TroubledS3 {
     fn place(&self, prefix: &str) -> Place {
-        self.server.behind(self.address, prefix)
+        self.server.behind(self.gate.address(), prefix)
     }
 
     fn flawed(&self, _: &str, _: Flaw) -> Option<Place> {
@@ -68,80 +41,14 @@ impl Server for TroubledS3 {
 
 impl Troubling for TroubledS3 {
     fn turn_to(&self, trouble: Trouble) {
-        self.troubles.turn_to(trouble);
+        self.gate.turn_to(trouble);
     }
 
     fn troubled_requests(&self) -> usize {
-        self.troubles.count()
+        self.gate.troubled_requests()
     }
 
     fn count(&self, prefix: &str, part: &str) -> usize {
         files(&self.server.folder(prefix), part)
     }
-}
-
-async fn serve(listener: TcpListener, (s3, buckets): (SocketAddr, PathBuf), troubles: Arc<Troubles>) {
-    loop {
-        let (stream, _) = listener.accept().await.unwrap();
-        let (troubles, buckets) = (Arc::clone(&troubles), buckets.clone());
-        let answer = service_fn(move |request| {
-            let (troubles, buckets) = (Arc::clone(&troubles), buckets.clone());
-            async move { sent(request, (s3, &buckets), &troubles).await }
-        });
-        tokio::spawn(server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
-    }
-}
-
-/// What is sent to a request. On an error the connection is closed.
-async fn sent(
-    request: Request<Incoming>,
-    (s3, buckets): (SocketAddr, &Path),
-    troubles: &Troubles,
-) -> Result<Sent, Box<dyn Error + Send + Sync>> {
-    let trouble = troubles.of(&request);
-    match trouble {
-        Trouble::Cut => return Err(half_of(request.into_body()).await.into()),
-        Trouble::Refused | Trouble::Overloaded => return refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown"),
-        Trouble::Conflict => return refusal(StatusCode::CONFLICT, "ConditionalRequestConflict"),
-        // What it must not overwrite is not there when it looks. The demand itself is signed, and stays.
-        Trouble::Overwrites => match fs::remove_file(buckets.join(request.uri().path().trim_start_matches('/'))) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            Ok(()) | Err(_) => (),
-        },
-        Trouble::None | Trouble::AnswerLost | Trouble::HalfRead | Trouble::NeverRead => (),
-    }
-    let answer = pass_on(request, s3).await?;
-    match trouble {
-        // What it refuses is no object.
-        _ if !answer.status().is_success() => Ok(whole(answer)),
-        Trouble::AnswerLost => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-        Trouble::HalfRead | Trouble::NeverRead => Ok(half_sent(answer)),
-        Trouble::None
-        | Trouble::Refused
-        | Trouble::Overloaded
-        | Trouble::Cut
-        | Trouble::Conflict
-        | Trouble::Overwrites => Ok(whole(answer)),
-    }
-}
-
-/// As <https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html> has it.
-fn refusal(status: StatusCode, code: &str) -> Result<Sent, Box<dyn Error + Send + Sync>> {
-    let document = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code></Error>");
-    Ok(whole(Response::builder().status(status).body(Full::from(document))?))
-}
-
-/// What the server answers, as it signs and reads each request as it came.
-async fn pass_on(
-    request: Request<Incoming>,
-    s3: SocketAddr,
-) -> Result<Response<Full<Bytes>>, Box<dyn Error + Send + Sync>> {
-    let (head, body) = request.into_parts();
-    let body = Full::new(body.collect().await?.to_bytes());
-    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(TcpStream::connect(s3).await?)).await?;
-    tokio::spawn(connection);
-    let (mut head, body) = sender.send_request(Request::from_parts(head, body)).await?.into_parts();
-    // It is in one piece by now.
-    head.headers.remove(TRANSFER_ENCODING);
-    Ok(Response::from_parts(head, Full::new(body.collect().await?.to_bytes())))
 }

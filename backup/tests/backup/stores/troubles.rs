@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use quorate_backup::archive::status::Role;
+use quorate_backup::archive::status::{self, Role};
 use quorate_backup::format::{Chain, generations};
 use quorate_backup::snapshot::Reason;
 
@@ -98,14 +98,18 @@ pub fn leave_one_backup(server: &dyn Troubling, trouble: Trouble) {
     restores(&place);
 }
 
-/// Of puts while an archive records: each delta is committed once, and by it.
-pub async fn of_a_record_are_passed_over() {
-    let Some(binaries) = newest() else { return };
-    let (etcd, server) = (Etcd::start(&binaries), Double::start());
-    let place = server.place("troubled");
+fn archive_into(place: &Place, etcd: &Etcd) -> Archive {
     let store = place.arguments();
     let arguments: Vec<_> = store.iter().map(String::as_str).chain(["--flush-every", "200ms"]).collect();
-    let mut archive = Archive::into(&etcd, &arguments);
+    Archive::into(etcd, &arguments)
+}
+
+/// Of puts while an archive records: each delta is committed once, and by it.
+pub async fn of_a_record_are_passed_over(server: &dyn Troubling) {
+    let Some(binaries) = newest() else { return };
+    let etcd = Etcd::start(&binaries);
+    let place = server.place("troubled");
+    let mut archive = archive_into(&place, &etcd);
     let first = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
     let mut last = 0;
     for trouble in [Trouble::Refused, Trouble::AnswerLost, Trouble::Conflict] {
@@ -167,5 +171,23 @@ pub fn of_a_store_that_overwrites_are_told(server: &dyn Troubling) {
         assert_eq!(failure.reason, Reason::StoreUnfit, "{}", failure.message);
         assert!(failure.message.contains("it does not support create-only puts"), "{}", failure.message);
         assert_eq!((server.troubled_requests(), server.count("troubled", "")), (1, 1));
+    }
+}
+
+/// The same by an archive, which asks again and again and records nothing.
+pub async fn of_a_store_that_overwrites_are_told_by_an_archive(server: &dyn Troubling) {
+    let Some(binaries) = newest() else { return };
+    let etcd = Etcd::start(&binaries);
+    server.turn_to(Trouble::Overwrites);
+    let place = server.place("troubled");
+    let mut archive = archive_into(&place, &etcd);
+    for _ in 0..2 {
+        put(&etcd).await;
+        let report = archive.says("what is wrong", |report| report.fault.is_some()).await;
+        let fault = report.fault.unwrap();
+        assert_eq!(fault.reason, status::Reason::StoreUnfit, "{}", fault.message);
+        assert!(fault.message.contains("it does not support create-only puts"), "{}", fault.message);
+        assert!(report.generation.is_none() && report.head.is_none());
+        assert_eq!(server.count("troubled", ""), 1);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +11,7 @@ use etcd_client::{Client, GetOptions, Txn, TxnOp};
 use futures::future::join_all;
 use quorate_e2e::scene::{Cluster, PATIENCE, dial, told, wait_for};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval_at};
+use tokio::time::{MissedTickBehavior, interval, interval_at};
 
 /// For how long is written: time enough for each fault to come twice, also if a kubelet takes its time to start again
 /// what was killed twice.
@@ -32,6 +33,15 @@ const TICK: Duration = Duration::from_millis(105);
 const KEYS: u64 = 200;
 /// The size of a value.
 const VALUE: usize = 100;
+
+/// How often something else is written than such values.
+const VARY_EVERY: Duration = Duration::from_millis(250);
+/// Each so many of these times one value is large.
+const LARGE_EACH: u64 = 4;
+/// Its size.
+const LARGE: usize = 512 << 10;
+/// The keys for all else; half of them are there at a time.
+const OTHERS: u64 = 40;
 
 /// A connection to one member, and after an error to the next one.
 pub struct Connection {
@@ -208,4 +218,35 @@ pub async fn load(db: &Cluster) -> Result<Written> {
     // Without a leader there are some seconds in which nobody can write; what is overdue then is written after it.
     ensure!(rate * 10 >= u64::from(PACE) * 9, "{rate} keys a second are not the load that this is about");
     Ok(all)
+}
+
+/// Writes what else a history has: values of all sizes, and keys that go. Nobody asks for these one by one: they are in etcd's
+/// hash. How many times all of it was done. No key is on a lease: `etcdutl hashkv` panics where one is ("no lessor to attach
+/// lease"), so leases are tried next door (`past.rs`).
+pub async fn vary(db: &Cluster, over: &AtomicBool) -> u64 {
+    let mut connection = Connection::new(db, 1);
+    let mut ticks = interval(VARY_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut round, mut done) = (0, 0);
+    while !over.load(Ordering::Relaxed) {
+        ticks.tick().await;
+        let varied = async { write_others(&mut connection.client().await?, round).await };
+        match varied.await {
+            Ok(()) => done += 1,
+            Err(_) => connection.turn_away(),
+        }
+        round += 1;
+    }
+    done
+}
+
+async fn write_others(etcd: &mut Client, round: u64) -> Result<()> {
+    let other = |number: u64| format!("other/{}", number % OTHERS);
+    let value = vec![b'o'; usize::try_from(round % OTHERS)? * VALUE];
+    etcd.put(other(round), value, None).await?;
+    etcd.delete(other(round + OTHERS / 2), None).await?;
+    if round.is_multiple_of(LARGE_EACH) {
+        etcd.put("other/large", vec![b'l'; LARGE], None).await?;
+    }
+    Ok(())
 }
