@@ -23,7 +23,7 @@ use self::restores::{Point, Restored, restore};
 use crate::archive::{begin_with, is_healthy, leader, records, revision, wish};
 
 /// The volume of a member. A quarter of it is etcd's quota, and events of a quarter of that begin a new generation:
-/// what is written here, some 310 MB, stays in one.
+/// what is written here, some 230 MB, stays in one.
 const VOLUME: &str = "4Gi";
 /// Names the seed of what is restored: the points of an earlier run, as far as another history has the same.
 const SEED_VARIABLE: &str = "QUORATE_POINTS_SEED";

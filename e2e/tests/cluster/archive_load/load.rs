@@ -35,11 +35,11 @@ const KEYS: u64 = 200;
 const VALUE: usize = 100;
 
 /// How often something else is written than such values.
-const VARY_EVERY: Duration = Duration::from_millis(250);
+const VARY_EVERY: Duration = Duration::from_millis(500);
 /// Each so many of these times one value is large.
 const LARGE_EACH: u64 = 4;
 /// Its size.
-const LARGE: usize = 512 << 10;
+const LARGE: usize = 64 << 10;
 /// The keys for all else; half of them are there at a time.
 const OTHERS: u64 = 40;
 

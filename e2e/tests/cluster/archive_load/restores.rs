@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::archive;
 
-/// How many restores one pod makes. What they restore, some 310 MB each, stays on the node as long as the pod.
+/// How many restores one pod makes. What they restore, some 230 MB each, stays on the node as long as the pod.
 const AT_A_TIME: usize = 5;
 /// The memory that a restore gets: less than half of what it restores.
 const MEMORY: &str = "128Mi";
