@@ -83,7 +83,7 @@ async fn a_store_that_refuses_ends_no_session() {
 async fn the_next_generation_is_told_what_was_learned_and_is_the_later_one() {
     let scene = Scene::new();
     let (store, session) = (scene.door.store(), scene.session());
-    let old = stored(&store, 100, &[(20, AHEAD)]).await;
+    let old = stored(&store, 100, &[(11, AHEAD)]).await;
     let new = stored(&store, 300, &[]).await;
     let grant = |id| LeaseGrant { id, ttl: 60 };
     let (start, _news) = scene.start(old.clone()).await;
