@@ -215,12 +215,11 @@ async fn grow(claim: &PersistentVolumeClaim, volume: &str, context: &Context) ->
     }
     let capacity = json!({ "storage": wanted });
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
-    let made = volumes.get(volume).await.map_err(kube_error("read a volume"))?;
-    if let Some(local) = made.spec.and_then(|spec| spec.local) {
+    let patch = Patch::Merge(json!({ "spec": { "capacity": capacity } }));
+    let grown = volumes.patch(volume, &PatchParams::default(), &patch).await.map_err(kube_error("grow a volume"))?;
+    if let Some(local) = grown.spec.and_then(|spec| spec.local) {
         bound(claim, Path::new(&local.path))?;
     }
-    let patch = Patch::Merge(json!({ "spec": { "capacity": capacity } }));
-    volumes.patch(volume, &PatchParams::default(), &patch).await.map_err(kube_error("grow a volume"))?;
     let claims: Api<PersistentVolumeClaim> =
         Api::namespaced(context.client.clone(), &claim.namespace().unwrap_or_default());
     let patch = Patch::Merge(json!({ "status": { "capacity": capacity } }));

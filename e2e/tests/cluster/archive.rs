@@ -247,12 +247,16 @@ pub async fn agent(scene: &Scene, store: &Value, arguments: &[&str]) -> Result<V
     serde_json::from_str(log).with_context(|| log.clone())
 }
 
+/// What a list says of each generation: whether it is whole.
+pub fn states(listed: &Value) -> Vec<Option<&str>> {
+    listed.as_array().into_iter().flatten().map(|one| one["state"].as_str()).collect()
+}
+
 /// Demands that the store holds one generation that restores, with everything up to this revision.
 async fn is_one_whole_generation(scene: &Scene, gateway: &Gateway, state: &BackupState, revision: i64) -> Result<()> {
     let (store, whose) = (gateway.store("s3"), format!("--lineage={}", state.lineage));
     let listed = agent(scene, &store, &["list", &whose]).await?;
-    let states: Vec<_> = listed.as_array().into_iter().flatten().map(|one| one["state"].as_str()).collect();
-    ensure!(states == [Some("whole")], "{listed}");
+    ensure!(states(&listed) == [Some("whole")], "{listed}");
     let proved = agent(scene, &store, &["verify", &whose, "--scratch=/scratch"]).await?;
     ensure!(proved["revision"].as_i64() >= Some(revision), "{proved}, and not {revision}");
     Ok(())

@@ -9,7 +9,7 @@ use quorate_e2e::lab::BOUNDED_STORAGE_CLASS;
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
 
-use crate::archive::leader;
+use crate::archive::{leader, states};
 use crate::rest::is_in;
 
 const MEBIBYTE: usize = 1 << 20;
@@ -151,7 +151,7 @@ async fn a_backup_is_taken_while_somebody_writes_and_restores() -> Result<()> {
         let lineage = late.lineage.context("the status has no lineage")?;
         let whose = format!("--lineage={lineage}");
         let listed = agent(scene, "list", &["list", &whose]).await?;
-        let states: Vec<_> = listed.as_array().into_iter().flatten().map(|one| one["state"].as_str()).collect();
+        let states = states(&listed);
         ensure!(states == [Some("whole"), Some("whole")], "{listed}");
         let proved = agent(scene, "verify", &["verify", &whose, "--scratch=/scratch"]).await?;
         ensure!(proved["revision"].as_i64() == late.revision, "{proved}: {:?}", late.revision);
@@ -383,7 +383,7 @@ async fn a_backup_for_which_the_volume_has_no_room_says_so_and_with_more_room_it
         let lineage = complete.lineage.as_deref().context("the status has no lineage")?;
         let listed = agent(scene, "listed", &["list"]).await?;
         // Of the first one a volume keeps folders, and nothing in them.
-        let whole = listed.as_array().into_iter().flatten().filter(|one| one["state"] == "whole").count();
+        let whole = states(&listed).into_iter().filter(|state| *state == Some("whole")).count();
         ensure!(whole == 1, "{listed}, and not {complete:?} alone");
         let proved = agent(scene, "proved", &["verify", &format!("--lineage={lineage}"), "--scratch=/scratch"]).await?;
         ensure!(proved["revision"].as_i64() == complete.revision, "{proved}, and not {complete:?}");

@@ -17,6 +17,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::past::recorded;
 use crate::{archive, backup, roll};
 
 /// A revision that no cluster here reaches by itself: restored ones begin above it.
@@ -357,14 +358,11 @@ async fn a_part_that_is_cut_short_exchanged_or_gone_is_named_and_nothing_starts(
     play("restore_damaged", Stage::Shared, async |scene| {
         let gateway = Gateway::start().await?;
         let db = archive::begin(scene, &gateway).await?;
-        let mut held = None;
         for number in 0..3 {
             db.put(&format!("key/{number}"), "x").await?;
-            let contents = db.contents().await?;
-            archive::leader_records(&db, None, contents.0, PATIENCE).await?;
-            held = Some(contents);
+            archive::leader_records(&db, None, archive::revision(&db).await?, PATIENCE).await?;
         }
-        let held = db.held(held.context("nothing was written")?).await?;
+        let held = recorded(&db).await?;
         let lineage = archive::is_healthy(&db, true).await?.lineage;
         db.delete().await?;
         let restore = json!({ "store": gateway.store("s3"), "lineage": lineage });

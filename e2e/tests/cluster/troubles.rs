@@ -8,7 +8,7 @@ use quorate_crds::BackupPhase;
 use quorate_e2e::scene::{Gateway, PATIENCE, Stage, Wish, play};
 use serde_json::json;
 
-use crate::archive::{agent, begin_with, is_healthy, leader_records, wish_into};
+use crate::archive::{agent, begin_with, is_healthy, leader_records, states, wish_into};
 use crate::backup;
 use crate::clouds::gate::Gate;
 use crate::clouds::google::trouble::Trouble;
@@ -55,7 +55,7 @@ async fn a_store_that_fails_for_a_moment_costs_no_backup_and_no_restore() -> Res
         db.delete().await?;
         let whose = format!("--lineage={}", state.lineage);
         let listed = agent(scene, &store, &["list", &whose]).await?;
-        let states: Vec<_> = listed.as_array().into_iter().flatten().map(|one| one["state"].as_str()).collect();
+        let states = states(&listed);
         // So much is written that the archive has begun anew, too.
         ensure!(states.len() > all.len() && states.iter().all(|state| *state == Some("whole")), "{listed}");
 

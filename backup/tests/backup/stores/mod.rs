@@ -24,6 +24,7 @@ mod web_identity;
 mod whole_way;
 mod wire;
 
+use std::iter::once_with;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -241,18 +242,19 @@ async fn an_archive_that_starts_while_the_store_does_not_serve_waits_and_then_re
 
 #[tokio::test]
 async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_generation() {
-    Box::pin(troubles::of_a_record_are_passed_over(&Double::start())).await;
-    if let Some(s3) = TroubledS3::start() {
-        Box::pin(troubles::of_a_record_are_passed_over(&s3)).await;
+    for server in each_troubled() {
+        Box::pin(troubles::of_a_record_are_passed_over(&*server)).await;
     }
 }
 
 /// The stores that can be told to have troubles.
+fn each_troubled() -> impl Iterator<Item = Box<dyn Troubling>> {
+    let double = once_with(|| Box::new(Double::start()) as Box<dyn Troubling>);
+    double.chain(once_with(TroubledS3::start).flatten().map(|s3| Box::new(s3) as Box<dyn Troubling>))
+}
+
 fn on_each_troubled(meets: impl Fn(&dyn Troubling)) {
-    meets(&Double::start());
-    if let Some(s3) = TroubledS3::start() {
-        meets(&s3);
-    }
+    each_troubled().for_each(|server| meets(&*server));
 }
 
 #[test]
@@ -292,9 +294,8 @@ fn a_store_that_overwrites_is_refused_each_time_before_a_backup_is_written() {
 
 #[tokio::test]
 async fn an_archive_refuses_a_store_that_overwrites_before_anything_is_recorded() {
-    Box::pin(troubles::of_a_store_that_overwrites_are_told_by_an_archive(&Double::start())).await;
-    if let Some(s3) = TroubledS3::start() {
-        Box::pin(troubles::of_a_store_that_overwrites_are_told_by_an_archive(&s3)).await;
+    for server in each_troubled() {
+        Box::pin(troubles::of_a_store_that_overwrites_are_told_by_an_archive(&*server)).await;
     }
 }
 
