@@ -57,6 +57,7 @@ crates:
 	  QUORATE_REAL_STORES=required QUORATE_VERSITYGW="$$(ls $(CURDIR)/.cache/tools/versitygw-*/bin/versitygw)" \
 	  QUORATE_AZURITE="$$(ls $(CURDIR)/.cache/tools/azurite-*/bin/azurite-blob)" \
 	  QUORATE_BBOLT="$$(ls $(CURDIR)/.cache/tools/bbolt-*/bin/bbolt)" \
+	  QUORATE_AGE="$$(ls $(CURDIR)/.cache/tools/age-*/bin/age)" \
 	  RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --exclude quorate-statemachine
 
 # It only computes, while the others wait for etcd and Kubernetes most of their time: it takes what they leave. What it

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
 use jiff::Timestamp;
@@ -19,6 +20,9 @@ use super::feed::FeedError;
 const MEMORY: usize = 16 << 20;
 /// What an event takes in memory beside its key and value.
 const EVENT_OVERHEAD: usize = 160;
+
+/// The file is written and read no slower than this on a disk on which etcd lives well. Nothing is received meanwhile.
+const SLOW: Duration = Duration::from_millis(500);
 
 /// What is before each of the news in the file: its length and its moment.
 const BEFORE: u64 = 16;
@@ -104,6 +108,7 @@ impl Backlog {
     /// Adds news; false if there is no room, after which nothing more may be added.
     pub fn push(&self, news: News) -> bool {
         let heard = Heard { at: Timestamp::now(), news };
+        let begun = Instant::now();
         let mut inner = self.lock();
         let size = size(&heard.news);
         // What is in the file is older than this, so it goes there too.
@@ -123,6 +128,10 @@ impl Backlog {
         };
         drop(inner);
         self.changed.notify_one();
+        let took = begun.elapsed();
+        if took > SLOW {
+            tracing::warn!("what waits was not put aside for {took:.1?}: what came meanwhile is noted so much later");
+        }
         done
     }
 

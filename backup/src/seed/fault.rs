@@ -119,7 +119,8 @@ fn of_store(error: &StoreError) -> Reason {
         | StoreError::Options(_)
         | StoreError::Credentials(_)
         | StoreError::Certificates { .. }
-        | StoreError::Open { .. } => Reason::StoreInvalid,
+        | StoreError::Open { .. }
+        | StoreError::OtherRegion { .. } => Reason::StoreInvalid,
         StoreError::NoBucket(_) => Reason::BucketMissing,
         StoreError::Refused { .. } => Reason::StoreRefused,
         StoreError::OtherFormat { .. } => Reason::BackupMissing,

@@ -110,7 +110,8 @@ impl Reason {
             | StoreError::Options(_)
             | StoreError::Credentials(_)
             | StoreError::Certificates { .. }
-            | StoreError::Open { .. } => Self::StoreInvalid,
+            | StoreError::Open { .. }
+            | StoreError::OtherRegion { .. } => Self::StoreInvalid,
             StoreError::NoBucket(_) => Self::BucketMissing,
             StoreError::Refused { .. } => Self::StoreRefused,
             StoreError::Overwrites { .. } | StoreError::OtherFormat { .. } => Self::StoreUnfit,

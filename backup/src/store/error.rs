@@ -1,10 +1,12 @@
 //! What can go wrong with a store, told apart by what a person would do about it. Stores answer the same fault in
 //! different ways, and the library below folds several into one, so the texts of their answers are read too.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
+use quick_xml::escape::unescape;
 use rustix::io::Errno;
 
 use super::Key;
@@ -85,6 +87,17 @@ pub enum StoreError {
     /// There is no such bucket, container or folder.
     #[error("{0}: the bucket does not exist; create it, or mend its name or region")]
     NoBucket(Box<Failure>),
+    /// The bucket is in another region than it is asked for in, for which what is asked is signed.
+    #[error(
+        "{failure}: the bucket is not in the region that is named; set the option region to the bucket's, and the endpoint with \
+         it if one is named: {detail}"
+    )]
+    OtherRegion {
+        /// What failed.
+        failure: Box<Failure>,
+        /// The store's words, which may name the region.
+        detail: String,
+    },
     /// The store refuses these credentials, or they may not do this.
     #[error("{failure}: the store refuses the credentials: {detail}")]
     Refused {
@@ -170,6 +183,7 @@ impl StoreError {
         let short = shown(&detail);
         match source {
             _ if says(&detail, NO_BUCKET) => Self::NoBucket(failure),
+            _ if is_of_another_region(address, &detail) => Self::OtherRegion { failure, detail: short },
             // Before the credentials: most stores answer AccessDenied or 403 to this as well.
             _ if says(&detail, LOCKED) => Self::Locked { failure, detail: short },
             _ if says(&detail, BAD_CREDENTIALS) => Self::Refused { failure, detail: short },
@@ -194,6 +208,11 @@ const NO_BUCKET: &[&str] = &[
     "The specified bucket does not exist",
     "The specified container does not exist",
 ];
+/// What S3 says to who signs for another region (the rest of `AuthorizationHeaderMalformed` is about the key), and the library of a
+/// bucket whose own server is another one: it shows nothing of an answer with 301.
+const OTHER_REGION: &[&str] = &["is wrong; expecting", "indicates an incorrectly configured region"];
+/// How a token's exchange begins to tell that it failed, which is no matter of the bucket's.
+const EXCHANGE: &str = "failed to exchange the token";
 /// What they say of an object that they keep as it is. Nothing in a key looks like it.
 const LOCKED: &[&str] = &[
     // Amazon's and versitygw's, Ceph's, and MinIO's.
@@ -212,6 +231,8 @@ const BAD_CREDENTIALS: &[&str] = &[
     // versitygw's word for the same, which comes with 404.
     "XAdminUserNotFound",
     "SignatureDoesNotMatch",
+    // Of a key that is none, as an empty one, or the secret in its stead.
+    "AuthorizationHeaderMalformed",
     "InvalidToken",
     "ExpiredToken",
     // STS's for a pod's token that it does not take, which comes with 400.
@@ -252,6 +273,10 @@ fn without_room(address: &Address, act: Act, detail: &str) -> Option<&'static st
     NO_ROOM.iter().find(|(fault, _)| says_so(*fault)).map(|(_, remedy)| *remedy)
 }
 
+fn is_of_another_region(address: &Address, detail: &str) -> bool {
+    matches!(address.provider, Provider::S3 { .. }) && says(detail, OTHER_REGION) && !detail.contains(EXCHANGE)
+}
+
 fn says(detail: &str, codes: &[&str]) -> bool {
     codes.iter().any(|code| detail.contains(code))
 }
@@ -272,7 +297,8 @@ fn without_document(text: &str) -> String {
     let Some((before, document)) = text.find('<').map(|start| text.split_at(start)) else { return text.to_owned() };
     let element = |name: &str| {
         let (_, rest) = document.split_once(&format!("<{name}>"))?;
-        rest.split_once(&format!("</{name}>"))?.0.trim().lines().next()
+        let line = rest.split_once(&format!("</{name}>"))?.0.trim().lines().next()?;
+        Some(unescape(line).unwrap_or(Cow::Borrowed(line)))
     };
     match (element("Code"), element("Message")) {
         (Some(code), Some(message)) => format!("{before}{code}: {message}"),

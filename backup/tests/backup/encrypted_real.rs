@@ -13,7 +13,7 @@ use crate::snapshot_real::write_some;
 async fn by_hand(binaries: &Binaries) {
     let etcd = Etcd::start(binaries);
     let last = write_some(&mut etcd.connect().await).await;
-    let (store, pair) = (tempfile::tempdir().unwrap(), Pair::new());
+    let (store, pair) = (tempfile::tempdir().unwrap(), Pair::of_keygen());
     let place = address(store.path());
     let arguments = ["snapshot", "--endpoint", &etcd.url(), "--store", &place, "--lineage", "blue", "-o", "json"];
     let taken = run(&[&arguments[..], &["--recipients-file", pair.recipients()]].concat()).json();
@@ -24,12 +24,18 @@ async fn by_hand(binaries: &Binaries) {
     // As docs/backup-format.md says: age -d | zstd -d, and then etcdutl takes it with its hash.
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("snapshot.db");
-    let compressed = pair.decrypt(&fs::read(object).unwrap());
+    let compressed = pair.decrypt_by_hand(&object);
     fs::write(&database, zstd::decode_all(&compressed[..]).unwrap()).unwrap();
     assert_eq!(binaries.status(&database)["revision"].as_i64(), Some(last));
     let restored = folder.path().join("restored");
     let arguments = ["snapshot", "restore", database.to_str().unwrap(), "--data-dir", restored.to_str().unwrap()];
     binaries.run("etcdutl", &arguments);
+    // And the agent takes the file that age-keygen has written.
+    let own = folder.path().join("own.db");
+    let arguments =
+        ["restore", "--store", &place, "--lineage", "blue", "--database", own.to_str().unwrap(), "-o", "json"];
+    let came = run(&[&arguments[..], &["--identity-file", pair.identity()]].concat()).json();
+    assert_eq!(came["revision"].as_i64(), Some(last), "{came}");
 }
 
 #[test]

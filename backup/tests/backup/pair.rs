@@ -1,11 +1,15 @@
 //! A pair of keys as a user has it: a file of age-keygen's, and one with the public key.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use age::secrecy::ExposeSecret;
 use age::x25519::Identity;
 use quorate_backup::keys::{Fingerprint, KeyFiles};
 use tempfile::TempDir;
+
+use crate::real::by_hand;
 
 /// The files, and what they say.
 pub struct Pair {
@@ -24,6 +28,25 @@ impl Pair {
         fs::write(&recipients, format!("{public}\n")).unwrap();
         fs::write(&identity, format!("# public key: {public}\n{}\n", private.expose_secret())).unwrap();
         Self { folder, recipients, identity, key }
+    }
+
+    /// One that age's own program has made.
+    pub fn of_keygen() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name| folder.path().join(name).to_str().unwrap().to_owned();
+        let (recipients, identity) = (path("recipients"), path("identity"));
+        let keygen = by_hand("age", "QUORATE_AGE").with_file_name("age-keygen");
+        ended_well(Command::new(&keygen).args(["-o", &identity]));
+        fs::write(&recipients, ended_well(Command::new(&keygen).args(["-y", &identity]))).unwrap();
+        let text = fs::read_to_string(&identity).unwrap();
+        let key = text.lines().find(|line| !line.starts_with('#')).unwrap().parse().unwrap();
+        Self { folder, recipients, identity, key }
+    }
+
+    /// What age's own program makes of a file.
+    pub fn decrypt_by_hand(&self, file: &Path) -> Vec<u8> {
+        let age = by_hand("age", "QUORATE_AGE");
+        ended_well(Command::new(age).args(["--decrypt", "--identity", &self.identity]).arg(file))
     }
 
     /// The file with the public key.
@@ -56,4 +79,11 @@ impl Pair {
         let private = self.key.to_string();
         text.contains(private.expose_secret())
     }
+}
+
+/// What it printed.
+fn ended_well(command: &mut Command) -> Vec<u8> {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
 }

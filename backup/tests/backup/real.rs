@@ -89,19 +89,20 @@ impl Binaries {
 
 /// bbolt's own tool finds nothing wrong.
 pub fn bbolt_check(database: &Path) {
-    let output = Command::new(bbolt()).arg("check").arg(database).output().unwrap();
+    let output = Command::new(by_hand("bbolt", "QUORATE_BBOLT")).arg("check").arg(database).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("OK"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The one that `QUORATE_BBOLT` names, or else the built one.
-fn bbolt() -> PathBuf {
-    let found = match std::env::var_os("QUORATE_BBOLT") {
+/// A program by which a person looks at what there is: the one that this variable names, or else the built one.
+pub fn by_hand(program: &str, variable: &str) -> PathBuf {
+    let found = match std::env::var_os(variable) {
         Some(path) => Some(PathBuf::from(path)),
-        None => built("bbolt-", "bbolt").pop().map(|folder| folder.join("bbolt")),
+        None => built(&format!("{program}-"), program).pop().map(|folder| folder.join(program)),
     };
-    let remedy = "quorate-e2e tools builds it, and QUORATE_BBOLT may name another one";
-    found.filter(|path| path.is_file()).unwrap_or_else(|| panic!("there is no bbolt to check databases with: {remedy}"))
+    found.filter(|path| path.is_file()).unwrap_or_else(|| {
+        panic!("there is no {program} to try with: quorate-e2e tools builds it, and {variable} may name another one")
+    })
 }
 
 /// A member.

@@ -10,6 +10,9 @@ use etcd_client::{Client, GetOptions};
 use super::members::{dial, told};
 use super::{Cluster, PATIENCE, wait_for};
 
+/// As much as a cluster of a scene may hold, in one answer: all of it is of one revision.
+const MOST: usize = 64 << 20;
+
 /// One key as etcd shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -25,6 +28,17 @@ pub struct Entry {
     pub lease: i64,
 }
 
+/// What a role may do with which keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// etcd's number for reading, writing or both.
+    pub kind: i32,
+    /// The first key.
+    pub from: Vec<u8>,
+    /// The key after the last one; empty for a single one.
+    pub to: Vec<u8>,
+}
+
 /// All that a cluster holds at one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
@@ -34,8 +48,8 @@ pub struct Contents {
     pub leases: BTreeMap<i64, i64>,
     /// The roles of each user.
     pub users: BTreeMap<String, Vec<String>>,
-    /// The roles.
-    pub roles: Vec<String>,
+    /// What each role may do.
+    pub roles: BTreeMap<String, Vec<Granted>>,
 }
 
 /// What a cluster held at one revision, which a restore has to bring back.
@@ -132,7 +146,8 @@ fn hash_restored(hash: u32, revision: i64) -> u32 {
 }
 
 async fn read(client: &mut Client) -> Result<(i64, Contents)> {
-    let answer = client.get(Vec::new(), Some(GetOptions::new().with_all_keys())).await.map_err(told)?;
+    let mut keys = client.kv_client().max_decoding_message_size(MOST);
+    let answer = keys.get(Vec::new(), Some(GetOptions::new().with_all_keys())).await.map_err(told)?;
     let revision = answer.header().context("an answer without a header")?.revision();
     let entries = answer.kvs().iter().map(|pair| {
         let entry = Entry {
@@ -155,7 +170,16 @@ async fn read(client: &mut Client) -> Result<(i64, Contents)> {
         let roles = client.user_get(user.clone()).await.map_err(told)?.roles().to_vec();
         users.insert(user.clone(), roles);
     }
-    let roles = client.role_list().await.map_err(told)?.roles().to_vec();
+    let mut roles = BTreeMap::new();
+    for role in client.role_list().await.map_err(told)?.roles() {
+        let answer = client.role_get(role.clone()).await.map_err(told)?;
+        let granted = answer.permissions().into_iter().map(|permission| Granted {
+            kind: permission.get_type(),
+            from: permission.key().to_vec(),
+            to: permission.range_end().to_vec(),
+        });
+        roles.insert(role.clone(), granted.collect());
+    }
     Ok((revision, Contents { entries, leases, users, roles }))
 }
 

@@ -62,9 +62,10 @@ impl Gateway {
         self.0.folder()
     }
 
-    /// One that is a pod with a Service, as a spec describes it. What it keeps goes with the scene. The Secret has to be there.
-    pub async fn in_cluster(scene: &Scene, secret: &str) -> Result<Value> {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [pod(secret), service()] });
+    /// One that is a pod with a Service, as a spec describes it. What it keeps goes with the scene. The Secrets have to be there:
+    /// of the credentials and, for a store that speaks TLS, of its certificate.
+    pub async fn in_cluster(scene: &Scene, secret: &str, certificate: Option<&str>) -> Result<Value> {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": [pod(secret, certificate), service()] });
         scene.apply(&list).await?.well()?;
         wait_for("the store to be ready", PATIENCE, async || {
             let pod: Pod = scene.api().get(POD).await?;
@@ -74,7 +75,13 @@ impl Gateway {
             Ok(())
         })
         .await?;
-        Ok(store_at(&format!("http://{POD}.{}.svc:{PORT}", scene.namespace()), secret))
+        let scheme = if certificate.is_some() { "https" } else { "http" };
+        Ok(store_at(&format!("{scheme}://{}:{PORT}", Self::host_in(scene)), secret))
+    }
+
+    /// The name of that Service, which its certificate has to carry.
+    pub fn host_in(scene: &Scene) -> String {
+        format!("{POD}.{}.svc", scene.namespace())
     }
 
     /// A Secret of this name with the credentials, or with a wrong key.
@@ -127,10 +134,22 @@ fn store_at(endpoint: &str, secret: &str) -> Value {
     })
 }
 
-fn pod(secret: &str) -> Value {
+fn pod(secret: &str, certificate: Option<&str>) -> Value {
     let from_secret = |name: &str, key: &str| json!({ "name": name, "valueFrom": { "secretKeyRef": { "name": secret, "key": key } } });
-    let kept = json!([{ "name": "kept", "mountPath": "/kept" }]);
+    let kept = json!({ "name": "kept", "mountPath": "/kept" });
     let (bucket, listens) = (format!("/kept/{BUCKET}"), format!("0.0.0.0:{PORT}"));
+    let mut env =
+        vec![from_secret("ROOT_ACCESS_KEY", "access-key-id"), from_secret("ROOT_SECRET_KEY", "secret-access-key")];
+    let mut mounts = vec![kept.clone()];
+    let mut volumes = vec![json!({ "name": "kept", "emptyDir": {} })];
+    if let Some(certificate) = certificate {
+        env.extend(
+            [("VGW_CERT", "/tls/tls.crt"), ("VGW_KEY", "/tls/tls.key")]
+                .map(|(name, value)| json!({ "name": name, "value": value })),
+        );
+        mounts.push(json!({ "name": "tls", "mountPath": "/tls" }));
+        volumes.push(json!({ "name": "tls", "secret": { "secretName": certificate } }));
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -140,19 +159,17 @@ fn pod(secret: &str) -> Value {
             "terminationGracePeriodSeconds": 0,
             "initContainers": [{
                 "name": "bucket", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
-                "command": ["mkdir", "-p", bucket], "volumeMounts": kept,
+                "command": ["mkdir", "-p", bucket], "volumeMounts": [kept],
             }],
             "containers": [{
                 "name": "versitygw", "image": STORE, "imagePullPolicy": "IfNotPresent",
                 "args": ["--region", REGION, "--keep-alive", "--quiet", "--port", listens, "posix", "/kept"],
-                "env": [
-                    from_secret("ROOT_ACCESS_KEY", "access-key-id"), from_secret("ROOT_SECRET_KEY", "secret-access-key"),
-                ],
+                "env": env,
                 "ports": [{ "containerPort": PORT }],
                 "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
-                "volumeMounts": kept,
+                "volumeMounts": mounts,
             }],
-            "volumes": [{ "name": "kept", "emptyDir": {} }],
+            "volumes": volumes,
         },
     })
 }

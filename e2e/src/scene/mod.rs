@@ -35,7 +35,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::lab::Lab;
 
 pub use cluster::{Cluster, Identity};
-pub use contents::{Contents, Entry, Held};
+pub use contents::{Contents, Entry, Granted, Held};
 pub use dump::failed_since;
 pub use gateway::Gateway;
 pub use knock::{AGENT_PORT, Answer, CLIENT_PORT, PEER_PORT, Shown, fetch, knock};

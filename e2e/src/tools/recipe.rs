@@ -49,12 +49,14 @@ pub enum Tool {
     Azurite,
     /// What finds damage in a database file of etcd's. A local cluster does without.
     Bbolt,
+    /// What encrypted backups can be read with by hand. A local cluster does without.
+    Age,
 }
 
 impl Tool {
     /// What a local cluster is made of, that first which the rest of the work waits for; and what the tests of backups take,
     /// which run where nothing can be fetched any more.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Kubernetes,
         Self::Etcd(Etcd::V3_6),
         Self::Containerd,
@@ -65,6 +67,7 @@ impl Tool {
         Self::VersityGw,
         Self::Azurite,
         Self::Bbolt,
+        Self::Age,
     ];
 
     /// The folder of its go.mod or package.json, which is also its name.
@@ -80,6 +83,7 @@ impl Tool {
             Self::VersityGw => "versitygw",
             Self::Azurite => "azurite",
             Self::Bbolt => "bbolt",
+            Self::Age => "age",
         }
     }
 
@@ -144,6 +148,11 @@ impl Tool {
             Self::Bbolt => Recipe::Go(GoRecipe {
                 module: "go.etcd.io/bbolt",
                 packages: &["go.etcd.io/bbolt/cmd/bbolt"],
+                ..GoRecipe::PLAIN
+            }),
+            Self::Age => Recipe::Go(GoRecipe {
+                module: "filippo.io/age",
+                packages: &["filippo.io/age/cmd/age", "filippo.io/age/cmd/age-keygen"],
                 ..GoRecipe::PLAIN
             }),
         }

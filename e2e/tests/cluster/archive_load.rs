@@ -3,7 +3,7 @@
 
 mod faults;
 mod load;
-mod restores;
+pub mod restores;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
-use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, Phase};
+use quorate_crds::{BackupPhase, BackupProgress, EtcdBackup, EtcdBackupStatus, Phase};
 use quorate_e2e::lab::BOUNDED_STORAGE_CLASS;
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
@@ -309,6 +309,27 @@ async fn a_backup_goes_with_its_object_if_that_is_asked_for_and_the_object_alway
     .await
 }
 
+/// Begins a backup of a database that has grown, and stops the store where some of it is there, and not all; how far it is.
+pub async fn half_taken(scene: &Scene, gateway: &Gateway, name: &str) -> Result<BackupProgress> {
+    // Whole objects pass there as well, but not as parts.
+    let parts = || gateway.objects(".sgwtmp/multipart");
+    let before = parts()?;
+    scene.apply(&backup(name, &gateway.store("s3"))).await?.well()?;
+    wait_for("the upload to begin", PATIENCE, async || {
+        ensure!(parts()?.iter().any(|part| !before.contains(part)), "nothing more is there than {before:?}");
+        Ok(())
+    })
+    .await?;
+    gateway.pause(true)?;
+    let shown = wait_for("the progress to be shown", PATIENCE, async || {
+        status(scene, name).await?.progress.context("there is none")
+    })
+    .await?;
+    eprintln!("{shown:?}");
+    ensure!(shown.read_bytes > 0 && Some(shown.read_bytes) < shown.total_bytes, "{shown:?}");
+    Ok(shown)
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_backup_that_is_being_taken_shows_how_far_it_is() -> Result<()> {
@@ -318,20 +339,7 @@ async fn a_backup_that_is_being_taken_shows_how_far_it_is() -> Result<()> {
         let db = scene.create(&Wish::new("db", 1)).await?;
         db.settles(1).await?;
         grow(&db).await?;
-        scene.apply(&backup("large", &gateway.store("s3"))).await?.well()?;
-        // It is stopped where some of it is in the store, and not all: whole objects pass there as well, but not as parts.
-        wait_for("the upload to begin", PATIENCE, async || {
-            ensure!(!gateway.objects(".sgwtmp/multipart")?.is_empty(), "nothing is there");
-            Ok(())
-        })
-        .await?;
-        gateway.pause(true)?;
-        let shown = wait_for("the progress to be shown", PATIENCE, async || {
-            status(scene, "large").await?.progress.context("there is none")
-        })
-        .await?;
-        eprintln!("{shown:?}");
-        ensure!(shown.read_bytes > 0 && Some(shown.read_bytes) < shown.total_bytes, "{shown:?}");
+        let shown = half_taken(scene, &gateway, "large").await?;
         let columns = scene.kubectl(&["get", "etcdb", "large"]).await?.well()?;
         ensure!(columns.contains(&shown.shown), "{columns}");
         gateway.pause(false)?;

@@ -11,6 +11,7 @@ mod archive;
 mod archive_load;
 mod azurite;
 mod backup;
+mod backup_killed;
 mod birth;
 mod chaos;
 #[path = "../../../backup/tests/clouds/mod.rs"]
@@ -34,6 +35,7 @@ mod outage;
 mod past;
 mod rest;
 mod restore;
+mod retention;
 mod roll;
 mod spec;
 mod stores;

@@ -5,12 +5,13 @@ use anyhow::{Context as _, Result, ensure};
 use etcd_client::{Client, DeleteOptions, LeaseGrantOptions, PutOptions};
 use k8s_openapi::jiff::Timestamp;
 use quorate_e2e::faults::processes;
-use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Stage, Wish, play};
+use quorate_e2e::scene::{Cluster, Gateway, Held, PATIENCE, Stage, Wish, Writer, play};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::archive::{begin_with, is_healthy, leader, records, sidecar, wish};
+use crate::archive::{agent, begin_with, is_healthy, leader, records, sidecar, states, wish};
 use crate::restore::{holds, says};
+use crate::upgrade::{V3_5, V3_7, goes_to};
 
 /// How many keys are written.
 const KEYS: u32 = 30;
@@ -134,6 +135,41 @@ async fn what_3_5_had_comes_back_on_later_minors_and_nothing_on_an_earlier_one()
         newer.delete().await?;
         let earlier = scene.create(&restored("earlier", "3.5.35", &lineage)).await?;
         says(&earlier, "RestoreFailed", "3.6.16", PATIENCE).await
+    })
+    .await
+}
+
+/// An archive goes on while the cluster goes from 3.5 to 3.7 and is written to: what was before restores onto 3.5, all of it
+/// onto 3.7.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn what_was_written_before_and_during_an_upgrade_comes_back() -> Result<()> {
+    play("past_upgraded", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin_with(scene, with_large(wish(&gateway)).version(V3_5)).await?;
+        first(&db).await?;
+        let before = recorded(&db).await?;
+        let writer = Writer::start(&db, "during").await?;
+        writer.writes(20).await?;
+        goes_to(&db, V3_7).await?;
+        writer.writes(20).await?;
+        writer.stop().await?.check(&db).await?;
+        let after = recorded(&db).await?;
+        let lineage = is_healthy(&db, true).await?.lineage;
+        db.delete().await?;
+        let listed = agent(scene, &gateway.store("s3"), &["list", &format!("--lineage={lineage}")]).await?;
+        eprintln!("{listed}");
+        let states = states(&listed);
+        ensure!(!states.is_empty() && states.iter().all(|state| *state == Some("whole")), "{listed}");
+        for (version, held) in [(V3_5, before), (V3_7, after)] {
+            let restore = json!({ "store": gateway.store("s3"), "lineage": lineage, "revision": held.revision });
+            let wish = with_large(Wish::new("restored", 3)).version(version).with("/bootstrap/restore", restore);
+            let restored = scene.create(&wish).await?;
+            restored.settles(3).await?;
+            holds(&restored, &held).await?;
+            restored.delete().await?;
+        }
+        Ok(())
     })
     .await
 }

@@ -181,6 +181,38 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn another_region_is_told_from_a_wrong_key() {
+    let s3 = "s3://bucket/p".parse().unwrap();
+    let of = |address: &Address, source: &str| {
+        let source = object_store::Error::Generic { store: "S3", source: source.into() };
+        StoreError::of(address, Act::Read, &Key::new("k"), &source)
+    };
+    let malformed = |words: &str| {
+        format!(
+            "400: <Error><Code>AuthorizationHeaderMalformed</Code><Message>The header is malformed; {words}</Message></Error>"
+        )
+    };
+    let redirected = "Received redirect without LOCATION, this normally indicates an incorrectly configured region";
+    for source in [&malformed("the region &#34;a&#34; is wrong; expecting &#34;b&#34;"), redirected] {
+        let error = of(&s3, source);
+        assert!(matches!(error, StoreError::OtherRegion { .. }), "{error}");
+        assert!(error.to_string().contains("set the option region to the bucket's"), "{error}");
+    }
+    let text = of(&s3, &malformed("the region &#34;a&#34; is wrong; expecting &#34;b&#34;")).to_string();
+    assert!(text.ends_with("the region \"a\" is wrong; expecting \"b\""), "{text}");
+    for words in ["a non-empty Access Key (AKID) must be provided in the credential.", "the Credential is mal-formed"] {
+        let error = of(&s3, &malformed(words));
+        assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    }
+    // No bucket of S3's is asked for.
+    let azure = "azure://account/container".parse().unwrap();
+    let exchange = format!("failed to exchange the token in x for keys of the role y: {redirected}");
+    for error in [of(&azure, redirected), of(&s3, &exchange)] {
+        assert!(matches!(error, StoreError::Failed { .. }), "{error}");
+    }
+}
+
+#[test]
 fn what_is_locked_is_told_from_what_the_credentials_may_not_do() {
     use object_store::Error;
     let address = "s3://bucket/p".parse().unwrap();

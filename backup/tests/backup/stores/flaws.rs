@@ -6,6 +6,7 @@ use futures::TryStreamExt;
 use quorate_backup::snapshot::Reason;
 use quorate_backup::store::{Key, Store, StoreError, Upload};
 
+use super::s3::{REGION, VersityGw};
 use super::{Flaw, Server};
 use crate::agent::{Ended, run};
 use crate::fake::{Mood, Served};
@@ -110,6 +111,23 @@ fn explains(store: &Store, flaw: Flaw, answer: &Result<(), StoreError>) -> bool 
     // What a signature and a token are called wherever they are shown.
     let secret = text.contains("sig=") || text.contains("Bearer") || text.contains("SharedKey");
     reason && place && short && !secret
+}
+
+/// Of the region: whichever command is asked for, at once, and with the right one.
+pub fn of_the_region_are_told(server: &VersityGw) {
+    let (place, member) = (server.elsewhere(PREFIX), Served::start(Mood::Sound, large(0)));
+    let failure = place.failure(&member);
+    assert_eq!(failure.reason, Reason::StoreInvalid, "{}", failure.message);
+    let folder = tempfile::tempdir().unwrap();
+    let left = folder.path().join("left");
+    let restored = place.run("restore", &["--lineage", "blue", "--database", left.to_str().unwrap()]);
+    let listed = place.run("list", &[]);
+    for text in [failure.message.as_str(), restored.error(), listed.error()] {
+        for words in ["set the option region to the bucket's", &format!("expecting \"{REGION}\"")] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+    assert!(!left.exists());
 }
 
 /// Of an option: whichever command is given it, and for whichever store, before that is asked anything.

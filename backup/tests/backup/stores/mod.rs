@@ -191,6 +191,13 @@ async fn s3_does_what_a_store_has_to_over_tls() {
 }
 
 #[test]
+fn another_region_than_the_buckets_is_told_with_the_right_one() {
+    if let Some(server) = VersityGw::start() {
+        flaws::of_the_region_are_told(&server);
+    }
+}
+
+#[test]
 fn a_certificate_is_trusted_where_its_authority_is_told_and_nowhere_else() {
     tls::is_trusted_where_its_authority_is_told();
 }

@@ -80,6 +80,12 @@ impl VersityGw {
         with_keys(self.bare(prefix), ACCESS, SECRET)
     }
 
+    /// With the right keys, in another region than its own.
+    pub fn elsewhere(&self, prefix: &str) -> Place {
+        let keys = [("access-key-id", ACCESS), ("secret-access-key", SECRET)];
+        self.bare(prefix).with_option("region", "elsewhere").with_credentials(&keys)
+    }
+
     /// Whoever owns its buckets.
     pub fn owner(&self) -> Owner {
         Owner { server: self.address, region: REGION, access: ACCESS, secret: SECRET }
