@@ -35,7 +35,7 @@ pub async fn recorded(db: &Cluster) -> Result<Held> {
 
 /// Keys of a few versions, some of them on a lease.
 async fn first(db: &Cluster) -> Result<()> {
-    db.ask(async |etcd| {
+    db.ask_patiently(async |etcd| {
         etcd.lease_grant(GRANTED, Some(LeaseGrantOptions::new().with_id(LEASE))).await?;
         for key in 0..KEYS {
             let lease = (key % 10 == 0).then(|| PutOptions::new().with_lease(LEASE));
@@ -50,7 +50,7 @@ async fn first(db: &Cluster) -> Result<()> {
 
 /// The lease goes and its keys with it, others are deleted or written over, some for the second time in their lives.
 async fn second(db: &Cluster) -> Result<()> {
-    db.ask(async |etcd| {
+    db.ask_patiently(async |etcd| {
         etcd.lease_revoke(LEASE).await?;
         etcd.delete("key/1", Some(DeleteOptions::new().with_prefix())).await?;
         etcd.put("key/15", "again", None).await?;
