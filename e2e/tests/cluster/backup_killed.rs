@@ -93,8 +93,8 @@ async fn a_backup_whose_pod_or_member_is_killed_in_the_middle_is_taken_again() -
             ensure!(proved["revision"].as_i64() == complete.revision, "{proved}, and not {:?}", complete.revision);
             // What was begun and not ended is no backup, and does not hide any.
             let listed = agent(scene, &store, &["list", &whose]).await?;
-            let whole = states(&listed).into_iter().filter(|state| *state == Some("whole")).count();
-            ensure!(whole == taken + 1, "{victim:?}: {listed}");
+            let count = states(&listed).into_iter().filter(|state| *state == Some("whole")).count();
+            ensure!(count == taken + 1, "{victim:?}: {listed}");
         }
         db.settles(3).await.map(drop)
     })

@@ -1,7 +1,7 @@
 //! What becomes of older generations beside an archive that runs: they go by number or by age, no sooner than the rule says, and
 //! what stays restores.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Stage, play, wait_for};
 use serde_json::json;
