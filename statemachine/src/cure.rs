@@ -93,10 +93,11 @@ fn former(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Rele
 }
 
 /// What the leader runs, for a member that is told a lower minor than the cluster runs at: it was taken back, and had been
-/// up on the new one all the same, unseen. On the old one it can't come up any more.
+/// up on the new one all the same, unseen. On the old one it can't come up any more. A leader that runs less than it says the
+/// cluster to run at shows no way up, whatever that is.
 fn way_up(draft: &Draft<'_>, member: &Member<'_>, told: &Release) -> Option<Release> {
     let below = draft.cluster_version.is_some_and(|minor| told.version.minor < minor);
-    draft.newcomers.clone().filter(|_| below && member.started)
+    draft.newcomers.clone().filter(|up| below && member.started && told.version.minor < up.version.minor)
 }
 
 /// Tells it to run what the leader runs. That this failed once was said too early, and there is no way back from here.

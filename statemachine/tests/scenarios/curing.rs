@@ -119,3 +119,11 @@ fn the_last_member_whose_old_image_is_gone_follows_the_others() {
         [3, 4].into_iter().fold(five, |scene, serial| scene.unheard(serial).trouble(serial, Trouble::ImageMissing));
     two.plan().also_does("switch 3 to 3.7.3").also_does("switch 4 to 3.7.3");
 }
+
+/// As no cluster is: what leads runs less than it says the cluster to run at. Nobody follows it down.
+#[test]
+fn what_a_leader_runs_below_the_cluster_is_no_way_up() {
+    let odd = || cluster(3).all_run(V5).wish_version(V5).told(1, USUAL).crashing(1).asked();
+    odd().plan().also_does("switch 1 to 3.5.35");
+    odd().runs_at(Minor(7)).plan().never("switch");
+}
