@@ -141,9 +141,12 @@ pub(super) struct KeysOfRole {
     pub role: String,
 }
 
+/// How it is told that no keys were handed out.
+pub(super) const NOT_EXCHANGED: &str = "failed to exchange the token";
+
 /// No keys were handed out. The token is in no message of the library's.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to exchange the token in AWS_WEB_IDENTITY_TOKEN_FILE for keys of the role {role}: {source}")]
+#[error("{NOT_EXCHANGED} in AWS_WEB_IDENTITY_TOKEN_FILE for keys of the role {role}: {source}")]
 struct NotExchanged {
     role: String,
     source: object_store::Error,

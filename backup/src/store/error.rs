@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Key;
 use super::address::{Address, AddressError, Provider};
-use super::credentials::CredentialsError;
+use super::credentials::{CredentialsError, NOT_EXCHANGED};
 use super::options::OptionsError;
 
 /// What was being done.
@@ -211,9 +211,7 @@ const NO_BUCKET: &[&str] = &[
 /// What S3 says to who signs for another region (the rest of `AuthorizationHeaderMalformed` is about the key), and the library of a
 /// bucket whose own server is another one: it shows nothing of an answer with 301.
 const OTHER_REGION: &[&str] = &["is wrong; expecting", "indicates an incorrectly configured region"];
-/// How a token's exchange begins to tell that it failed, which is no matter of the bucket's.
-const EXCHANGE: &str = "failed to exchange the token";
-/// What they say of an object that they keep as it is. Nothing in a key looks like it.
+/// What stores say of an object that they keep as it is. Nothing in a key looks like it.
 const LOCKED: &[&str] = &[
     // Amazon's and versitygw's, Ceph's, and MinIO's.
     "protected by object lock",
@@ -273,8 +271,9 @@ fn without_room(address: &Address, act: Act, detail: &str) -> Option<&'static st
     NO_ROOM.iter().find(|(fault, _)| says_so(*fault)).map(|(_, remedy)| *remedy)
 }
 
+/// That a token was not exchanged is no matter of the bucket's, whatever the library says of it.
 fn is_of_another_region(address: &Address, detail: &str) -> bool {
-    matches!(address.provider, Provider::S3 { .. }) && says(detail, OTHER_REGION) && !detail.contains(EXCHANGE)
+    matches!(address.provider, Provider::S3 { .. }) && says(detail, OTHER_REGION) && !detail.contains(NOT_EXCHANGED)
 }
 
 fn says(detail: &str, codes: &[&str]) -> bool {

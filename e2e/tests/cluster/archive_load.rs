@@ -13,13 +13,13 @@ use etcd_client::{Client, GetOptions};
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use quorate_e2e::chaos::session::fresh_seed;
-use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Stage, play, told, wait_for};
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Stage, play, told};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::faults::{Disturbance, Reported, disturb};
 use self::load::{Connection, Written, load, vary};
-use self::restores::{Point, Restored, restore};
+use self::restores::{Point, Restored, is_the_live_history, restore};
 use crate::archive::{begin_with, is_healthy, leader, records, revision, wish};
 
 /// The volume of a member. A quarter of it is etcd's quota, and events of a quarter of that begin a new generation:
@@ -174,12 +174,8 @@ impl History {
 
 /// Demands that what was restored is the live history, up to where it should be.
 async fn judge(db: &Cluster, history: &History, point: Point, restored: Restored) -> Result<()> {
-    let Restored { revision, hash } = restored;
-    let live = wait_for("a hash of the history", PATIENCE, async || {
-        db.ask(async |etcd| Ok(etcd.hash_kv(revision).await?.hash())).await
-    })
-    .await?;
-    ensure!(hash == u64::from(live), "{point} restored to {revision} with the hash {hash}, etcd says {live}");
+    is_the_live_history(db, (point, restored)).await?;
+    let revision = restored.revision;
     match point {
         Point::Revision(wanted) => {
             ensure!(revision == wanted, "{revision} was restored, not {wanted}");

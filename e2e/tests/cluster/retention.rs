@@ -11,38 +11,6 @@ use crate::archive::{
     states, wish,
 };
 
-#[tokio::test]
-#[ignore = "make e2e"]
-async fn of_older_generations_the_store_holds_what_the_retention_says() -> Result<()> {
-    play("archive_retention", Stage::Shared, async |scene| {
-        let gateway = Gateway::start().await?;
-        let db = begin_with(scene, wish(&gateway).with("/backup/retention", json!({ "generations": 1 }))).await?;
-        let mut generations = vec![generation_after(&db, &[]).await?];
-        for number in 0..2 {
-            db.put(&format!("before/{number}"), "x").await?;
-            leader_records(&db, None, revision(&db).await?, SOON).await?;
-            add_role(&db, number).await?;
-            let next = generation_after(&db, &generations).await?;
-            generations.push(next);
-        }
-        db.put("last", "x").await?;
-        let last = revision(&db).await?;
-        leader_records(&db, None, last, SOON).await?;
-        generations.pop();
-        wait_for("the older generations to be gone", PATIENCE, async || {
-            for older in &generations {
-                let left = gateway.objects(older)?;
-                ensure!(left.is_empty(), "there are {left:?}");
-            }
-            Ok(())
-        })
-        .await?;
-        let state = is_healthy(&db, true).await?;
-        is_one_whole_generation(scene, &gateway, &state, last).await
-    })
-    .await
-}
-
 /// A minute, which is what is kept, and what two clocks may differ by.
 const OLD: SignedDuration = SignedDuration::from_secs(70);
 /// The objects of a generation that was recorded into once: two manifests, and the data of each.
@@ -54,6 +22,40 @@ async fn writes(db: &Cluster, key: &str) -> Result<i64> {
     let last = revision(db).await?;
     leader_records(db, None, last, SOON).await?;
     Ok(last)
+}
+
+/// Waits until the store holds nothing of these generations any more.
+async fn are_gone(gateway: &Gateway, generations: &[String]) -> Result<()> {
+    wait_for("the older generations to be gone", PATIENCE, async || {
+        for older in generations {
+            let left = gateway.objects(older)?;
+            ensure!(left.is_empty(), "there are {left:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn of_older_generations_the_store_holds_what_the_retention_says() -> Result<()> {
+    play("archive_retention", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin_with(scene, wish(&gateway).with("/backup/retention", json!({ "generations": 1 }))).await?;
+        let mut generations = vec![generation_after(&db, &[]).await?];
+        for number in 0..2 {
+            writes(&db, &format!("before/{number}")).await?;
+            add_role(&db, number).await?;
+            let next = generation_after(&db, &generations).await?;
+            generations.push(next);
+        }
+        let last = writes(&db, "last").await?;
+        generations.pop();
+        are_gone(&gateway, &generations).await?;
+        let state = is_healthy(&db, true).await?;
+        is_one_whole_generation(scene, &gateway, &state, last).await
+    })
+    .await
 }
 
 #[tokio::test]
@@ -80,12 +82,7 @@ async fn a_generation_goes_when_it_is_as_old_as_the_retention_says_and_no_sooner
         add_role(&db, 2).await?;
         let third = generation_after(&db, &[first.clone(), second.clone()]).await?;
         let last = writes(&db, "third").await?;
-        wait_for("the first one to be gone", PATIENCE, async || {
-            let left = gateway.objects(&first)?;
-            ensure!(left.is_empty(), "there are {left:?}");
-            Ok(())
-        })
-        .await?;
+        are_gone(&gateway, std::slice::from_ref(&first)).await?;
         let (store, whose) = (gateway.store("s3"), format!("--lineage={}", is_healthy(&db, true).await?.lineage));
         // Of the last minute: the second one was recorded into until the third began.
         let listed = agent(scene, &store, &["list", &whose]).await?;

@@ -1,12 +1,13 @@
-//! Restores of what was recorded, by the agent in pods, and etcd's own hash of what came. They do not judge it.
+//! Restores of what was recorded, by the agent in pods, and whether etcd's own hash of what came is that of the live history. They
+//! do not judge where that should end.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use quorate_crds::BackupState;
-use quorate_e2e::scene::{Gateway, Scene};
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, wait_for};
 use serde_json::{Value, json};
 
 use crate::archive;
@@ -100,4 +101,15 @@ pub async fn restore(
         }
     }
     Ok(restored)
+}
+
+/// Demands that what was restored is the live history, up to where it ends.
+pub async fn is_the_live_history(db: &Cluster, (point, restored): (Point, Restored)) -> Result<()> {
+    let Restored { revision, hash } = restored;
+    let live = wait_for("a hash of the history", PATIENCE, async || {
+        db.ask(async |etcd| Ok(etcd.hash_kv(revision).await?.hash())).await
+    })
+    .await?;
+    ensure!(hash == u64::from(live), "{point} restored to {revision} with the hash {hash}, etcd says {live}");
+    Ok(())
 }
