@@ -32,10 +32,20 @@ pub fn without(program: &str, variable: &str, demand: &str) {
     eprintln!("no {program} in .cache/tools, and {variable} is not set: nothing was tried here");
 }
 
-/// Waits until a process that was started answers there.
+/// Waits until a process that was started takes connections there.
 pub fn serves(process: &mut Child, address: SocketAddr) {
+    until(process, address, || TcpStream::connect(address).is_ok());
+}
+
+/// Waits until it answers a `GET` of this path. That somebody takes a connection says neither that it is this process, nor
+/// that it will get as far as to serve.
+pub fn answers(process: &mut Child, address: SocketAddr, path: &str) {
+    until(process, address, || get(address, path).is_some_and(|(status, _)| status == 200));
+}
+
+fn until(process: &mut Child, address: SocketAddr, met: impl Fn() -> bool) {
     let begun = Instant::now();
-    while TcpStream::connect(address).is_err() {
+    while !met() {
         assert!(begun.elapsed() < PATIENCE, "nobody serves on {address}");
         let ended = process.try_wait().unwrap();
         assert!(ended.is_none(), "what should serve on {address} has ended: {ended:?}");

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::ports::free_address;
-use crate::programs::{built, serves, without};
+use crate::programs::{answers, built, without};
 
 /// How much of what an etcd said is shown when a test has failed.
 const LAST_LINES: usize = 15;
@@ -161,7 +161,7 @@ impl Etcd {
             .stderr(File::options().create(true).append(true).open(self.log()).unwrap())
             .spawn()
             .unwrap();
-        serves(self.process.insert(child), self.client);
+        answers(self.process.insert(child), self.client, "/version");
     }
 
     /// A second member of this one's cluster, which follows.
