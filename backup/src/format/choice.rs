@@ -3,11 +3,16 @@
 use std::cmp::Reverse;
 use std::str::FromStr;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::chain::Chain;
 use super::hash::{EventHash, Hash};
 use super::names::{GenerationKey, Revision};
+
+/// How long after the end of what was recorded beside it a full snapshot may be told to have been taken, without a gap between
+/// the two: etcd has begun to read before the first bytes come, which are what tells the moment. Where it is later than that,
+/// the history in it may be another one, of which nobody knows when it began. Restores are asked for by the second.
+const TOLD_LATE: SignedDuration = SignedDuration::from_secs(1);
 
 /// What is wanted back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +83,7 @@ pub struct Chosen<'a> {
     pub key: &'a GenerationKey,
     /// Others that also hold the revision, of an earlier or another history: to be named to whoever restores.
     pub others: Vec<&'a GenerationKey>,
-    /// Up to when nothing was written behind its end: the next generation begins with that same revision.
+    /// Up to when nothing is known of what was written behind its end: when the next generation begins, without a gap.
     pub still_until: Option<Timestamp>,
 }
 
@@ -206,13 +211,24 @@ fn with_time(spans: &[Span], wanted: Timestamp) -> Result<Chosen<'_>, ChoiceErro
     let of_its_cluster = begun().filter(|span| span.key.cluster == newest.key.cluster);
     let span = of_its_cluster.max_by_key(|span| (span.last_moment.min(wanted), span.taken)).unwrap_or(newest);
     let next = spans.iter().filter(|next| next.key.cluster == span.key.cluster && next.taken > wanted);
-    let same = next.filter(|next| next.first == span.head && next.first_events == span.last_events);
-    Ok(Chosen { still_until: same.map(|next| next.taken).max(), ..Chosen::alone(&span.key) })
+    let goes_on = next.filter(|next| begins_at_the_end(next, span) || was_begun_beside(next, span));
+    Ok(Chosen { still_until: goes_on.map(|next| next.taken).max(), ..Chosen::alone(&span.key) })
+}
+
+/// Nothing was written between the two.
+fn begins_at_the_end(next: &Span, span: &Span) -> bool {
+    next.first == span.head && next.first_events == span.last_events
+}
+
+/// What was written while its full snapshot was begun is in the one before as well.
+fn was_begun_beside(next: &Span, span: &Span) -> bool {
+    let begins_within = (span.first..span.head).contains(&next.first);
+    begins_within && next.taken.duration_since(span.last_moment) <= TOLD_LATE
 }
 
 impl Choice {
-    /// What is wanted, in the generation that was chosen for it, behind whose end nothing was written until that moment, if
-    /// any is known.
+    /// What is wanted, in the generation that was chosen for it, behind whose end the next one goes on at that moment, if any
+    /// does.
     pub fn of(chain: Chain, target: Target, still_until: Option<Timestamp>) -> Result<Self, ChoiceError> {
         let revision = match target {
             Target::Latest => chain.head(),

@@ -1,7 +1,7 @@
 //! The format against what it must survive: damage, other writers, lost answers, pieces in the wrong place.
 
 use bytes::Bytes;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
@@ -340,6 +340,25 @@ async fn a_moment_of_rest_before_a_generation_that_begins_where_the_last_one_end
     assert_eq!(at_rest(&next).unwrap(), (record.key.clone(), 20));
     next.full.last_events = Hash::of(b"another history's");
     assert!(matches!(at_rest(&next), Err(ChoiceError::NotRecorded { .. })), "it has another history");
+}
+
+#[tokio::test]
+async fn a_moment_before_a_full_snapshot_that_was_begun_beside_the_record_is_known() {
+    let store = sound();
+    let record = stored(&store, 100, &[(20, 110)]).await;
+    let moment = at(110).checked_add(SignedDuration::from_millis(500)).unwrap();
+    let chosen = |next: &Chain| chosen(&[record.clone(), next.clone()], Target::Time(moment));
+    // The first bytes of its revision 10 came when 20 was already recorded in the other one.
+    let mut next = stored(&store, 111, &[]).await;
+    assert_eq!(chosen(&next).unwrap(), (record.key.clone(), 20));
+    let (same, other) = (next.key.clone(), "0000000000000008".parse().unwrap());
+    next.key.cluster = other;
+    assert!(matches!(chosen(&next), Err(ChoiceError::NotRecorded { .. })), "it is another cluster's");
+    next.key = same;
+    next.full.revision = revision(21);
+    assert!(matches!(chosen(&next), Err(ChoiceError::NotRecorded { .. })), "it begins behind the end");
+    let later = stored(&store, 112, &[]).await;
+    assert!(matches!(chosen(&later), Err(ChoiceError::NotRecorded { .. })), "it may have another history");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use quorate_backup::archive::status::{Reason, Report, Role};
-use quorate_backup::format::generations;
+use quorate_backup::format::{Chain, generations};
 
 use crate::agent::{Memory, command};
 use crate::archive_real::chains;
@@ -252,8 +252,7 @@ async fn beside_each((leader, follower): (&Etcd, &Etcd), store: &Path, interval:
 fn one_beside_a_follower_stores_in_the_stead_of_one_that_is_away() {
     each_version(async |binaries| {
         let store = tempfile::tempdir().unwrap();
-        let leader = Etcd::start(binaries);
-        let follower = leader.follower().await;
+        let (leader, follower) = Etcd::pair(binaries).await;
         let (mut first, mut second) = beside_each((&leader, &follower), store.path(), "200ms").await;
         first.kill();
         let revision = put(&leader).await;
@@ -267,14 +266,19 @@ fn one_beside_a_follower_stores_in_the_stead_of_one_that_is_away() {
     });
 }
 
+/// From where to where each of them goes.
+fn ends(chains: &[Chain]) -> String {
+    let end = |chain: &Chain| format!("{}: {}..{}", chain.key.name, chain.full.revision, chain.head());
+    chains.iter().map(end).collect::<Vec<_>>().join(", ")
+}
+
 #[test]
 fn what_one_that_was_away_has_missed_is_stored_by_another() {
     each_version(async |binaries| {
         let store = tempfile::tempdir().unwrap();
-        let leader = Etcd::start(binaries);
-        let follower = leader.follower().await;
-        // It would stand in after minutes only.
-        let (mut first, second) = beside_each((&leader, &follower), store.path(), "1m").await;
+        let (leader, follower) = Etcd::pair(binaries).await;
+        // It would stand in after hours only.
+        let (mut first, second) = beside_each((&leader, &follower), store.path(), "1h").await;
         first.kill();
         let client = leader.connect().await;
         // More than an archive goes on after.
@@ -289,12 +293,18 @@ fn what_one_that_was_away_has_missed_is_stored_by_another() {
         let _first = Archive::start(&leader, store.path(), &[]);
         loop {
             put(&leader).await;
-            if let [old, new] = &chains(store.path()).await[..]
+            let chains = chains(store.path()).await;
+            if let [old, new] = &chains[..]
                 && old.head() >= new.full.revision
             {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "what lies between is in neither generation");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "what lies between is in neither: {}, {:?}",
+                ends(&chains),
+                second.report()
+            );
             tokio::time::sleep(LOOK_EVERY).await;
         }
         drop(second);

@@ -16,6 +16,9 @@ use crate::programs::{answers, built, without};
 /// How much of what an etcd said is shown when a test has failed.
 const LAST_LINES: usize = 15;
 
+/// Flags of members that vote for each other: also on a busy machine the leader stays, unless it is told to go.
+const STEADY: [&str; 2] = ["--heartbeat-interval=100", "--election-timeout=3000"];
+
 /// Set to `required` where the binaries must be there.
 const DEMAND: &str = "QUORATE_REAL_ETCD";
 
@@ -164,14 +167,16 @@ impl Etcd {
         answers(self.process.insert(child), self.client, "/version");
     }
 
-    /// A second member of this one's cluster, which follows.
-    pub async fn follower(&self) -> Self {
-        let mut follower = Self::stopped(&self.binaries, tempfile::tempdir().unwrap());
+    /// A new cluster of two: the one that leads, and one that follows.
+    pub async fn pair(binaries: &Binaries) -> (Self, Self) {
+        let [mut leader, mut follower] = [(); 2].map(|()| Self::stopped(binaries, tempfile::tempdir().unwrap()));
+        leader.resume_with(&STEADY);
         let peer = format!("http://{}", follower.peer);
-        self.connect().await.member_add([peer.clone()], None).await.unwrap();
-        let cluster = format!("--initial-cluster=default=http://{},follower={peer}", self.peer);
-        follower.resume_with(&["--name=follower", "--initial-cluster-state=existing", &cluster]);
-        follower
+        leader.connect().await.member_add([peer.clone()], None).await.unwrap();
+        let cluster = format!("--initial-cluster=default=http://{},follower={peer}", leader.peer);
+        let joins = ["--name=follower", "--initial-cluster-state=existing", &cluster];
+        follower.resume_with(&[&STEADY[..], &joins].concat());
+        (leader, follower)
     }
 
     fn log(&self) -> PathBuf {

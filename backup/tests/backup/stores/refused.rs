@@ -39,8 +39,7 @@ pub async fn until_it_is_told_the_new_key() {
     let Some(binaries) = newest() else { return };
     let mut server = Double::start();
     let place = server.place("refused");
-    let leader = Etcd::start(&binaries);
-    let follower = leader.follower().await;
+    let (leader, follower) = Etcd::pair(&binaries).await;
     let store = place.arguments();
     let arguments: Vec<_> = store.iter().map(String::as_str).chain(["--flush-every", "200ms"]).collect();
     let mut first = Archive::into(&leader, &arguments);
