@@ -83,7 +83,8 @@ pub struct Chosen<'a> {
     pub key: &'a GenerationKey,
     /// Others that also hold the revision, of an earlier or another history: to be named to whoever restores.
     pub others: Vec<&'a GenerationKey>,
-    /// Up to when nothing is known of what was written behind its end: when the next generation begins, without a gap.
+    /// When the next generation begins, if that goes on without a gap: until then its last revision is what the cluster was known
+    /// to hold.
     pub still_until: Option<Timestamp>,
 }
 
@@ -227,8 +228,7 @@ fn was_begun_beside(next: &Span, span: &Span) -> bool {
 }
 
 impl Choice {
-    /// What is wanted, in the generation that was chosen for it, behind whose end the next one goes on at that moment, if any
-    /// does.
+    /// What is wanted, in the generation that was chosen for it. `still_until` is that of [`Chosen`].
     pub fn of(chain: Chain, target: Target, still_until: Option<Timestamp>) -> Result<Self, ChoiceError> {
         let revision = match target {
             Target::Latest => chain.head(),
