@@ -47,6 +47,8 @@ pub struct Memo {
     heard_in: Option<u64>,
     /// What was seen at its pods when last looked at.
     pub seen: BTreeMap<Serial, Seen>,
+    /// The last round had nothing to do: what was seen in it may stand for a moment.
+    pub was_calm: bool,
     /// What the sidecars of its continuous backup said when last asked.
     pub archives: Archives,
     /// What came of proving that backup when last looked for.
@@ -83,6 +85,7 @@ impl Memo {
             alarm: None,
             heard_in: None,
             seen: BTreeMap::new(),
+            was_calm: false,
             archives: Archives::default(),
             proofs: Proofs::default(),
             labelled: BTreeMap::new(),

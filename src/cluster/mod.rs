@@ -12,6 +12,7 @@ pub mod render;
 mod report;
 
 use std::collections::{HashMap, HashSet};
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use quorate_statemachine::{LookAgain, Plan, Step, plan};
 use self::act::{Acted, Actor, Stop};
 use self::memo::Memo;
 use self::observe::cache::Key;
+use self::observe::members::Earlier;
 use self::observe::{Observed, Observer};
 use crate::events::Teller;
 use crate::metrics::Metrics;
@@ -90,7 +92,9 @@ impl Driver {
         let cluster = memo.newest(cluster);
         let started = Instant::now();
         let backups = (&memo.archives, &memo.proofs);
-        let glanced = self.observer.glance(cluster, memo.leader, &memo.seen, backups, &memo.wallet).await;
+        let stands = mem::take(&mut memo.was_calm);
+        let earlier = Earlier { seen: &memo.seen, leader: memo.leader, stands };
+        let glanced = self.observer.glance(cluster, earlier, backups, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
@@ -114,6 +118,7 @@ impl Driver {
         memo.labelled(&observed, &acted.done);
         self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
+        memo.was_calm = plan.steps.is_empty();
         let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {
             None => match acted.refused.filter(|stop| refused(stop).is_none()) {

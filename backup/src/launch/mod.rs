@@ -6,6 +6,7 @@ pub(crate) mod board;
 pub(crate) mod http;
 pub(crate) mod inbox;
 pub(crate) mod marker;
+mod own_name;
 mod report;
 pub(crate) mod ticket_file;
 mod volume;

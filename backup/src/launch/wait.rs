@@ -12,8 +12,8 @@ use super::binary::{self, Binary};
 use super::board::{self, Board};
 use super::inbox::Inbox;
 use super::volume::{Held, Volume};
-use super::{Identity, Reason, Refusal, Settings, ticket_file};
-use crate::ticket::Ticket;
+use super::{Identity, Reason, Refusal, Settings, own_name, ticket_file};
+use crate::ticket::{Start, Ticket};
 
 /// How often the ticket's file is looked at: a read of a small file in memory, on the way of every start.
 const TICKET_PERIOD: Duration = Duration::from_millis(20);
@@ -152,6 +152,11 @@ async fn check(
     is_for(&ticket, identity)?;
     ticket.check_flags(&volume.data_dir().to_string_lossy()).map_err(bad)?;
     let binary = binary.demand(&ticket.version).await?;
+    match ticket.start {
+        Start::Create => own_name::is_known(&ticket.flags).await,
+        // With data etcd starts whatever it is called, and its peers try again.
+        Start::Restored | Start::Resume => {}
+    }
     let (volume, start, mark) = (volume.clone(), ticket.start, ticket.mark.clone());
     let held = answered(move || volume.admit(start, mark.as_ref()), board, || ()).await?;
     Ok(Cleared { ticket, binary, held })

@@ -8,10 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use serde_json::json;
 
+use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
 use super::rows::{create_wish, gone, label};
-use super::stopwatch::{Up, are_up, in_turn, pods, uids, until};
+use super::stopwatch::{Up, are_up, in_turn, pods, uids, until, until_up};
 use crate::scene::{Cluster, Scene, Wish, Writer};
 
 /// A step from one minor to the next, on clusters of their own each run: until all three are Ready voters on the new
@@ -43,11 +44,12 @@ pub async fn upgrade(scene: &Scene, runs: u32, from: &'static str, to: &'static 
 }
 
 async fn runs_all(scene: &Scene, label: &str, version: &str, started: Instant) -> Result<f64> {
+    let watch = PodWatch::open(scene, label).await?;
     until("all members to run the new version", started, async || {
-        for pod in pods(scene, label).await? {
+        for pod in watch.pods() {
             super::stopwatch::runs(&pod, version)?;
         }
-        are_up(scene, label, 3, &BTreeSet::new(), Up::Ready).await
+        are_up(&watch, 3, &BTreeSet::new(), Up::Ready).await
     })
     .await
 }
@@ -101,10 +103,7 @@ pub async fn rolling_restart(scene: &Scene, runs: u32) -> Result<Measured> {
         let started = Instant::now();
         let etcd = json!({ "snapshotCount": 5000 + run });
         db.patch(json!({ "spec": { "etcd": etcd } })).await.context("failed to change the settings")?;
-        let took = until("Quorate's members in new pods", started, async || {
-            are_up(scene, &label(&db), 3, &old, Up::Voting).await
-        })
-        .await?;
+        let took = until_up((scene, &label(&db)), started, 3, &old, Up::Voting).await?;
         db.settles(3).await?;
         Ok(took)
     };

@@ -5,6 +5,7 @@
 pub mod backup;
 mod changes;
 mod nodes;
+mod pod_watch;
 mod raw;
 mod reach;
 mod report;

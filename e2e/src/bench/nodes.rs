@@ -11,7 +11,7 @@ use kube::api::DeleteParams;
 use super::raw::Raw;
 use super::report::Measured;
 use super::rows::{create_wish, gone, label};
-use super::stopwatch::{Up, are_up, in_turn, pods, until};
+use super::stopwatch::{Up, in_turn, pods, until, until_up};
 use crate::faults::nodes;
 use crate::faults::operator::Operator;
 use crate::scene::{Membership, Scene, Wish};
@@ -38,9 +38,7 @@ pub async fn lost(scene: &Scene, runs: u32) -> Result<Measured> {
         let took = lost
             .without_its_node(scene, async |started| {
                 let old = [lost.uid.clone()].into();
-                let up =
-                    until("Quorate's members", started, async || are_up(scene, &label(&db), 3, &old, Up::Voting).await);
-                let took = up.await?;
+                let took = until_up((scene, &label(&db)), started, 3, &old, Up::Voting).await?;
                 db.settles_without(&lost.name, 3).await?;
                 Ok(took)
             })

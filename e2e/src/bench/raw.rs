@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::stopwatch::{self, Up, are_up, pods, uids};
+use super::pod_watch::PodWatch;
+use super::stopwatch::{self, Up, are_up, pods, uids, until_up};
 use crate::scene::{Door, Membership, Scene, dial, membership, told};
 
 /// The user of Quorate's pods.
@@ -86,10 +87,7 @@ impl Raw {
     /// The seconds since `started` until all members are up.
     pub async fn is_up(&self, started: Instant, up: Up) -> Result<f64> {
         let none = [].into();
-        stopwatch::until("the hand-written pods", started, async || {
-            are_up(&self.scene, &self.label(), self.members, &none, up).await
-        })
-        .await
+        until_up((&self.scene, &self.label()), started, self.members, &none, up).await
     }
 
     /// Creates pods on claims that are there.
@@ -110,9 +108,10 @@ impl Raw {
         let image = json!({ "spec": { "containers": [{ "name": "etcd", "image": image(version) }] } });
         let (pods, params) = (self.scene.api::<Pod>(), PatchParams::default());
         pods.patch(name, &params, &Patch::Strategic(image)).await.context("failed to change the image")?;
+        let watch = PodWatch::open(&self.scene, &self.label()).await?;
         stopwatch::until("the member on the new version", Instant::now(), async || {
             stopwatch::runs(&pods.get(name).await?, version)?;
-            are_up(&self.scene, &self.label(), self.members, &[].into(), Up::Voting).await
+            are_up(&watch, self.members, &[].into(), Up::Voting).await
         })
         .await
         .map(drop)
@@ -129,11 +128,7 @@ impl Raw {
         })
         .await?;
         self.create_pods(&[name.to_owned()]).await?;
-        stopwatch::until("the restarted member", Instant::now(), async || {
-            are_up(&self.scene, &self.label(), 1, &old, Up::Voting).await
-        })
-        .await
-        .map(drop)
+        until_up((&self.scene, &self.label()), Instant::now(), 1, &old, Up::Voting).await.map(drop)
     }
 
     /// Removes a member that is lost and has a new one join under the next name, as a learner first; returns when that is
@@ -164,11 +159,7 @@ impl Raw {
             .into_iter()
             .filter(|pod| pod.metadata.name.as_deref() == Some(lost));
         let lost = lost.filter_map(|pod| pod.metadata.uid).collect();
-        stopwatch::until("the new voter", Instant::now(), async || {
-            are_up(&self.scene, &self.label(), self.members, &lost, Up::Voting).await
-        })
-        .await
-        .map(drop)
+        until_up((&self.scene, &self.label()), Instant::now(), self.members, &lost, Up::Voting).await.map(drop)
     }
 
     /// etcd's own member list.
@@ -193,10 +184,7 @@ impl Raw {
         self.delete_pods(names).await?;
         self.create_pods(names).await?;
         let count = self.members - staying;
-        stopwatch::until("the renewed pods", started, async || {
-            are_up(&self.scene, &self.label(), count, &old, Up::Ready).await
-        })
-        .await
+        until_up((&self.scene, &self.label()), started, count, &old, Up::Ready).await
     }
 
     /// Deletes pods without grace.

@@ -8,9 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use rustix::process::Signal;
 
+use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::stopwatch::{Up, are_up, in_turn, pods, uids, until};
+use super::stopwatch::{Up, are_up, in_turn, pods, uids, until, until_up};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
@@ -26,7 +27,7 @@ pub fn label(db: &Cluster) -> String {
 }
 
 async fn is_up(db: &Cluster, started: Instant, count: usize, old: &BTreeSet<String>, up: Up) -> Result<f64> {
-    until("Quorate's members", started, async || are_up(db.scene(), &label(db), count, old, up).await).await
+    until_up((db.scene(), &label(db)), started, count, old, up).await
 }
 
 /// Creates the object directly, as the floor creates its objects: kubectl's own start is nobody's time.
@@ -148,11 +149,12 @@ async fn killed(scene: &Scene, name: &str, label: &str) -> Result<f64> {
     })
     .await?;
     let process = of_member().next().context("it does not run")?;
+    let watch = PodWatch::open(scene, label).await?;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
     until("the member's next process", started, async || {
         ensure!(of_member().any(|now| now.pid != process.pid), "it does not run");
-        are_up(scene, label, 3, &BTreeSet::new(), Up::Voting).await
+        are_up(&watch, 3, &BTreeSet::new(), Up::Voting).await
     })
     .await
 }
@@ -240,10 +242,12 @@ pub async fn scale_down(scene: &Scene, runs: u32) -> Result<Measured> {
         let started = Instant::now();
         db.scale(3).await?;
         let all = kube::api::ListParams::default().labels(&label(&db));
+        let watch = PodWatch::open(scene, &label(&db)).await?;
         let took = until("two members to be gone", started, async || {
+            are_up(&watch, 3, &BTreeSet::new(), Up::Voting).await?;
             let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());
             ensure!(left == (3, 3), "{left:?} pods and claims are there");
-            are_up(scene, &label(&db), 3, &BTreeSet::new(), Up::Voting).await
+            Ok(())
         })
         .await?;
         db.settles(3).await?;

@@ -1,9 +1,11 @@
 //! A cluster of each size on each line of etcd comes up, and everything that tells of it tells the truth.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, dial, play, told, usual_etcd, wait_for};
 use serde_json::json;
+
+use crate::roll::etcd_of;
 
 /// Creates a cluster and demands that object, pods and etcd agree. `settles` compares members, ids, leader and versions.
 async fn comes_up(scene: &Scene, replicas: u8, version: &str) -> Result<()> {
@@ -12,6 +14,10 @@ async fn comes_up(scene: &Scene, replicas: u8, version: &str) -> Result<()> {
     db.put("hello", "world").await?;
     db.reads("hello", "world").await?;
     ensure!(membership.members.len() == usize::from(replicas), "{membership:?}");
+    for (name, pod) in &db.view().await?.pods {
+        let etcd = etcd_of(pod).with_context(|| format!("{name} has no status of etcd"))?;
+        ensure!(etcd.restart_count == 0, "{name} needed {} more starts", etcd.restart_count);
+    }
     // An election in between is no fault: what counts is that the status follows.
     wait_for("the status to name the leader", PATIENCE, async || {
         let (view, membership) = tokio::try_join!(db.view(), db.membership())?;

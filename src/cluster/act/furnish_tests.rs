@@ -17,6 +17,7 @@ use crate::cluster::Driver;
 use crate::cluster::observe::Observed;
 use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::facts::ClaimFacts;
+use crate::cluster::observe::members::Earlier;
 use crate::cluster::observe::verify::Proofs;
 use crate::cluster::pki::Wallet;
 use crate::cluster::report::fixture::{self, SERIALS};
@@ -99,7 +100,8 @@ async fn what_was_renewed_is_told_also_of_a_member_whose_pod_is_made_or_refused(
         }
         let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
         let (archives, proofs, seen) = (Archives::default(), Proofs::default(), BTreeMap::new());
-        let glance = driver.observer.glance(watched(&api), None, &seen, (&archives, &proofs), &wallet);
+        let earlier = Earlier { seen: &seen, leader: None, stands: false };
+        let glance = driver.observer.glance(watched(&api), earlier, (&archives, &proofs), &wallet);
         let glanced = Box::pin(glance).await.unwrap();
         let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
         let status = status(&observed, &plan, Timestamp::now());

@@ -39,7 +39,7 @@ use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
-use self::members::Address;
+use self::members::{Address, Earlier};
 use self::pods::{AnyPod, PodFacts};
 use self::said::{Said, Seen};
 use self::snapshots::SnapshotFacts;
@@ -150,12 +150,11 @@ struct Objects {
 }
 
 impl Observer {
-    /// Observes with Kubernetes' objects from the watches. `leader` led when last seen, `earlier` is what was seen then.
+    /// Observes with Kubernetes' objects from the watches.
     pub async fn glance(
         &self,
         cluster: Arc<EtcdCluster>,
-        leader: Option<Serial>,
-        earlier: &BTreeMap<Serial, Seen>,
+        earlier: Earlier<'_>,
         (archives, proofs): (&Archives, &Proofs),
         wallet: &Wallet,
     ) -> Result<Observed, Error> {
@@ -166,12 +165,12 @@ impl Observer {
         let addresses_of_pods = addresses(&cluster, &pods);
         let cron_job = own(&cluster, self.watched.cron_jobs.of(&key)).remove(&names::verification(&key.name));
         let (mut said, archives, proofs) = tokio::join!(
-            members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, leader, earlier),
+            members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, earlier),
             archive::ask(&cluster, &pods, tls.access.as_ref(), archives),
             verify::look(&self.kube, &cluster, cron_job.as_ref(), proofs),
         );
         said.disown_strangers(|member| serial_of(&cluster, member));
-        said.recall(earlier);
+        said.recall(earlier.seen);
         if let Some(access) = tls.access.as_ref() {
             let whom = overall::whom(&cluster, &pods, &said);
             overall::ask(&self.pool, access, &addresses_of_pods, whom, &mut said).await;
