@@ -139,7 +139,8 @@ fn is_still_refused(refused: Option<&Refused>, text: &str) -> bool {
     refused.is_some_and(|refused| refused.text == text && Instant::now() < refused.again)
 }
 
-/// Holds a ticket against everything that it names, in the order from what costs nothing to what changes the volume.
+/// Holds a ticket against everything that it names, in the order from what costs nothing to what changes the volume. A name is
+/// waited for last: what refuses a ticket is told at once, and looked at again without asking DNS each time.
 async fn check(
     text: &str,
     identity: &Identity,
@@ -152,13 +153,13 @@ async fn check(
     is_for(&ticket, identity)?;
     ticket.check_flags(&volume.data_dir().to_string_lossy()).map_err(bad)?;
     let binary = binary.demand(&ticket.version).await?;
+    let (volume, start, mark) = (volume.clone(), ticket.start, ticket.mark.clone());
+    let held = answered(move || volume.admit(start, mark.as_ref()), board, || ()).await?;
     match ticket.start {
         Start::Create => own_name::is_known(&ticket.flags).await,
         // With data etcd starts whatever it is called, and its peers try again.
         Start::Restored | Start::Resume => {}
     }
-    let (volume, start, mark) = (volume.clone(), ticket.start, ticket.mark.clone());
-    let held = answered(move || volume.admit(start, mark.as_ref()), board, || ()).await?;
     Ok(Cleared { ticket, binary, held })
 }
 
