@@ -235,6 +235,8 @@ const BAD_CREDENTIALS: &[&str] = &[
     "ExpiredToken",
     // STS's for a pod's token that it does not take, which comes with 400.
     "InvalidIdentityToken",
+    // Entra's of a client that it does not know, which comes with 400, too.
+    "unauthorized_client",
     "AuthenticationFailed",
     "AuthorizationFailure",
     // azurite's for an account that it doesn't have. A missing object is BlobNotFound.

@@ -8,7 +8,7 @@ use data_encoding::BASE64;
 use jiff::{SignedDuration, Timestamp};
 use url::form_urlencoded::byte_serialize;
 
-use super::is_answered;
+use super::{is_answered, is_answered_over_tls};
 
 /// The version of the protocol, on which depends what is signed.
 const VERSION: &str = "2021-12-02";
@@ -36,6 +36,16 @@ impl Account {
     }
 
     pub fn create_container(&self, server: SocketAddr, container: &str) {
+        is_answered(server, &self.creation(server, container), 201);
+    }
+
+    /// In a server that speaks TLS, whose certificate this authority has signed.
+    pub fn create_container_over_tls(&self, server: SocketAddr, authority: &str, container: &str) {
+        is_answered_over_tls(server, authority, &self.creation(server, container), 201);
+    }
+
+    /// The request that creates a container.
+    fn creation(&self, server: SocketAddr, container: &str) -> String {
         let name = self.name;
         let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
         let headers = format!("x-ms-date:{date}\nx-ms-version:{VERSION}");
@@ -43,12 +53,11 @@ impl Account {
         // twice because azurite has it in the path.
         let text = format!("PUT{}{headers}\n/{name}/{name}/{container}\nrestype:container", "\n".repeat(12));
         let signature = self.sign(&text);
-        let request = format!(
+        format!(
             "PUT /{name}/{container}?restype=container HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n\
              content-length: 0\r\n{}\r\nauthorization: SharedKey {name}:{signature}\r\n\r\n",
             headers.replace('\n', "\r\n")
-        );
-        is_answered(server, &request, 201);
+        )
     }
 
     /// A token for a container with these permissions, for an hour.

@@ -15,6 +15,7 @@ use crate::progress::Progress;
 use crate::tools::{self, Tool};
 
 const BUCKET: &str = "bucket";
+const ADDRESS: &str = "s3://bucket/etcd";
 const REGION: &str = "local";
 /// The credentials that it takes.
 const ACCESS: &str = "scene";
@@ -50,6 +51,16 @@ impl Gateway {
     /// The same, reached by way of somebody of this machine who listens at this port.
     pub fn store_behind(&self, port: u16, secret: &str) -> Result<Value> {
         Ok(store_at(&format!("http://{}:{port}", reached_at()?), secret))
+    }
+
+    /// The store as a spec describes it, with the credentials that this ServiceAccount is given.
+    pub fn store_as(&self, account: &str) -> Value {
+        json!({ "address": ADDRESS, "options": options(self.0.url()), "serviceAccountName": account })
+    }
+
+    /// What it takes: the key's id and the key.
+    pub fn keys() -> (&'static str, &'static str) {
+        (ACCESS, SECRET)
     }
 
     /// Where this machine itself reaches it.
@@ -127,11 +138,11 @@ impl Gateway {
 }
 
 fn store_at(endpoint: &str, secret: &str) -> Value {
-    json!({
-        "address": format!("s3://{BUCKET}/etcd"),
-        "options": { "endpoint": endpoint, "region": REGION },
-        "credentials": { "name": secret },
-    })
+    json!({ "address": ADDRESS, "options": options(endpoint), "credentials": { "name": secret } })
+}
+
+fn options(endpoint: &str) -> Value {
+    json!({ "endpoint": endpoint, "region": REGION })
 }
 
 fn pod(secret: &str, certificate: Option<&str>) -> Value {

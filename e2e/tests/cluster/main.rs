@@ -25,6 +25,7 @@ mod crash;
 mod create;
 mod encrypt;
 mod forked;
+mod identity;
 mod kill;
 mod kubeconfig;
 mod lab;

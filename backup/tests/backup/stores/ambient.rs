@@ -1,8 +1,8 @@
 //! Credentials that a process has from where it runs, where no Secret is given: its environment holds them, or names a service
-//! of the cloud that hands them out. The one that S3 has over TLS alone is in `web_identity`.
+//! of the cloud that hands them out. Those that S3 and Azure have over TLS alone are in `web_identity` and `workload_identity`,
+//! that of an instance of Google's in `instance`.
 
 use std::fs;
-use std::sync::{Arc, Mutex};
 
 use http::header::AUTHORIZATION;
 use jiff::{SignedDuration, Timestamp};
@@ -10,17 +10,17 @@ use quorate_backup::snapshot::Reason;
 use serde_json::json;
 
 use super::Server;
-use super::answers::{Answers, document, forbidden};
 use super::google::{Double, KEY_FILE};
 use super::place::Place;
 use super::s3::{ACCESS, REGION, SECRET, VersityGw};
+use crate::clouds::answers::{Answers, document, forbidden};
 use crate::fake::{Mood, Served};
 use crate::snapshot::large;
 
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:1";
 /// What the library below would take, and what nobody means who sets it for something else.
-const STRAY: [(&str, &str); 10] = [
+pub const STRAY: [(&str, &str); 10] = [
     ("TOKEN", "stray"),
     ("ENDPOINT", NOWHERE),
     ("AWS_TOKEN", "stray"),
@@ -87,40 +87,6 @@ pub fn an_identity_of_a_pod_is_exchanged_for_keys_of_s3() {
     let place = server.bare("pod").with_option("region", REGION);
     is_taken(&place, &variables(&own));
     is_refused(&place, &variables(&others));
-}
-
-/// As Azure does it (workload identity): Entra gives a token to who shows the pod's own.
-pub fn an_identity_of_a_pod_is_exchanged_for_a_token_of_azure() {
-    let asked = Arc::<Mutex<Vec<String>>>::default();
-    let tell = Arc::clone(&asked);
-    // It is the store as well, and refuses who comes with that token: that it came is what counts.
-    let cloud = Answers::start(move |head, body| {
-        let mut asked = tell.lock().unwrap();
-        if head.uri.path() == "/tenant/oauth2/v2.0/token" {
-            asked.push(String::from_utf8_lossy(body).into_owned());
-            return document(&json!({"access_token": "handed-out", "expires_in": 3600}));
-        }
-        let token = head.headers.get(AUTHORIZATION).map(|token| token.to_str().unwrap().to_owned());
-        asked.push(token.unwrap_or_default());
-        forbidden("AuthorizationFailure")
-    });
-    let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
-    fs::write(&token, "projected").unwrap();
-    let place = Place::at("azure://account/container/prefix".to_owned()).with_option("endpoint", &cloud.url);
-    // As the webhook writes it, with a slash at its end.
-    let authority = format!("{}/", cloud.url);
-    let variables = [
-        ("AZURE_CLIENT_ID", "client"),
-        ("AZURE_TENANT_ID", "tenant"),
-        ("AZURE_FEDERATED_TOKEN_FILE", token.to_str().unwrap()),
-        ("AZURE_AUTHORITY_HOST", authority.as_str()),
-    ];
-    is_refused(&place, &[&variables[..], &STRAY].concat());
-    let asked = asked.lock().unwrap();
-    let [exchange, used] = asked.as_slice() else { panic!("{asked:?}") };
-    assert!(exchange.contains("client_id=client") && exchange.contains("client_assertion=projected"), "{exchange}");
-    assert_eq!(used, "Bearer handed-out");
 }
 
 pub fn a_key_file_of_google_is_taken() {

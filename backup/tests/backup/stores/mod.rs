@@ -3,13 +3,13 @@
 //! had that takes what the library sends; the same is tried on a bucket of Google's own where one is named.
 
 mod ambient;
-mod answers;
 mod azure;
 mod care;
 mod certificates;
 mod checks;
 mod flaws;
 mod google;
+mod instance;
 mod late;
 mod locks;
 pub mod place;
@@ -17,12 +17,14 @@ mod refused;
 pub mod s3;
 mod slow;
 mod tls;
+mod troubled_azure;
 mod troubled_s3;
 mod troubles;
 mod volume;
 mod web_identity;
 mod whole_way;
 mod wire;
+mod workload_identity;
 
 use std::iter::once_with;
 use std::net::SocketAddr;
@@ -33,6 +35,7 @@ use azure::Azurite;
 use google::{Bucket, Double, Trouble};
 use place::Place;
 use s3::VersityGw;
+use troubled_azure::TroubledAzure;
 use troubled_s3::TroubledS3;
 use troubles::Troubling;
 use volume::Volume;
@@ -115,6 +118,14 @@ async fn s3_does_what_a_store_has_to_and_says_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn s3_that_knows_a_bucket_by_its_host_does_what_a_store_has_to_and_says_what_is_wrong() {
+    if let Some(server) = VersityGw::with_virtual_hosts() {
+        checks::all(&server).await;
+        flaws::all(&server).await;
+    }
+}
+
+#[tokio::test]
 async fn azure_does_what_a_store_has_to_and_says_what_is_wrong() {
     if let Some(server) = Azurite::start() {
         checks::all(&server).await;
@@ -148,6 +159,13 @@ async fn backups_go_to_a_volume_and_back_and_the_old_ones_go() {
 #[tokio::test]
 async fn backups_go_to_s3_and_back_and_the_old_ones_go() {
     if let Some(server) = VersityGw::start() {
+        Box::pin(care::all(&server)).await;
+    }
+}
+
+#[tokio::test]
+async fn backups_go_to_s3_that_knows_a_bucket_by_its_host_and_back_and_the_old_ones_go() {
+    if let Some(server) = VersityGw::with_virtual_hosts() {
         Box::pin(care::all(&server)).await;
     }
 }
@@ -202,6 +220,11 @@ fn a_certificate_is_trusted_where_its_authority_is_told_and_nowhere_else() {
     tls::is_trusted_where_its_authority_is_told();
 }
 
+#[tokio::test]
+async fn an_archive_trusts_another_authority_as_soon_as_it_is_told() {
+    tls::is_trusted_anew_without_a_restart().await;
+}
+
 #[test]
 fn keys_of_s3_in_the_environment_are_taken_where_there_is_no_secret_and_nothing_else_is() {
     ambient::keys_of_s3_are_taken();
@@ -223,13 +246,28 @@ fn a_token_that_is_not_exchanged_for_keys_of_s3_is_told_with_the_role_and_not_sh
 }
 
 #[test]
-fn the_identity_of_a_pod_is_exchanged_for_a_token_of_azure() {
-    ambient::an_identity_of_a_pod_is_exchanged_for_a_token_of_azure();
+fn the_token_of_a_pod_is_exchanged_for_one_of_azure_and_read_anew_when_that_runs_out() {
+    workload_identity::is_exchanged();
+}
+
+#[test]
+fn a_token_that_is_not_exchanged_for_one_of_azure_or_not_taken_there_is_told_and_not_shown() {
+    workload_identity::that_is_not_exchanged_is_told();
 }
 
 #[test]
 fn a_key_file_of_google_that_the_environment_names_is_taken() {
     ambient::a_key_file_of_google_is_taken();
+}
+
+#[test]
+fn the_account_of_an_instance_of_google_is_asked_for_a_token_and_again_when_that_runs_out() {
+    instance::is_asked_for();
+}
+
+#[test]
+fn an_account_of_an_instance_of_google_that_may_not_write_is_told_and_its_token_not_shown() {
+    instance::that_may_not_write_is_told();
 }
 
 #[tokio::test]
@@ -257,7 +295,9 @@ async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_
 /// The stores that can be told to have troubles.
 fn each_troubled() -> impl Iterator<Item = Box<dyn Troubling>> {
     let double = once_with(|| Box::new(Double::start()) as Box<dyn Troubling>);
-    double.chain(once_with(TroubledS3::start).flatten().map(|s3| Box::new(s3) as Box<dyn Troubling>))
+    let s3 = once_with(TroubledS3::start).flatten().map(|s3| Box::new(s3) as Box<dyn Troubling>);
+    let azure = once_with(TroubledAzure::start).flatten().map(|azure| Box::new(azure) as Box<dyn Troubling>);
+    double.chain(s3).chain(azure)
 }
 
 fn on_each_troubled(meets: impl Fn(&dyn Troubling)) {

@@ -13,13 +13,27 @@ use super::volume::files;
 use super::{Flaw, Process, Server, program};
 use crate::clouds::s3::Owner;
 use crate::ports::free_address;
+use crate::programs::serves;
 
 const BUCKET: &str = "backups";
+/// A domain in which each address of this machine's is a host: a server that finds the bucket in the host's name takes `127.0.0.1` for
+/// the bucket `127.0`. So nothing has to resolve names, which below `localhost` not every system does.
+const DOMAIN: &str = "0.1";
+const BUCKET_BY_HOST: &str = "127.0";
+/// One that is not there, with the address that names it.
+const MISSING_BY_HOST: (Ipv4Addr, &str) = (Ipv4Addr::new(127, 1, 0, 1), "127.1");
 pub const REGION: &str = "local";
 pub const ACCESS: &str = "quorate";
 pub const SECRET: &str = "not-a-secret";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
+
+/// Where a request names the bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addressing {
+    Path,
+    VirtualHosted,
+}
 
 /// One that takes everything, and one of the same folder that writes nothing.
 pub struct VersityGw {
@@ -30,49 +44,72 @@ pub struct VersityGw {
     authority: Option<String>,
     /// Where it keeps what was deleted of a bucket that has versions, if it can have such.
     versions: Option<TempDir>,
-    _processes: [Process; 2],
+    addressing: Addressing,
+    program: PathBuf,
+    processes: Vec<Process>,
 }
 
 impl VersityGw {
     pub fn start() -> Option<Self> {
-        Self::begin(None, None)
+        Self::begin(None, None, Addressing::Path)
     }
 
     /// A bucket in which objects can be locked keeps all versions of them, as Amazon's do.
     pub fn with_versions() -> Option<Self> {
-        Self::begin(None, Some(tempfile::tempdir().unwrap()))
+        Self::begin(None, Some(tempfile::tempdir().unwrap()), Addressing::Path)
     }
 
     /// They speak TLS, with a certificate that this authority has signed.
     pub fn over_tls(authority: &Authority) -> Option<Self> {
-        Self::begin(Some(authority), None)
+        Self::begin(Some(authority), None, Addressing::Path)
     }
 
-    fn begin(authority: Option<&Authority>, versions: Option<TempDir>) -> Option<Self> {
+    /// They find the bucket in the name of the host.
+    pub fn with_virtual_hosts() -> Option<Self> {
+        Self::begin(None, None, Addressing::VirtualHosted)
+    }
+
+    fn begin(authority: Option<&Authority>, versions: Option<TempDir>, addressing: Addressing) -> Option<Self> {
         let program = program("versitygw", "versitygw", "QUORATE_VERSITYGW")?;
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join(BUCKET)).unwrap();
-        let pair = authority.map(pair);
         let [address, reading] = [(); 2].map(|()| free_address());
-        let processes = [(address, None), (reading, Some("--readonly"))].map(|(address, more)| {
-            let mut command = Command::new(&program);
+        let processes = Vec::new();
+        let mut server = Self { folder, address, reading, authority: None, versions, addressing, program, processes };
+        fs::create_dir(server.buckets().join(server.bucket())).unwrap();
+        server.restart(authority);
+        Some(server)
+    }
+
+    /// Starts them anew; with a certificate that this authority has signed, which whoever is asked for a place trusts from now on.
+    pub fn restart(&mut self, authority: Option<&Authority>) {
+        self.processes.clear();
+        let pair = authority.map(pair);
+        for (address, more) in [(self.address, None), (self.reading, Some("--readonly"))] {
+            let mut command = Command::new(&self.program);
             command.args(["--access", ACCESS, "--secret", SECRET, "--region", REGION, "--keep-alive", "--quiet"]);
             if let Some(pair) = &pair {
                 command.arg("--cert").arg(pair.path().join(CERTIFICATE)).arg("--key").arg(pair.path().join(KEY));
             }
+            let missing = SocketAddr::from((MISSING_BY_HOST.0, address.port()));
+            if self.addressing == Addressing::VirtualHosted {
+                command.args(["--virtual-domain", DOMAIN, "--port", &missing.to_string()]);
+            }
             command.args(more).args(["--port", &address.to_string(), "posix"]);
-            if let Some(versions) = &versions {
+            if let Some(versions) = &self.versions {
                 command.arg("--versioning-dir").arg(versions.path());
             }
-            Process::start(command.arg(folder.path()), address)
-        });
-        let authority = authority.map(Authority::certificate);
-        Some(Self { folder, address, reading, authority, versions, _processes: processes })
+            let mut process = Process::start(command.arg(self.folder.path()), address);
+            if self.addressing == Addressing::VirtualHosted {
+                serves(&mut process.0, missing);
+            }
+            self.processes.push(process);
+        }
+        self.authority = authority.map(Authority::certificate);
     }
 
     /// A place of which no more is said than where it is.
     pub fn bare(&self, prefix: &str) -> Place {
-        self.at(self.address, BUCKET, prefix)
+        self.at(self.address, self.bucket(), prefix)
     }
 
     /// With the right keys, and without whom to trust.
@@ -103,12 +140,12 @@ impl VersityGw {
 
     /// Where it keeps what is stored below a prefix.
     pub fn folder(&self, prefix: &str) -> PathBuf {
-        self.folder.path().join(BUCKET).join(prefix)
+        self.folder.path().join(self.bucket()).join(prefix)
     }
 
     /// A place that is reached by way of somebody who listens there.
     pub fn behind(&self, gate: SocketAddr, prefix: &str) -> Place {
-        self.reached((gate, BUCKET), prefix, ACCESS, SECRET)
+        self.reached((gate, self.bucket()), prefix, ACCESS, SECRET)
     }
 
     /// A place in another bucket than the usual one.
@@ -124,13 +161,25 @@ impl VersityGw {
     /// How many parts it has of uploads that are not complete.
     pub fn parts(&self) -> usize {
         // Where versitygw keeps them until the upload is completed.
-        let folder = self.folder.path().join(BUCKET).join(".sgwtmp/multipart");
+        let folder = self.folder(".sgwtmp/multipart");
         if folder.exists() { files(&folder, "") } else { 0 }
+    }
+
+    fn bucket(&self) -> &'static str {
+        match self.addressing {
+            Addressing::Path => BUCKET,
+            Addressing::VirtualHosted => BUCKET_BY_HOST,
+        }
     }
 
     fn at(&self, server: SocketAddr, bucket: &str, prefix: &str) -> Place {
         let scheme = if self.authority.is_some() { "https" } else { "http" };
-        Place::at(format!("s3://{bucket}/{prefix}")).with_option("endpoint", &format!("{scheme}://{server}"))
+        let place =
+            Place::at(format!("s3://{bucket}/{prefix}")).with_option("endpoint", &format!("{scheme}://{server}"));
+        match self.addressing {
+            Addressing::Path => place,
+            Addressing::VirtualHosted => place.with_option("addressing", "virtual-hosted"),
+        }
     }
 
     /// With these keys.
@@ -158,16 +207,23 @@ fn pair(authority: &Authority) -> TempDir {
 
 impl Server for VersityGw {
     fn place(&self, prefix: &str) -> Place {
-        self.reached((self.address, BUCKET), prefix, ACCESS, SECRET)
+        self.reached((self.address, self.bucket()), prefix, ACCESS, SECRET)
     }
 
     fn flawed(&self, prefix: &str, flaw: Flaw) -> Option<Place> {
-        let here = (self.address, BUCKET);
+        let here = (self.address, self.bucket());
+        let missing = match self.addressing {
+            Addressing::Path => (self.address, "missing"),
+            Addressing::VirtualHosted => {
+                let (ip, bucket) = MISSING_BY_HOST;
+                (SocketAddr::from((ip, self.address.port())), bucket)
+            }
+        };
         Some(match flaw {
             Flaw::WrongKey => self.reached(here, prefix, ACCESS, "another"),
             Flaw::WrongAccount => self.reached(here, prefix, "nobody", SECRET),
-            Flaw::NoBucket => self.reached((self.address, "missing"), prefix, ACCESS, SECRET),
-            Flaw::ReadOnly => self.reached((self.reading, BUCKET), prefix, ACCESS, SECRET),
+            Flaw::NoBucket => self.reached(missing, prefix, ACCESS, SECRET),
+            Flaw::ReadOnly => self.reached((self.reading, self.bucket()), prefix, ACCESS, SECRET),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use quorate_backup::archive::status;
 use quorate_backup::snapshot::Reason;
 
 use super::Server;
@@ -9,7 +10,9 @@ use super::certificates::Authority;
 use super::checks;
 use super::place::Place;
 use super::s3::VersityGw;
+use crate::archive_roles::{Archive, put, reached};
 use crate::fake::{Mood, Served};
+use crate::real::{Etcd, newest};
 use crate::snapshot::large;
 
 pub async fn does_what_a_store_has_to() {
@@ -51,4 +54,26 @@ pub fn is_trusted_where_its_authority_is_told() {
     }
     // Nothing was written by who did not trust it.
     assert_eq!(listed(&told, &[]), 2);
+}
+
+/// An archive goes on in its generation when another authority has signed the store's certificate, once it is told to trust that.
+pub async fn is_trusted_anew_without_a_restart() {
+    let Some(binaries) = newest() else { return };
+    let Some(mut server) = VersityGw::over_tls(&Authority::new("backups")) else { return };
+    let (etcd, place) = (Etcd::start(&binaries), server.place("agent"));
+    let store = place.arguments();
+    let arguments: Vec<_> = store.iter().map(String::as_str).chain(["--flush-every", "200ms"]).collect();
+    let mut archive = Archive::into(&etcd, &arguments);
+    let before = put(&etcd).await;
+    let first = archive.says("all of it", |report| reached(report, before)).await;
+
+    let next = Authority::new("next");
+    server.restart(Some(&next));
+    let meanwhile = put(&etcd).await;
+    let is_told =
+        |fault: &status::Fault| fault.reason == status::Reason::StoreFailed && fault.message.contains("ca.crt");
+    archive.says("whom to trust", |report| report.fault.as_ref().is_some_and(is_told)).await;
+    place.renew("ca.crt", &next.certificate());
+    let well = archive.says("all of it", |report| report.fault.is_none() && reached(report, meanwhile)).await;
+    assert_eq!(well.generation, first.generation);
 }

@@ -40,6 +40,10 @@ impl Server for TroubledS3 {
 }
 
 impl Troubling for TroubledS3 {
+    fn knows(&self, trouble: Trouble) -> bool {
+        self.gate.knows(trouble)
+    }
+
     fn turn_to(&self, trouble: Trouble) {
         self.gate.turn_to(trouble);
     }

@@ -1,28 +1,24 @@
 //! The web identity of a pod for S3 (IRSA): STS exchanges the pod's token for keys of a role. STS is a double over TLS, since
 //! the library asks it over nothing else; the store is versitygw.
 
-use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::request::Parts;
-use http::{Method, StatusCode};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use quorate_backup::snapshot::{Failure, Reason};
 use tempfile::TempDir;
-use url::form_urlencoded;
 
-use super::answers::{Answer, Answers, with_status};
 use super::certificates::Authority;
 use super::place::Place;
 use super::s3::{ACCESS, REGION, SECRET, VersityGw};
+use crate::clouds::answers::{Answers, Shown};
+use crate::clouds::sts::{self, Keys, Objection, ROLE, SESSION};
 use crate::fake::{Mood, Served};
 use crate::snapshot::large;
 
-const ROLE: &str = "arn:aws:iam::111122223333:role/backups";
 const OTHER_ROLE: &str = "arn:aws:iam::111122223333:role/others";
-const SESSION: &str = "nightly";
 
 /// STS, and the file in which the kubelet keeps the pod's token. Each token is taken once, and the next one is in the file by
 /// then.
@@ -46,14 +42,19 @@ impl Sts {
         let (token, ca) = (file("token", token(0)), file("ca.crt", authority.certificate()));
         let exchanges = Arc::<AtomicUsize>::default();
         let (renewed, number) = (token.clone(), Arc::clone(&exchanges));
-        let answers = Answers::over_tls(&authority, move |head, _| {
-            let used = number.load(Ordering::SeqCst);
-            if let Some(refusal) = objection(head, &self::token(used)) {
-                return refusal;
-            }
-            fs::write(&renewed, self::token(used + 1)).unwrap();
-            number.store(used + 1, Ordering::SeqCst);
-            keys(lasting)
+        let leaf = authority.signs(Ipv4Addr::LOCALHOST);
+        let shown = Shown { certificate: &leaf.certificate, key: &leaf.key };
+        let keys = Keys { access: ACCESS, secret: SECRET, lasting };
+        let answers = Answers::over_tls(Ipv4Addr::LOCALHOST, &shown, move |head, _| {
+            sts::answer(head, &keys, |token| {
+                let used = number.load(Ordering::SeqCst);
+                if token != self::token(used) {
+                    return Err(Objection::Invalid);
+                }
+                fs::write(&renewed, self::token(used + 1)).unwrap();
+                number.store(used + 1, Ordering::SeqCst);
+                Ok(())
+            })
         });
         Self { answers, exchanges, token, ca, _folder: folder }
     }
@@ -79,48 +80,6 @@ impl Sts {
 /// What no message may show.
 fn token(number: usize) -> String {
     format!("projected-{number}")
-}
-
-/// What STS has against a request, in its words.
-fn objection(head: &Parts, token: &str) -> Option<Answer> {
-    let asked = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes()).into_owned();
-    let asked: BTreeMap<String, String> = asked.collect();
-    let is = |name: &str, value: &str| asked.get(name).is_some_and(|asked| asked == value);
-    let action = is("Action", "AssumeRoleWithWebIdentity") && is("Version", "2011-06-15");
-    if head.method != Method::POST || !action || !is("RoleSessionName", SESSION) {
-        return Some(refusal(StatusCode::BAD_REQUEST, "InvalidAction", "Could not find operation"));
-    }
-    if !is("RoleArn", ROLE) {
-        let words = "Not authorized to perform sts:AssumeRoleWithWebIdentity";
-        return Some(refusal(StatusCode::FORBIDDEN, "AccessDenied", words));
-    }
-    if !is("WebIdentityToken", token) {
-        let words = "The ID Token provided is not a valid JWT";
-        return Some(refusal(StatusCode::BAD_REQUEST, "InvalidIdentityToken", words));
-    }
-    None
-}
-
-fn refusal(status: StatusCode, code: &str, message: &str) -> Answer {
-    let document = format!(
-        "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><Error><Type>Sender</Type><Code>{code}</Code>\
-         <Message>{message}</Message></Error><RequestId>c0ffee</RequestId></ErrorResponse>"
-    );
-    with_status(status, document)
-}
-
-/// The store's own keys. They are none of a session, which versitygw would not know.
-fn keys(lasting: SignedDuration) -> Answer {
-    let expiration = Timestamp::now() + lasting;
-    let document = format!(
-        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
-         <AssumeRoleWithWebIdentityResult><SubjectFromWebIdentityToken>system:serviceaccount:ns:backup\
-         </SubjectFromWebIdentityToken><AssumedRoleUser><Arn>{ROLE}/{SESSION}</Arn></AssumedRoleUser><Credentials>\
-         <AccessKeyId>{ACCESS}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken></SessionToken>\
-         <Expiration>{expiration}</Expiration></Credentials></AssumeRoleWithWebIdentityResult><ResponseMetadata>\
-         <RequestId>c0ffee</RequestId></ResponseMetadata></AssumeRoleWithWebIdentityResponse>"
-    );
-    with_status(StatusCode::OK, document)
 }
 
 fn place(server: &VersityGw, prefix: &str) -> Place {

@@ -6,9 +6,9 @@ use http::Method;
 use http::request::Parts;
 use quorate_backup::snapshot::Reason;
 
-use super::answers::{Answers, forbidden};
 use super::place::Place;
 use super::s3::{ACCESS, REGION, SECRET};
+use crate::clouds::answers::{Answers, forbidden};
 use crate::fake::{Mood, Served};
 use crate::snapshot::large;
 

@@ -12,7 +12,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Body as _, Bytes, Frame, Incoming};
 
-/// The header of a put that only creates. S3 has another.
+/// The header of a put that only creates. S3 and Azure have another.
 pub const ONLY_CREATES: &str = "x-goog-if-generation-match";
 
 /// What goes wrong.
@@ -61,7 +61,9 @@ impl Troubles {
     pub fn of<B>(&self, request: &Request<B>) -> Trouble {
         let (method, uri, headers) = (request.method(), request.uri(), request.headers());
         let (kind, met) = &mut *self.0.lock().unwrap();
-        let is_part = method == Method::PUT && uri.query().is_some_and(|query| query.contains("uploadId="));
+        // Of an upload, which Azure calls a block, and has begun with the first of them.
+        let names_part = |query: &str| query.contains("uploadId=") || query.contains("blockid=");
+        let is_part = method == Method::PUT && uri.query().is_some_and(names_part);
         let is_read = method == Method::GET && uri.query().is_none();
         let only_creates = headers.contains_key(ONLY_CREATES) || headers.contains_key(IF_NONE_MATCH);
         let range = headers.get(RANGE).and_then(|range| range.to_str().ok());

@@ -1,7 +1,7 @@
 //! A server in this process that answers each request as it is told: of the services that clouds have for credentials no more
 //! is needed.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -19,32 +19,45 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::certificates::{Authority, Leaf};
-
 pub type Answer = Response<Full<Bytes>>;
+
+/// A server's certificate with its key, in PEM.
+pub struct Shown<'a> {
+    pub certificate: &'a str,
+    pub key: &'a str,
+}
 
 /// The server, until it is dropped.
 pub struct Answers {
     pub url: String,
+    pub port: u16,
     runtime: Option<Runtime>,
 }
 
 impl Answers {
     /// The answer is made of a request's head and its body.
     pub fn start(answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static) -> Self {
-        Self::begin(None, answer)
+        Self::begin(Ipv4Addr::LOCALHOST, None, answer)
     }
 
-    /// The same over TLS, with a certificate that this authority has signed.
-    pub fn over_tls(authority: &Authority, answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static) -> Self {
-        Self::begin(Some(acceptor(&authority.signs(Ipv4Addr::LOCALHOST))), answer)
+    /// The same over TLS at this address of the machine's.
+    pub fn over_tls(
+        ip: Ipv4Addr,
+        shown: &Shown<'_>,
+        answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self::begin(ip, Some(acceptor(shown)), answer)
     }
 
-    fn begin(tls: Option<TlsAcceptor>, answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    fn begin(
+        ip: Ipv4Addr,
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&Parts, &[u8]) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(SocketAddr::from((ip, 0))).unwrap();
         listener.set_nonblocking(true).unwrap();
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
         let runtime = Runtime::new().unwrap();
         let answer = Arc::new(answer);
         runtime.spawn(async move {
@@ -65,7 +78,7 @@ impl Answers {
                 });
             }
         });
-        Self { url, runtime: Some(runtime) }
+        Self { url: format!("{scheme}://{address}"), port: address.port(), runtime: Some(runtime) }
     }
 }
 
@@ -86,9 +99,9 @@ async fn serve(
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-fn acceptor(leaf: &Leaf) -> TlsAcceptor {
-    let chain = vec![CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap()];
-    let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+fn acceptor(shown: &Shown<'_>) -> TlsAcceptor {
+    let chain = vec![CertificateDer::from_pem_slice(shown.certificate.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(shown.key.as_bytes()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
