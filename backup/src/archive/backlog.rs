@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
 use jiff::Timestamp;
 use prost::Message;
+use rustix::fs::{FallocateFlags, fallocate};
 use tokio::sync::Notify;
 
 use super::feed::FeedError;
@@ -24,8 +25,15 @@ const EVENT_OVERHEAD: usize = 160;
 /// The file is written and read no slower than this on a disk on which etcd lives well. Nothing is received meanwhile.
 const SLOW: Duration = Duration::from_millis(500);
 
+/// What is said when the file begins to be used.
+const PUT_ASIDE: &str = "more comes than is held in memory: it is put aside in a file";
+
 /// What is before each of the news in the file: its length and its moment.
 const BEFORE: u64 = 16;
+
+/// So much of the file that was read is given back to the disk at a time, and in such blocks.
+const GIVEN_BACK: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
 
 /// What comes of a watch.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,13 +66,16 @@ struct Inner {
     ended: Option<FeedError>,
 }
 
-/// A file that is written at its end and read from its begin. It has no name: it is gone with the process.
+/// A file that is written at its end and read from its begin, which is given back to the disk then. It has no name: it is gone
+/// with the process.
 #[derive(Debug)]
 struct Spill {
     file: File,
     room: Room,
     written: u64,
     read: u64,
+    /// Up to where its room was given back.
+    given_back: u64,
 }
 
 /// How many bytes more may lie in the files of all backlogs together. Clones share it.
@@ -100,7 +111,7 @@ impl Room {
 impl Backlog {
     /// With a file in this folder, as long as there is room.
     pub fn new(folder: &Path, room: Room) -> io::Result<Self> {
-        let spill = Spill { file: tempfile::tempfile_in(folder)?, room, written: 0, read: 0 };
+        let spill = Spill { file: tempfile::tempfile_in(folder)?, room, written: 0, read: 0, given_back: 0 };
         let inner = Inner { memory: VecDeque::new(), held: 0, spill, ended: None };
         Ok(Self { inner: Mutex::new(inner), changed: Notify::new() })
     }
@@ -118,6 +129,9 @@ impl Backlog {
             inner.memory.push_back((heard, size));
             true
         } else {
+            if inner.spill.is_empty() {
+                tracing::info!("{PUT_ASIDE} until what came before has been stored");
+            }
             match inner.spill.push(heard) {
                 Ok(()) => true,
                 Err(error) => {
@@ -235,25 +249,42 @@ impl Spill {
         let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut bytes, self.read + BEFORE)?;
         self.read += BEFORE + length;
-        if self.is_empty() {
-            self.file.set_len(0)?;
-            self.room.give_back(self.written);
-            (self.read, self.written) = (0, 0);
-        }
+        self.give_back()?;
         let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(&bytes[..]).map_err(io::Error::other)?;
         let revision = header.and_then(|header| u64::try_from(header.revision).ok());
         Ok(Some(Heard { at, news: revision.map_or(News::Events(events), News::Progress) }))
+    }
+
+    /// Gives back the room of what was read: a store that is just as fast as what comes never lets the file become empty.
+    fn give_back(&mut self) -> io::Result<()> {
+        if self.is_empty() {
+            self.file.set_len(0)?;
+            self.room.give_back(self.written - self.given_back);
+            (self.read, self.written, self.given_back) = (0, 0, 0);
+            return Ok(());
+        }
+        let end = self.read - self.read % BLOCK;
+        let bytes = end - self.given_back;
+        let a_hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Where a file can't have holes its room comes back once all was read.
+        if bytes >= GIVEN_BACK && fallocate(&self.file, a_hole, self.given_back, bytes).is_ok() {
+            self.room.give_back(bytes);
+            self.given_back = end;
+        }
+        Ok(())
     }
 }
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        self.room.give_back(self.written);
+        self.room.give_back(self.written - self.given_back);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use etcd_client::proto::PbKeyValue;
 
     use super::*;
@@ -307,6 +338,30 @@ mod tests {
         }
         assert!((17..=19).contains(&held), "{held}");
         assert!(matches!(backlog.next().await, Err(FeedError::Overflow(_))));
+    }
+
+    /// As while a store is just as fast as what comes, after it was away for a while.
+    #[tokio::test]
+    async fn what_was_read_of_the_file_leaves_its_room_to_what_comes() {
+        const WAITING: i64 = 20;
+        // What is in memory is taken first, while all that comes goes to the file.
+        const LIMIT: u64 = 24 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let backlog = Backlog::new(folder.path(), Room::new(LIMIT)).unwrap();
+        for number in 0..WAITING {
+            assert!(backlog.push(news(number, 1 << 20)));
+        }
+        let begun = backlog.lock().spill.written;
+        assert!(begun > 0, "nothing is in the file");
+        for number in WAITING..120 {
+            assert!(backlog.push(news(number, 1 << 20)), "no room for number {number}");
+            assert!(backlog.next().await.unwrap().news == news(number - WAITING, 1 << 20));
+        }
+        let spill = &backlog.lock().spill;
+        assert!(spill.written > 3 * LIMIT, "the file was empty meanwhile: {}", spill.written);
+        // In units of 512 bytes, whatever the file system.
+        let blocks = spill.file.metadata().unwrap().blocks();
+        assert!(blocks * 512 <= LIMIT + GIVEN_BACK, "{blocks} blocks are taken");
     }
 
     #[test]

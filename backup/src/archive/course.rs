@@ -131,10 +131,8 @@ pub async fn run(
             continue;
         }
         let reason = Reason::of(&error);
-        if reason == Reason::StoreRefused
-            && let Some(door) = &opened
-        {
-            door.open_again();
+        if let Some(door) = &opened {
+            door.failed(reason);
         }
         board.fault(reason, &error.to_string());
         // A full snapshot that takes long and was in vain is no good time.

@@ -1,9 +1,11 @@
-//! The store as an archive reaches it now. Most kinds read their credentials only when they are opened, and an archive runs for
-//! months: a store that refuses is opened again, so that new credentials count without losing what waits to be stored.
+//! The store as an archive reaches it now. Most kinds read their credentials only when they are opened, and all kinds whom to
+//! trust, and an archive runs for months: a store that refuses or fails is opened again, so that new ones count without losing
+//! what waits to be stored.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ArchiveError;
+use super::status::Reason;
 use crate::format::Seal;
 use crate::store::{Settings, Store};
 
@@ -36,8 +38,12 @@ impl Door {
         self.lock().clone()
     }
 
-    /// The store refuses: opens it with the credentials that there are now.
-    pub fn open_again(&self) {
+    /// What was asked of the store has failed: opens it with the credentials and whom to trust that there are now, if it may be
+    /// for those. What a store is not trusted for is told as any failure.
+    pub fn failed(&self, reason: Reason) {
+        if !matches!(reason, Reason::StoreRefused | Reason::StoreFailed) {
+            return;
+        }
         match Store::open(&self.0.settings) {
             Ok(store) => *self.lock() = store,
             // They may just be written. It is asked as it is, and refuses again.

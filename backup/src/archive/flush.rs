@@ -19,6 +19,9 @@ use super::status::Reason;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// A batch is a few MiB: a store that takes so long for it may be too slow for what comes.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// Why a batch was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum FlushError {
@@ -49,12 +52,11 @@ pub(super) async fn flush(
         board.fault(reason, &format!("revisions {from} to {to} are not stored yet: {error}"));
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        if reason == Reason::StoreRefused {
-            door.open_again();
-        }
+        door.failed(reason);
     };
     let manifest = 'data: loop {
         let begun = Instant::now();
+        let bytes = records.len();
         let data = match write(&door.store(), chain, seal, &records).await {
             Ok(Some(data)) => data,
             Ok(None) => return Err(FlushError::OtherRecipients),
@@ -70,9 +72,16 @@ pub(super) async fn flush(
         // One that is committed and can't be read would make all before it unrestorable as well.
         Delta::read(&manifest, &chain.key, from)
             .map_err(|fault| ChainError::Manifest { key: chain.key.delta(from), fault })?;
+        let data_took = begun.elapsed();
         // Data that no manifest refers to is garbage when it is old.
         while begun.elapsed() < within {
             let Err(error) = commit(&door.store(), &chain.key.delta(from), manifest.clone()).await else {
+                let took = begun.elapsed();
+                if took > SLOW {
+                    tracing::warn!(
+                        "revisions {from} to {to} were stored in {took:.1?}, of which their {bytes} bytes took {data_took:.1?}"
+                    );
+                }
                 break 'data manifest;
             };
             let reason = match &error {

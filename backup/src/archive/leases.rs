@@ -16,6 +16,8 @@ const AT_ONCE: usize = 16;
 const ANSWER: Duration = Duration::from_secs(3);
 /// How long a flush waits for answers. What comes later is in the next one.
 const WAIT: Duration = Duration::from_secs(5);
+/// Answers take milliseconds where etcd is well.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Grants that go into one manifest: far below what may be in one. What is more waits for the next.
 const GRANTS: usize = 100_000;
@@ -47,7 +49,8 @@ impl Leases {
     /// All that there are, also without keys, and what was learned since the last call. A failure costs no more than the
     /// TTL of leases that die meanwhile.
     pub async fn flush(&mut self) -> Vec<LeaseGrant> {
-        let deadline = Instant::now() + WAIT;
+        let begun = Instant::now();
+        let deadline = begun + WAIT;
         match timeout_at(deadline, Box::pin(self.client.leases())).await {
             Ok(Ok(all)) => {
                 let now: BTreeSet<i64> = all.leases().iter().map(etcd_client::LeaseStatus::id).collect();
@@ -63,6 +66,10 @@ impl Leases {
         while let Ok(Some(answer)) = timeout_at(deadline, self.asked.join_next()).await {
             self.take(answer.ok());
             self.ask();
+        }
+        let took = begun.elapsed();
+        if took > SLOW {
+            tracing::warn!("etcd took {took:.1?} to tell of its leases: what is to be stored waited for that");
         }
         some_of(&mut self.learned)
     }

@@ -89,9 +89,7 @@ impl Session<'_> {
     /// Something keeps it from its work for now. What waits to be stored goes on waiting.
     pub fn fault(&self, reason: Reason, message: &str) {
         self.board.fault(reason, message);
-        if reason == Reason::StoreRefused {
-            self.door.open_again();
-        }
+        self.door.failed(reason);
     }
 
     /// Where to begin: at what was prepared, with a new generation, or where the last one ends; else why not there.
@@ -313,6 +311,8 @@ pub(super) async fn revision(connection: &mut Connection) -> Result<Revision, Ar
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::archive::retention::Retention;
     use crate::archive::scene::{Scene, Silent};
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_generation_whose_full_snapshot_is_gone_is_not_gone_on_with() {
+    async fn a_generation_whose_full_snapshot_is_gone_or_another_is_not_gone_on_with() {
         let scene = Scene::new();
         let (store, session) = (scene.door.store(), scene.session());
         // By who knows this one.
@@ -374,6 +374,16 @@ mod tests {
         for post in [Post::TakingOver, Post::Committer] {
             let error = read_on(&store, &mut chain, post, None).await.unwrap_err();
             assert!(matches!(&error, ChainError::NoFull(key) if *key == chain.key), "{error}");
+        }
+        // Nor is one whose manifest is no longer what it was.
+        let mut other = chain.full.clone();
+        other.taken += jiff::SignedDuration::from_secs(1);
+        for (manifest, is_read) in [(Bytes::from_static(b"{"), false), (other.write().into(), true)] {
+            store.create(&chain.key.full(), manifest).await.unwrap();
+            let error = read_on(&store, &mut chain, Post::Committer, None).await.unwrap_err();
+            assert!(matches!(&error, ChainError::Broken(_)) == is_read, "{error}");
+            assert!(matches!(&error, ChainError::Manifest { .. }) != is_read, "{error}");
+            store.delete(&chain.key.full()).await.unwrap();
         }
         // Nor with the one before it, by those who knew it and those who come new.
         let error = newest(&chain).await.unwrap_err();

@@ -114,12 +114,11 @@ impl Chain {
         Ok(())
     }
 
-    /// Demands that its full snapshot is still there. Who goes on with a generation has read it long ago.
+    /// Demands that the manifest of its full snapshot is still what it was. Who goes on with a generation has read it long ago.
     pub async fn demand_full(&self, store: &Store) -> Result<(), ChainError> {
-        match store.size(&self.key.full()).await? {
-            Some(_) => Ok(()),
-            None => Err(ChainError::NoFull(self.key.clone())),
-        }
+        let (_, hash) = full(store, &self.key).await?;
+        let follows = hash == self.full_hash;
+        follows.then_some(()).ok_or_else(|| ChainError::Broken(self.key.delta(self.full.revision.next())))
     }
 
     /// The last revision in it.

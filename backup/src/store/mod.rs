@@ -181,17 +181,21 @@ impl Store {
             .boxed()
     }
 
-    /// The names of the folders directly in a folder, in order.
+    /// The names of the folders directly in a folder, in order. As in a bucket, there is none without an object in it: a volume
+    /// keeps those of an upload that was given up.
     pub async fn folders(&self, folder: Option<&Key>) -> Result<Vec<String>, StoreError> {
         let path = folder.map_or_else(|| self.address.prefix.clone(), |folder| self.path(folder));
         let key = folder.cloned().unwrap_or_else(|| Key::new(""));
-        let listed = self
-            .objects
-            .list_with_delimiter(Some(&path))
-            .await
-            .map_err(|source| self.fault(Act::List, &key, &source))?;
-        let mut names: Vec<_> =
-            listed.common_prefixes.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect();
+        let fault = |source| self.fault(Act::List, &key, &source);
+        let listed = self.objects.list_with_delimiter(Some(&path)).await.map_err(fault)?;
+        let keeps_empty_ones = matches!(self.address.provider, Provider::Volume { .. });
+        let mut names = Vec::new();
+        for path in listed.common_prefixes {
+            let Some(name) = path.filename() else { continue };
+            if !keeps_empty_ones || self.objects.list(Some(&path)).try_next().await.map_err(fault)?.is_some() {
+                names.push(name.to_owned());
+            }
+        }
         names.sort();
         Ok(names)
     }

@@ -51,6 +51,21 @@ async fn a_folder_keeps_what_it_is_given_and_overwrites_nothing() {
 }
 
 #[tokio::test]
+async fn what_was_given_up_leaves_no_folder_to_be_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&settings(&format!("file://{}", folder.path().display()))).unwrap();
+    let mut upload = store.upload(&Key::new("a/b/c"));
+    upload.write(Bytes::from(vec![7; 2 * PART])).await.unwrap();
+    upload.abort().await;
+    assert!(folder.path().join("a/b").is_dir(), "nothing was begun");
+    assert_eq!(store.folders(None).await.unwrap(), [""; 0]);
+    assert_eq!(store.folders(Some(&Key::new("a"))).await.unwrap(), [""; 0]);
+    assert_eq!(store.create(&Key::new("a/d/e"), Bytes::new()).await.unwrap(), Creation::Created);
+    assert_eq!(store.folders(None).await.unwrap(), ["a"]);
+    assert_eq!(store.folders(Some(&Key::new("a"))).await.unwrap(), ["d"]);
+}
+
+#[tokio::test]
 async fn a_volume_that_is_not_mounted_is_no_empty_store() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("file://{}/nothing", folder.path().display());
