@@ -19,9 +19,15 @@ pub enum Spelling {
     Same,
     /// With the prefix `experimental-`.
     Experimental,
+    /// As a flag of its own for each feature in it: [`GATES`].
+    Gates,
     /// It has no such flag.
     Absent,
 }
+
+/// What a version has no flag for: a flag by its name, or one feature as in `feature-gates=AllAlpha=true`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing(pub String);
 
 /// What the value of a flag has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +65,24 @@ impl Flag {
         ALLOWED.iter().find(|flag| flag.name == name)
     }
 
-    /// The flag's name on a minor version of etcd 3; none where etcd has no such flag.
-    pub fn name_on(&self, minor: u32) -> Option<String> {
+    /// The flags that say this value on a minor version of etcd 3, each with its own value.
+    pub fn on(&self, minor: u32, value: &str) -> Vec<Result<(String, String), Missing>> {
         match (minor, self.on_3_5) {
-            (5, Spelling::Absent) => None,
-            (5, Spelling::Experimental) => Some(format!("experimental-{}", self.name)),
-            (_, Spelling::Same | Spelling::Experimental | Spelling::Absent) => Some(self.name.to_owned()),
+            (5, Spelling::Absent) => vec![Err(Missing(self.name.to_owned()))],
+            (5, Spelling::Experimental) => vec![Ok((format!("experimental-{}", self.name), value.to_owned()))],
+            (5, Spelling::Gates) => value.split(',').map(|gate| self.gate_on_3_5(gate.trim())).collect(),
+            (_, Spelling::Same | Spelling::Experimental | Spelling::Gates | Spelling::Absent) => {
+                vec![Ok((self.name.to_owned(), value.to_owned()))]
+            }
         }
+    }
+
+    /// Both lines read the value by the same function (`strconv.ParseBool`), and take the last of several.
+    fn gate_on_3_5(&self, gate: &str) -> Result<(String, String), Missing> {
+        let flag = |name: &str| GATES.iter().find(|(gate, _)| *gate == name.trim_end()).map(|(_, flag)| *flag);
+        let found = gate.split_once('=').and_then(|(name, value)| Some((flag(name)?, value.trim_start())));
+        let (name, value) = found.ok_or_else(|| Missing(format!("{}={gate}", self.name)))?;
+        Ok((name.to_owned(), value.to_owned()))
     }
 }
 
@@ -96,7 +113,7 @@ pub const ALLOWED: &[Flag] = &[
     flag("enable-distributed-tracing", Spelling::Experimental, "send traces"),
     flag("enable-grpc-gateway", Spelling::Same, "serve JSON over HTTP on the client port"),
     flag("enable-pprof", Spelling::Same, "serve runtime profiles"),
-    flag("feature-gates", Spelling::Absent, "features by name, as Name=true"),
+    flag("feature-gates", Spelling::Gates, "features by name, as Name=true"),
     flag("grpc-keepalive-interval", Spelling::Same, "how often an idle client is pinged"),
     flag("grpc-keepalive-min-time", Spelling::Same, "how often a client may ping"),
     flag("grpc-keepalive-timeout", Spelling::Same, "how long a ping waits for its answer"),
@@ -115,6 +132,17 @@ pub const ALLOWED: &[Flag] = &[
     flag("warning-apply-duration", Spelling::Experimental, "warn of an apply that takes longer"),
     flag("warning-unary-request-duration", Spelling::Absent, "warn of a request that takes longer"),
     flag("watch-progress-notify-interval", Spelling::Experimental, "how often an idle watch is told the revision"),
+];
+
+/// The features of `feature-gates` that 3.5 has a flag for, and that flag. Source: the help of 3.6.16, which tells for each of
+/// these flags what to use instead, and what 3.5.35 takes. The other features came with 3.6 and 3.7.
+pub const GATES: &[(&str, &str)] = &[
+    ("CompactHashCheck", "experimental-compact-hash-check-enabled"),
+    ("InitialCorruptCheck", "experimental-initial-corrupt-check"),
+    ("LeaseCheckpoint", "experimental-enable-lease-checkpoint"),
+    ("LeaseCheckpointPersist", "experimental-enable-lease-checkpoint-persist"),
+    ("StopGRPCServiceOnDefrag", "experimental-stop-grpc-service-on-defrag"),
+    ("TxnModeWriteWithSharedBuffer", "experimental-txn-mode-write-with-shared-buffer"),
 ];
 
 /// The least that `max-request-bytes` may be. etcd measures its own requests by it too: a member whose name and URL do not fit
@@ -281,12 +309,35 @@ mod tests {
 
     #[test]
     fn flags_are_spelled_as_each_line_of_etcd_does() {
-        let on = |name, minor| Flag::find(name).and_then(|flag| flag.name_on(minor));
-        assert_eq!(on("max-wals", 5).as_deref(), Some("max-wals"));
-        assert_eq!(on("corrupt-check-time", 5).as_deref(), Some("experimental-corrupt-check-time"));
-        assert_eq!(on("corrupt-check-time", 6).as_deref(), Some("corrupt-check-time"));
-        assert_eq!(on("feature-gates", 5), None);
-        assert_eq!(on("feature-gates", 7).as_deref(), Some("feature-gates"));
-        assert_eq!(on("data-dir", 6), None);
+        let on = |name, minor| Flag::find(name).unwrap().on(minor, "1h");
+        let told = |name: &str| vec![Ok((name.to_owned(), "1h".to_owned()))];
+        assert_eq!(on("max-wals", 5), told("max-wals"));
+        assert_eq!(on("corrupt-check-time", 5), told("experimental-corrupt-check-time"));
+        assert_eq!(on("corrupt-check-time", 6), told("corrupt-check-time"));
+        assert_eq!(on("log-format", 5), [Err(Missing("log-format".into()))]);
+        assert_eq!(on("log-format", 7), told("log-format"));
+        assert_eq!(Flag::find("data-dir"), None);
+    }
+
+    #[test]
+    fn each_feature_is_a_flag_of_its_own_on_3_5() {
+        let on = |minor, gates: &str| Flag::find("feature-gates").unwrap().on(minor, gates);
+        for (gate, flag) in GATES {
+            for value in ["true", "false", "T", "0"] {
+                let gates = format!("{gate}={value}");
+                assert_eq!(on(5, &gates), [Ok(((*flag).to_owned(), value.to_owned()))]);
+                assert_eq!(on(6, &gates), [Ok(("feature-gates".to_owned(), gates))]);
+            }
+        }
+        let missing = |gate: &str| Err(Missing(gate.to_owned()));
+        assert_eq!(
+            on(5, " LeaseCheckpoint = true ,AllAlpha=false, CompactHashCheck=False,LeaseCheckpoint"),
+            [
+                Ok(("experimental-enable-lease-checkpoint".to_owned(), "true".to_owned())),
+                missing("feature-gates=AllAlpha=false"),
+                Ok(("experimental-compact-hash-check-enabled".to_owned(), "False".to_owned())),
+                missing("feature-gates=LeaseCheckpoint"),
+            ]
+        );
     }
 }

@@ -214,10 +214,16 @@ fn flag_table(page: &mut String) {
         let on_3_5 = match on_3_5 {
             Spelling::Same => "the same".to_owned(),
             Spelling::Experimental => format!("`experimental-{name}`"),
+            Spelling::Gates => "a flag for each feature, as below".to_owned(),
             Spelling::Absent => "refused".to_owned(),
         };
         let _ = writeln!(page, "| `{name}` | {on_3_5} | {purpose} |");
     }
+    page.push_str("\n| feature of `feature-gates` | on etcd 3.5 |\n|---|---|\n");
+    for (gate, flag) in flags::GATES {
+        let _ = writeln!(page, "| `{gate}` | `{flag}` |");
+    }
+    page.push_str("| any other | refused |\n");
 }
 
 /// A table of words with their meanings.

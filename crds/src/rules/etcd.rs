@@ -101,6 +101,7 @@ pub(super) fn extra_flags() -> Vec<Rule> {
             ),
         ),
         absent_on_3_5(),
+        gates_on_3_5(),
     ];
     rules.extend(flags::KINDS.iter().filter_map(|(kind, names)| values(*kind, names)));
     rules
@@ -122,6 +123,22 @@ fn absent_on_3_5() -> Rule {
         absent.join(", ")
     );
     Rule::new("spec", Some(".etcd.extraFlags"), condition, message)
+}
+
+/// The rule for the features of `feature-gates`. The message names the first that is wrong: to `join` all of them is beyond what
+/// the API server lets a message cost.
+fn gates_on_3_5() -> Rule {
+    const AT: &str = "self.etcd.extraFlags";
+    let gates = format!("{AT}['feature-gates'].split(',').map(g, g.split('=')[0].trim())");
+    let paired: Vec<&str> = flags::GATES.iter().map(|(gate, _)| *gate).collect();
+    let missing = format!("{gates}.filter(g, !(g in {}))", list(paired.iter().copied()));
+    let condition = format!(
+        "!self.version.startsWith('3.5.') || !has({AT}) || !('feature-gates' in {AT}) || {missing}.size() == 0"
+    );
+    let (holds, remedy) = ("spec.etcd.extraFlags holds", "remove it from feature-gates, or raise spec.version to 3.6");
+    let has = format!("etcd 3.5 does not have (it has {}); {remedy}", paired.join(", "));
+    Rule::new("spec", Some(".etcd.extraFlags"), condition, format!("{holds} a feature that {has}"))
+        .telling(format!("'{holds} ' + {missing}[0] + ' in feature-gates, which {has}'"))
 }
 
 /// The rule for the values of the flags of a kind. The message names the first flag that is wrong.

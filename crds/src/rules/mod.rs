@@ -14,6 +14,7 @@ mod tls;
 mod version;
 
 pub use backup::backup;
+pub use version::{DOWN_FROM, OLDEST};
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,15 @@
 use super::Rule;
 
 /// The first patch of each line that Quorate runs. Below 3.5.30 and 3.6.11 etcd refuses a new member while any other is
-/// down (etcd #21667), so nothing heals; 3.5.32 is the floor of the way from 3.5 to 3.6 (etcd's upgrade_3_6 guide).
-const OLDEST: [(&str, u32); 2] = [("3.5", 32), ("3.6", 11)];
+/// down (etcd #21669 and #21667), so nothing heals. 3.5.32 is where the way to 3.6 begins, and 3.6.11 where the one to 3.7 does
+/// (etcd's guides upgrade_3_6 and upgrade_3_7): whatever may be run may also be left upwards. `FLOORS` of quorate-statemachine
+/// tells the same, for clusters from before this rule; neither crate knows the other, and a test in `quorate` compares them.
+pub const OLDEST: [(&str, u32); 2] = [("3.5", 32), ("3.6", 11)];
 
-/// The line that must not be left downwards from an earlier patch.
-const DOWN_FROM: (&str, u32) = ("3.7", 2);
+/// The line that must not be left downwards from an earlier patch: those look for the last snapshot in the files of the old
+/// store and not in their log, and so misjudge which version can read that (etcd #22171, on release-3.7 #22201). `FLOORS` tells
+/// the same, as above.
+pub const DOWN_FROM: (&str, u32) = ("3.7", 2);
 
 pub(super) fn replicas() -> Vec<Rule> {
     vec![

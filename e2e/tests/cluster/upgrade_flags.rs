@@ -13,18 +13,22 @@ use super::upgrade::{V3_5, V3_6, V3_7, arrives, goes_to, in_place, is_refused};
 /// Flags that 3.5 knows with a prefix, which 3.7 does not take any more.
 const RENAMED: [(&str, &str); 2] = [("corrupt-check-time", "1h"), ("warning-apply-duration", "300ms")];
 const PREFIX: &str = "experimental-";
+/// A feature, which is set throughout, and the flag that 3.5 has for it.
+const FEATURE: (&str, &str) = ("feature-gates", "StopGRPCServiceOnDefrag=true");
+const FEATURE_ON_3_5: (&str, &str) = ("stop-grpc-service-on-defrag", "true");
 /// A flag that 3.5 does not have.
-const LATER: (&str, &str) = ("feature-gates", "StopGRPCServiceOnDefrag=true");
+const LATER: (&str, &str) = ("warning-unary-request-duration", "500ms");
 
-/// Flags as `spec.etcd.extraFlags` has them.
+/// Flags as `spec.etcd.extraFlags` has them, with the feature.
 fn extra_flags(flags: &[(&str, &str)]) -> Value {
-    flags.iter().copied().collect()
+    flags.iter().chain([&FEATURE]).copied().collect()
 }
 
-/// Demands that each of three members runs with these of the flags, in the words of this version and of no other.
+/// Demands that each of three members runs with these of the flags and the feature, in the words of this version and of no other.
 fn run_in_the_words_of(version: &str, scene: &Scene, flags: &[(&str, &str)]) -> Result<()> {
-    let prefix = if version == V3_5 { PREFIX } else { "" };
-    let due: BTreeSet<String> = flags.iter().map(|(name, value)| format!("--{prefix}{name}={value}")).collect();
+    let (prefix, feature) = if version == V3_5 { (PREFIX, FEATURE_ON_3_5) } else { ("", FEATURE) };
+    let due: BTreeSet<String> =
+        flags.iter().chain([&feature]).map(|(name, value)| format!("--{prefix}{name}={value}")).collect();
     for (member, given) in arguments(scene, 3)? {
         let given: BTreeSet<String> = given.into_iter().filter(|argument| is_the_users(argument)).collect();
         ensure!(given == due, "{member} runs on {version} with {given:?}, not {due:?}");
@@ -37,7 +41,7 @@ fn is_the_users(argument: &str) -> bool {
     let flag = argument.trim_start_matches('-');
     let (name, _) = flag.split_once('=').unwrap_or((flag, ""));
     let name = name.strip_prefix(PREFIX).unwrap_or(name);
-    RENAMED.iter().chain([&LATER]).any(|(set, _)| *set == name)
+    RENAMED.iter().chain([&FEATURE, &FEATURE_ON_3_5, &LATER]).any(|(set, _)| *set == name)
 }
 
 /// On the last part of it a flag comes that the first version does not have.

@@ -74,6 +74,8 @@ fn storage(storage: &quorate_crds::Storage) -> Storage {
 #[cfg(test)]
 mod tests {
     use quorate_crds::EtcdClusterSpec;
+    use quorate_crds::rules::{DOWN_FROM, OLDEST};
+    use quorate_statemachine::{FLOORS, Floor};
 
     use super::*;
 
@@ -115,6 +117,19 @@ mod tests {
         assert_eq!(wished.release.image.as_str(), "quay.io/coreos/etcd:own");
         assert_eq!(wished.release.version, Version::new(6, 16));
         assert!(wished.stops.is_empty());
+    }
+
+    /// The rules of the API server and the plan tell the same patches, each in a crate that does not know the other.
+    #[test]
+    fn what_may_be_run_may_be_left_upwards_and_the_rule_knows_from_where_downwards() {
+        let floors = |wanted: fn(&Floor) -> bool| {
+            let found = FLOORS.into_iter().filter(wanted);
+            found.map(|Floor { from, .. }| (from.minor.to_string(), from.patch.into())).collect::<Vec<(String, u32)>>()
+        };
+        let told =
+            |rules: &[(&str, u32)]| rules.iter().map(|(line, patch)| ((*line).to_owned(), *patch)).collect::<Vec<_>>();
+        assert_eq!(floors(|floor| floor.to > floor.from.minor), told(&OLDEST));
+        assert_eq!(floors(|floor| floor.to < floor.from.minor), told(&[DOWN_FROM]));
     }
 
     #[test]

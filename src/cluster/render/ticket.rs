@@ -7,7 +7,11 @@ use std::{
 };
 
 use quorate_backup::ticket::{DATA_FOLDER, Start, Ticket, TicketError};
-use quorate_crds::{AutoCompaction, EtcdSettings, QuantityError, flags::Flag, names};
+use quorate_crds::{
+    AutoCompaction, EtcdSettings, QuantityError,
+    flags::{Flag, Missing},
+    names,
+};
 use quorate_statemachine::{Millis, Serial, Uid, Version, max_learners};
 
 use super::{CLIENT_PORT, Cluster, METRICS_PORT, PEER_PORT, pod::VOLUME_PATH, tls};
@@ -29,7 +33,7 @@ pub enum RenderError {
     /// The quota can't be told.
     #[error("failed to find etcd's quota: correct spec.etcd.quota or spec.storage.size")]
     Quota(#[from] QuantityError),
-    /// A flag that may not be set, or that this version does not have.
+    /// A flag that may not be set, or a flag or feature that this version does not have.
     #[error("failed to set --{name} on etcd {version}: remove it from spec.etcd.extraFlags")]
     Flag {
         /// The flag.
@@ -176,12 +180,15 @@ fn settings(cluster: &Cluster<'_>) -> Result<Vec<String>, RenderError> {
 fn extra(cluster: &Cluster<'_>, version: Version) -> Result<Vec<String>, RenderError> {
     let wished = version.to_string() == cluster.spec.version;
     let minor = u32::from(version.minor.0);
-    let spelled = |(name, value): (&String, &String)| match Flag::find(name).map(|found| found.name_on(minor)) {
-        Some(Some(spelled)) => Some(Ok(flag(&spelled, value))),
-        Some(None) if !wished => None,
-        Some(None) | None => Some(Err(RenderError::Flag { name: name.clone(), version: version.to_string() })),
+    let spelled = |(name, value): (&String, &String)| {
+        Flag::find(name).map_or_else(|| vec![Err(Missing(name.clone()))], |found| found.on(minor, value))
     };
-    cluster.spec.etcd.extra_flags.iter().filter_map(spelled).collect()
+    let told = |spelled: Result<(String, String), Missing>| match spelled {
+        Ok((name, value)) => Some(Ok(flag(&name, value))),
+        Err(Missing(_)) if !wished => None,
+        Err(Missing(name)) => Some(Err(RenderError::Flag { name, version: version.to_string() })),
+    };
+    cluster.spec.etcd.extra_flags.iter().flat_map(spelled).filter_map(told).collect()
 }
 
 fn flag(name: &str, value: impl Display) -> String {
@@ -369,31 +376,60 @@ mod tests {
         }
     }
 
+    fn extra_on(spec: &EtcdClusterSpec, version: Version) -> Vec<String> {
+        extra(&fixture::cluster(spec), version).unwrap()
+    }
+
     #[test]
     fn a_flag_for_the_wished_version_is_left_out_on_the_way_there() {
-        let spec = fixture::spec(|s| s.etcd.extra_flags = [("feature-gates".into(), "X=true".into())].into());
-        let flags = |version| {
-            let ticket = ticket(&fixture::cluster(&spec), Serial(3), &volume(), version, &Begin::Resume).unwrap();
-            ticket.flags.into_iter().filter(|flag| flag.contains("X=true")).collect::<Vec<_>>()
+        let spec = fixture::spec(|s| s.etcd.extra_flags = [("log-format".into(), "json".into())].into());
+        assert_eq!(extra_on(&spec, Version::new(6, 16)), ["--log-format=json"]);
+        assert_eq!(extra_on(&spec, Version::new(7, 3)), ["--log-format=json"]);
+        assert_eq!(extra_on(&spec, Version::new(5, 35)), [""; 0]);
+    }
+
+    #[test]
+    fn features_are_flags_on_3_5_on_the_way_up_and_down() {
+        let gates = |version: &str, gates: &str| {
+            fixture::spec(|s| {
+                s.version = version.into();
+                s.etcd.extra_flags = [("feature-gates".into(), gates.into())].into();
+            })
         };
-        assert_eq!(flags(Version::new(6, 16)), ["--feature-gates=X=true"]);
-        assert_eq!(flags(Version::new(7, 3)), ["--feature-gates=X=true"]);
-        assert_eq!(flags(Version::new(5, 35)), [""; 0]);
+        let paired = "InitialCorruptCheck=true, TxnModeWriteWithSharedBuffer=false";
+        let on_3_5 =
+            ["--experimental-initial-corrupt-check=true", "--experimental-txn-mode-write-with-shared-buffer=false"];
+        for wished in ["3.5.35", "3.6.16", "3.7.3"] {
+            let spec = gates(wished, paired);
+            assert_eq!(extra_on(&spec, Version::new(5, 35)), on_3_5, "{wished}");
+            for later in [Version::new(6, 16), Version::new(7, 3)] {
+                assert_eq!(extra_on(&spec, later), [format!("--feature-gates={paired}")], "{wished}");
+            }
+        }
+        let later = gates("3.6.16", "SetMemberLocalAddr=true,InitialCorruptCheck=true");
+        assert_eq!(extra_on(&later, Version::new(5, 35)), on_3_5[..1]);
     }
 
     #[test]
     fn what_the_api_server_would_have_refused_is_named() {
         type Change = fn(&mut EtcdClusterSpec);
-        let faults: [(Change, &str); 4] = [
+        let faults: [(Change, &str); 5] = [
             (|s| s.etcd.quota = Some(Quantity::new("much")), "spec.etcd.quota"),
             (|s| s.etcd.extra_flags = [("wal-dir".into(), "/tmp".into())].into(), "--wal-dir on etcd 3.6.16"),
             (|s| s.etcd.extra_flags = [("cors".into(), "x".repeat(70_000))].into(), "spec.etcd.extraFlags"),
             (
                 |s| {
                     s.version = "3.5.35".into();
-                    s.etcd.extra_flags = [("feature-gates".into(), "X=true".into())].into();
+                    s.etcd.extra_flags = [("log-format".into(), "json".into())].into();
                 },
-                "--feature-gates on etcd 3.5.35",
+                "--log-format on etcd 3.5.35",
+            ),
+            (
+                |s| {
+                    s.version = "3.5.35".into();
+                    s.etcd.extra_flags = [("feature-gates".into(), "LeaseCheckpoint=true,AllAlpha=true".into())].into();
+                },
+                "--feature-gates=AllAlpha=true on etcd 3.5.35: remove it from spec.etcd.extraFlags",
             ),
         ];
         for (fault, named) in faults {
