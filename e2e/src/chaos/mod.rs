@@ -22,4 +22,5 @@ pub mod session;
 pub mod shrink;
 pub mod stalls;
 pub mod summary;
+pub mod versions;
 pub mod watchers;

@@ -22,7 +22,7 @@ use crate::lab::Lab;
 /// How often the files are looked at: a pod's folder stays for longer than this after its pod was deleted.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// What the operator says when it has done a step.
-const DID: &str = "did";
+pub(super) const DID: &str = "did";
 /// What it says before each call that asks etcd for a change.
 const CALLS: &str = "calls etcd";
 /// What it says after such a call, whatever came of it.
@@ -147,7 +147,7 @@ fn moment(line: &str, clock: &Clock) -> Option<Moment> {
 }
 
 /// What the operator said, in a line as the container runtime writes it: `<time> stderr F <JSON>`.
-fn said(line: &str) -> Option<Value> {
+pub(super) fn said(line: &str) -> Option<Value> {
     let said = line.split_once(" F ").map(|(_, json)| json)?;
     serde_json::from_str(said).ok()
 }
@@ -205,11 +205,11 @@ fn expect(text: &str) -> Option<BTreeSet<MemberId>> {
     ids.map(|id| number(id).map(MemberId)).collect()
 }
 
-fn after<'a>(text: &'a str, what: &str) -> Option<&'a str> {
+pub(super) fn after<'a>(text: &'a str, what: &str) -> Option<&'a str> {
     text.split_once(what).map(|(_, rest)| rest)
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+pub(super) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.split_once(')')?.0.parse().ok()
 }
 

@@ -9,11 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::check::Violation;
+use super::check::{JUDGE, Violation};
 use super::gaps::{Gap, gaps};
 use super::history::{Op, Outcome, Step};
 use super::inject::Carried;
 use super::run::Run;
+use super::versions::{Ran, UNKNOWN, ran};
 
 /// The file that a report is kept in.
 pub const REPORT: &str = "report.json";
@@ -54,7 +55,17 @@ pub struct Report {
     pub(super) version: String,
     #[serde(default)]
     pub(super) stays: bool,
+    /// How long the schedule was, with the quiet after the last fault.
     pub(super) fault_seconds: f64,
+    /// What it was made of, by the version that ran. Reports of before don't say it.
+    #[serde(default)]
+    pub(super) versions: BTreeMap<String, Ran>,
+    /// What git calls what the operator was built from.
+    #[serde(default = "unknown")]
+    pub(super) commit: String,
+    /// Which judge it was.
+    #[serde(default)]
+    pub(super) judge: Option<u32>,
     pub(super) faults: BTreeMap<String, Faults>,
     pub(super) calls: BTreeMap<String, Calls>,
     pub(super) keys: usize,
@@ -68,7 +79,7 @@ pub struct Report {
 impl Report {
     /// Counts a run.
     pub fn of(run: &Run) -> Self {
-        let Run { schedule, deeds, history, operator_log: _, renewals, converged, violations } = run;
+        let Run { schedule, deeds, history, operator_log: _, commit, renewals, converged, violations } = run;
         let mut faults: BTreeMap<String, Faults> = BTreeMap::new();
         for deed in deeds {
             let counts = faults.entry(deed.event.fault.name().to_owned()).or_default();
@@ -99,6 +110,9 @@ impl Report {
             version: schedule.version.clone(),
             stays: schedule.stays,
             fault_seconds: rounded(schedule.lasts()),
+            versions: ran(run),
+            commit: commit.clone(),
+            judge: Some(JUDGE),
             faults,
             calls,
             keys: keys.len(),
@@ -151,6 +165,10 @@ pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
+fn unknown() -> String {
+    UNKNOWN.to_owned()
+}
+
 fn name_of(op: Op) -> &'static str {
     match op {
         Op::Put(_) => "put",
@@ -189,6 +207,9 @@ impl fmt::Display for Report {
             version: _,
             stays: _,
             fault_seconds,
+            versions,
+            commit,
+            judge,
             faults,
             calls,
             keys,
@@ -199,6 +220,11 @@ impl fmt::Display for Report {
             violations,
         } = self;
         writeln!(f, "seed {seed}, etcd {}, {fault_seconds} s of faults", self.etcd())?;
+        for (version, Ran { fault_seconds, quiet_seconds }) in versions {
+            writeln!(f, "etcd {version}: {fault_seconds} s under faults, {quiet_seconds} s quiet")?;
+        }
+        let judge = judge.map_or_else(unknown, |judge| judge.to_string());
+        writeln!(f, "operator {commit}, judge {judge}")?;
         writeln!(f, "\n{:<20} {:>7} {:>7} {:>7}", "fault", "done", "skipped", "failed")?;
         for (name, Faults { done, skipped, failed }) in faults {
             writeln!(f, "{name:<20} {done:>7} {skipped:>7} {failed:>7}")?;
@@ -262,6 +288,7 @@ mod tests {
                 ..History::default()
             },
             operator_log: vec!["db does".into()],
+            commit: "8535b60".into(),
             renewals: vec![],
             converged: None,
             violations: vec![Violation { check: Check::Kept, what: "a write is lost".into() }],
@@ -293,6 +320,29 @@ mod tests {
         // What was kept before runs could stay says nothing of it.
         let older = text.replace(r#""stays": true,"#, "");
         assert_eq!(serde_json::from_str::<Report>(&older).unwrap().etcd(), "3.5.35");
+    }
+
+    #[test]
+    fn what_an_older_report_does_not_say_is_unknown() {
+        let mut report = serde_json::to_value(Report::of(&run())).unwrap();
+        let says = |report: &serde_json::Value| {
+            let report: Report = serde_json::from_value(report.clone()).unwrap();
+            (
+                report.versions.len(),
+                report.commit.clone(),
+                report.judge,
+                report.to_string().lines().nth(1).map(str::to_owned),
+            )
+        };
+        let told = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            says(&report),
+            (1, "8535b60".into(), Some(JUDGE), told("etcd unknown: 0 s under faults, 60 s quiet"))
+        );
+        for field in ["versions", "commit", "judge"] {
+            assert!(report.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+        }
+        assert_eq!(says(&report), (0, UNKNOWN.into(), None, told("operator unknown, judge unknown")));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One chaos run on a real cluster: create, load, disturb, let it come to rest, look at everything, judge. It brings up and
 //! takes down nothing but its EtcdCluster.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use super::looks::Looks;
 use super::operator_log::{OperatorLog, Said};
 use super::schedule::{FIRST_SIZE, Schedule};
 use super::stalls::Stalls;
+use super::versions::UNKNOWN;
+use crate::command::Command;
 use crate::faults::operator::Operator;
 use crate::lab::Lab;
 use crate::progress::Progress;
@@ -58,6 +61,8 @@ pub struct Run {
     pub history: History,
     /// What the operator said.
     pub operator_log: Vec<String>,
+    /// What git called the workspace when it began, from which the operator is built unless another was there.
+    pub commit: String,
     /// When an operator took or renewed the Lease.
     pub renewals: Vec<Moment>,
     /// How long it took to converge, if it did.
@@ -71,6 +76,7 @@ pub struct Run {
 pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Result<Run> {
     let lab = Lab::from_env().context("chaos needs the local cluster")?;
     let mut step = progress.step(format_args!("seed {}", schedule.seed));
+    let commit = commit_of(&workspace::root()).await;
     let twice = Twice::watch(scene.namespace());
     let clock = Clock::start();
     step.note("creates the cluster");
@@ -136,11 +142,17 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
     let verdict = if violations.is_empty() { "nothing is wrong".to_owned() } else { told(&violations) };
     step.done(format_args!("{verdict}, {} calls, {} faults", history.calls.len(), deeds.len()));
     let (schedule, history) = (schedule.clone(), Arc::unwrap_or_clone(history));
-    Ok(Run { schedule, deeds, history, operator_log, renewals: led(&lab, &clock), converged, violations })
+    Ok(Run { schedule, deeds, history, operator_log, commit, renewals: led(&lab, &clock), converged, violations })
 }
 
 fn told(violations: &[Violation]) -> String {
     format!("{} violations", violations.len())
+}
+
+/// What git calls what is in this folder. It takes no lock: others may be at work there.
+async fn commit_of(folder: &Path) -> String {
+    let git = Command::new("git").args(["--no-optional-locks", "describe", "--always", "--dirty"]).folder(folder);
+    git.run().await.map_or_else(|_| UNKNOWN.to_owned(), |said| said.trim().to_owned())
 }
 
 /// When an operator led. Nothing is judged by it: it only explains when nobody could write.
@@ -233,6 +245,18 @@ fn farthest<'a>(run: impl Iterator<Item = &'a str>, wished: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_workspace_is_called_by_its_commit_and_nothing_else_has_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        assert_eq!(commit_of(folder).await, UNKNOWN);
+        let git = async |arguments: &[&str]| Command::new("git").args(arguments).folder(folder).run().await.unwrap();
+        git(&["init", "--quiet"]).await;
+        let named = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgSign=false"];
+        git(&[&named[..], &["commit", "--quiet", "--allow-empty", "--message", "first"]].concat()).await;
+        assert_eq!(commit_of(folder).await, git(&["rev-parse", "--short", "HEAD"]).await.trim());
+    }
 
     #[test]
     fn a_machine_that_stands_still_for_ever_is_not_waited_for_for_ever() {

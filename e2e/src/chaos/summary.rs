@@ -1,5 +1,5 @@
-//! Many runs in one table, as the documentation shows them: by the version that they began with, and whether it was to
-//! stay. Reads reports that were kept; runs and judges nothing.
+//! Many runs in tables, as the documentation shows them: by the version that they began with, and whether it was to
+//! stay; and their minutes by the minor that ran. Reads reports that were kept; runs and judges nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::report::{REPORT, Report, kept};
+use super::report::{Faults, REPORT, Report, kept};
+use super::versions::UNKNOWN;
 
 /// What there is to say of all runs that began with one version.
 #[derive(Debug, Default)]
@@ -24,8 +25,11 @@ impl Runs<'_> {
         self.reports.iter().map(|report| of(report)).fold(0.0, f64::max)
     }
 
-    fn done(&self, fault: &str) -> usize {
-        self.sum(|report| report.faults.get(fault).map_or(0, |faults| faults.done))
+    /// How often a kind of fault was dealt, done and left out; the rest could not be done.
+    fn faults(&self, kind: &str) -> String {
+        let sum = |of: fn(&Faults) -> usize| self.sum(|report| report.faults.get(kind).map_or(0, of));
+        let dealt = sum(|faults| faults.done + faults.skipped + faults.failed);
+        format!("{dealt} / {} / {}", sum(|faults| faults.done), sum(|faults| faults.skipped))
     }
 
     fn row(&self, version: &str) -> String {
@@ -45,6 +49,31 @@ impl Runs<'_> {
             "| {version} | {seeds} | {minutes:.0} | {faults} | {all} | {answered} | {gap:.0} s | {converged:.0} s | {broken} |"
         )
     }
+}
+
+/// Minutes in which one minor ran.
+#[derive(Debug, Default)]
+struct Minutes {
+    under_faults: f64,
+    quiet: f64,
+    /// One or the other: their report does not tell them apart.
+    either: f64,
+}
+
+/// The minutes of all runs by the minor that ran. Of runs whose report does not say it, it is unknown.
+fn by_minor(reports: &[Report]) -> BTreeMap<&str, Minutes> {
+    let mut all: BTreeMap<&str, Minutes> = BTreeMap::new();
+    for report in reports {
+        for (version, ran) in &report.versions {
+            let minutes = all.entry(version.rsplit_once('.').map_or(version, |(minor, _)| minor)).or_default();
+            minutes.under_faults += ran.fault_seconds / 60.0;
+            minutes.quiet += ran.quiet_seconds / 60.0;
+        }
+        if report.versions.is_empty() {
+            all.entry(UNKNOWN).or_default().either += report.fault_seconds / 60.0;
+        }
+    }
+    all
 }
 
 /// What a run broke.
@@ -83,10 +112,19 @@ fn tables(reports: &[Report]) -> String {
     let kinds: BTreeSet<&str> = reports.iter().flat_map(|report| report.faults.keys().map(String::as_str)).collect();
     let versions: Vec<&str> = by_version.keys().map(String::as_str).collect();
     // Writing to a string can't fail.
-    let _ = write!(text, "\n| Fault | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
+    let _ = write!(
+        text,
+        "\n| Fault: dealt / done / left out | {} |\n|---|{}\n",
+        versions.join(" | "),
+        "---|".repeat(versions.len())
+    );
     for kind in kinds {
-        let counts: Vec<String> = by_version.values().map(|runs| runs.done(kind).to_string()).collect();
+        let counts: Vec<String> = by_version.values().map(|runs| runs.faults(kind)).collect();
         let _ = writeln!(text, "| {kind} | {} |", counts.join(" | "));
+    }
+    text += "\n| etcd that ran | Minutes under faults | Quiet minutes | Minutes not told apart |\n|---|---|---|---|\n";
+    for (minor, Minutes { under_faults, quiet, either }) in by_minor(reports) {
+        let _ = writeln!(text, "| {minor} | {under_faults:.1} | {quiet:.1} | {either:.1} |");
     }
     text.truncate(text.trim_end().len());
     text
@@ -96,7 +134,8 @@ fn tables(reports: &[Report]) -> String {
 mod tests {
     use super::*;
     use crate::chaos::check::{Check, Violation};
-    use crate::chaos::report::{Calls, Faults};
+    use crate::chaos::report::Calls;
+    use crate::chaos::versions::Ran;
 
     fn report(seed: u64, version: &str, violations: Vec<Violation>) -> Report {
         Report {
@@ -104,6 +143,9 @@ mod tests {
             version: version.into(),
             stays: false,
             fault_seconds: 90.0,
+            versions: [(version.into(), Ran { fault_seconds: 84.0, quiet_seconds: 6.0 })].into(),
+            commit: "8535b60".into(),
+            judge: Some(8),
             faults: [("scale".into(), Faults { done: 2, skipped: 1, failed: 0 })].into(),
             calls: [("put".into(), Calls { done: 10, failed: 1, unknown: 2 })].into(),
             keys: 1,
@@ -124,8 +166,10 @@ mod tests {
         for line in [
             "| 3.5.35 | 1, 2 | 3 | 4 | 26 | 20 | 0 s | 3 s | 2: kept |",
             "| 3.6.16 | 3 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
-            "| Fault | 3.5.35 | 3.6.16 |",
-            "| scale | 4 | 2 |",
+            "| Fault: dealt / done / left out | 3.5.35 | 3.6.16 |",
+            "| scale | 6 / 4 / 2 | 3 / 2 / 1 |",
+            "| 3.5 | 2.8 | 0.2 | 0.0 |",
+            "| 3.6 | 1.4 | 0.1 | 0.0 |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
@@ -137,11 +181,24 @@ mod tests {
         for line in [
             "| 3.5.35 | 1 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
             "| 3.5.35 throughout | 2 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
-            "| Fault | 3.5.35 | 3.5.35 throughout |",
-            "| scale | 2 | 2 |",
+            "| Fault: dealt / done / left out | 3.5.35 | 3.5.35 throughout |",
+            "| scale | 3 / 2 / 1 | 3 / 2 / 1 |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn minutes_are_those_of_the_minor_that_ran() {
+        let ran = |fault_seconds, quiet_seconds| Ran { fault_seconds, quiet_seconds };
+        let went_up = [("3.6.16".to_owned(), ran(30.0, 0.0)), ("3.7.3".to_owned(), ran(48.0, 12.0))];
+        let text = tables(&[
+            Report { versions: went_up.into(), ..report(1, "3.6.16", vec![]) },
+            Report { versions: BTreeMap::new(), ..report(2, "3.6.16", vec![]) },
+            report(3, "3.7.2", vec![]),
+        ]);
+        let rows = "| 3.6 | 0.5 | 0.0 | 0.0 |\n| 3.7 | 2.2 | 0.3 | 0.0 |\n| unknown | 0.0 | 0.0 | 1.5 |";
+        assert!(text.ends_with(rows), "{rows}\nis not in\n{text}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct Options {
     /// Shows the report as JSON.
     #[arg(long)]
     json: bool,
-    /// Runs nothing: shows all runs that were kept as one table.
+    /// Runs nothing: shows all runs that were kept as tables.
     #[arg(long, exclusive = true)]
     summary: bool,
     /// Runs nothing: judges a run that was kept in this folder once more, by the checks of now.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use super::{Check, Violation, check, idle, undisturbed};
+use super::{
+    Check, ONE_LANDS_OF, ONE_LANDS_OF_LOSSES, ONE_LANDS_OF_MEMBERS, Violation, check, idle, never_landed, undisturbed,
+};
 use crate::chaos::clock::Moment;
 use crate::chaos::history::{
     Answer, Call, Change, ClientId, Event, Found, History, Key, Op, Outcome, Revision, Trouble, Value, Watched,
@@ -341,25 +343,74 @@ fn a_run_in_which_hardly_anything_was_written_is_caught() {
     assert_eq!(idle(&history, Duration::from_mins(3)).map(|found| found.check), Some(Check::Complete));
 }
 
+/// What came of all faults of a schedule, each told by its number and its kind.
+fn carried_out(schedule: &Schedule, carried: impl Fn(usize, &str) -> Carried) -> Vec<Deed> {
+    let deeds = schedule.events.iter().enumerate().map(|(at, event)| Deed {
+        event: event.clone(),
+        begun: Moment(0),
+        ended: Moment(0),
+        carried: carried(at, event.fault.name()),
+    });
+    deeds.collect()
+}
+
+fn done() -> Carried {
+    Carried::Done("all".into())
+}
+
+fn left_out() -> Carried {
+    Carried::Skipped("early".into())
+}
+
 #[test]
 fn a_run_in_which_hardly_a_fault_was_made_is_caught() {
     let schedule = Schedule::generate(1, Duration::from_mins(3), "3.6.16");
     let judged = |carried: &dyn Fn(usize) -> Carried| {
-        let deeds = schedule.events.iter().enumerate().map(|(at, event)| Deed {
-            event: event.clone(),
-            begun: Moment(0),
-            ended: Moment(0),
-            carried: carried(at),
-        });
-        undisturbed(&schedule, &deeds.collect::<Vec<_>>()).map(|found| found.check)
+        undisturbed(&schedule, &carried_out(&schedule, |at, _| carried(at))).map(|found| found.check)
     };
-    let done = || Carried::Done("all".into());
     assert_eq!(judged(&|_| done()), None);
-    assert_eq!(judged(&|at| if at % 3 == 0 { Carried::Skipped("early".into()) } else { done() }), None);
-    assert_eq!(
-        judged(&|at| if at % 3 == 0 { done() } else { Carried::Skipped("early".into()) }),
-        Some(Check::Complete)
-    );
+    assert_eq!(judged(&|at| if at % 3 == 0 { left_out() } else { done() }), None);
+    assert_eq!(judged(&|at| if at % 3 == 0 { done() } else { left_out() }), Some(Check::Complete));
     assert_eq!(judged(&|at| if at % 5 == 0 { Carried::Failed("late".into()) } else { done() }), Some(Check::Complete));
     assert_eq!(undisturbed(&schedule, &[]).map(|found| found.check), Some(Check::Complete));
+}
+
+#[test]
+fn a_kind_of_fault_that_never_lands_is_caught() {
+    let schedule = Schedule::staying(1, Duration::from_hours(1), "3.6.16");
+    let kinds: BTreeSet<&str> = schedule.events.iter().map(|event| event.fault.name()).collect();
+    assert_eq!(never_landed(&schedule, &carried_out(&schedule, |_, _| done())), Vec::new());
+    for planted in kinds {
+        let deeds = carried_out(&schedule, |_, kind| if kind == planted { left_out() } else { done() });
+        assert_eq!(undisturbed(&schedule, &deeds), None, "the others hide {planted}");
+        let found = never_landed(&schedule, &deeds);
+        assert!(found.len() == 1 && found[0].what.contains(planted), "{planted}: {found:?}");
+        assert_eq!(found[0].check, Check::Complete);
+        // One that could not be done has not landed either, and one that was done is enough.
+        let failed = |_: usize, kind: &str| if kind == planted { Carried::Failed("late".into()) } else { done() };
+        assert_eq!(never_landed(&schedule, &carried_out(&schedule, failed)), found);
+        let mut once = deeds;
+        once.iter_mut().rfind(|deed| deed.event.fault.name() == planted).unwrap().carried = done();
+        assert_eq!(never_landed(&schedule, &once), Vec::new());
+    }
+}
+
+#[test]
+fn a_kind_of_fault_that_was_dealt_seldom_may_be_left_out() {
+    let whole = Schedule::staying(1, Duration::from_hours(1), "3.6.16");
+    for (kind, bound) in
+        [("stop node", ONE_LANDS_OF), ("kill processes", ONE_LANDS_OF_MEMBERS), ("lose volumes", ONE_LANDS_OF_LOSSES)]
+    {
+        let dealt = |times: usize| {
+            let of_it = whole.events.iter().filter(|event| event.fault.name() == kind);
+            let schedule = whole.with_only(of_it.take(times).cloned().collect());
+            never_landed(&schedule, &carried_out(&schedule, |_, _| left_out())).len()
+        };
+        assert_eq!((dealt(bound - 1), dealt(bound)), (0, 1), "{kind}");
+    }
+    // As it was in `make test`.
+    let short = Schedule::generate(1, Duration::from_mins(3), "3.6.16");
+    let lost = short.events.iter().filter(|event| event.fault.name() == "lose volumes").count();
+    let deeds = carried_out(&short, |_, kind| if kind == "lose volumes" { left_out() } else { done() });
+    assert_eq!((lost, never_landed(&short, &deeds)), (3, Vec::new()));
 }

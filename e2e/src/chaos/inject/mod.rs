@@ -63,6 +63,13 @@ pub struct Deed {
     pub carried: Carried,
 }
 
+impl Deed {
+    /// Whether it was done.
+    pub fn is_done(&self) -> bool {
+        matches!(self.carried, Carried::Done(_))
+    }
+}
+
 /// A schedule that is being carried out, since when, and the record of what clients see meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay<'a> {
