@@ -281,7 +281,10 @@ mod tests {
         metrics.leads(true);
         metrics.phase("ns/a", Some("Running"));
         metrics.certificates("ns/a", Some(Timestamp::UNIX_EPOCH));
-        metrics.archive("ns/a", Some(Archive { health: "healthy", lag_seconds: Some(1), proved_at: None }));
+        let at = Some(Timestamp::UNIX_EPOCH);
+        let archive =
+            Archive { health: "healthy", lag_seconds: Some(1), committed_at: at, full_at: at, proved_at: None };
+        metrics.archive("ns/a", Some(archive));
         metrics.leads(true);
         let text = metrics.render().unwrap();
         assert!(text.contains("quorate_clusters{phase=\"Running\"} 1") && text.contains("quorate_archives{"), "{text}");

@@ -1,4 +1,5 @@
-//! What is measured of continuous backups: how many are well, and how far the worst is behind.
+//! What is measured of continuous backups: how many are well, how far the worst is behind, and of which the last backup or
+//! the last proof is longest ago.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,6 +19,10 @@ pub struct Archive {
     pub health: &'static str,
     /// For how long the cluster has had something that is not in the store, if that is known.
     pub lag_seconds: Option<u64>,
+    /// When something was last stored.
+    pub committed_at: Option<Timestamp>,
+    /// When the last full snapshot was taken.
+    pub full_at: Option<Timestamp>,
     /// When it was last proved that it restores.
     pub proved_at: Option<Timestamp>,
 }
@@ -41,7 +46,7 @@ impl Collector for Archives {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let all: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
         let mut counts = BTreeMap::<&str, i64>::new();
-        for Archive { health, lag_seconds: _, proved_at: _ } in &all {
+        for Archive { health, lag_seconds: _, committed_at: _, full_at: _, proved_at: _ } in &all {
             *counts.entry(health).or_default() += 1;
         }
         let help = "EtcdClusters with a continuous backup, by how that is";
@@ -53,9 +58,16 @@ impl Collector for Archives {
         let help = "For how long the cluster whose continuous backup is most behind has had something that is not in the store";
         worst(&mut encoder, "archive_lag", help, lag.map(|lag| i64::try_from(lag).unwrap_or(i64::MAX)))?;
         let now = Timestamp::now();
-        let proved = all.iter().filter_map(|archive| archive.proved_at).min();
+        let longest_ago = |of: fn(&Archive) -> Option<Timestamp>| {
+            all.iter().filter_map(of).min().map(|at| now.duration_since(at).as_secs())
+        };
+        let help = "How long ago something was last stored in the continuous backup of which that is longest ago";
+        worst(&mut encoder, "archive_committed", help, longest_ago(|archive| archive.committed_at))?;
+        let help =
+            "How long ago the last full snapshot was taken for the continuous backup of which that is longest ago";
+        worst(&mut encoder, "archive_full", help, longest_ago(|archive| archive.full_at))?;
         let help = "How long ago the continuous backup was proved to restore of which that is longest ago";
-        worst(&mut encoder, "archive_proved", help, proved.map(|proved| now.duration_since(proved).as_secs()))
+        worst(&mut encoder, "archive_proved", help, longest_ago(|archive| archive.proved_at))
     }
 }
 
@@ -72,11 +84,16 @@ mod tests {
     use super::super::Metrics;
     use super::*;
 
+    /// One of which nothing else is known.
+    fn archive(health: &'static str) -> Archive {
+        Archive { health, lag_seconds: None, committed_at: None, full_at: None, proved_at: None }
+    }
+
     #[test]
     fn clusters_are_counted_and_the_worst_lag_is_told() {
         let metrics = Metrics::new();
         assert!(!metrics.render().unwrap().contains("archive_"), "there is none");
-        let archive = |health, lag_seconds| Some(Archive { health, lag_seconds, proved_at: None });
+        let archive = |health, lag_seconds| Some(Archive { lag_seconds, ..archive(health) });
         metrics.archive("ns/a", archive("healthy", Some(3)));
         metrics.archive("ns/b", archive("healthy", Some(7)));
         metrics.archive("ns/c", archive("unknown", None));
@@ -88,15 +105,34 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert!(!text.contains("archive_proved"), "none was");
-        let proved = |days: i64| Timestamp::now() - SignedDuration::from_hours(24 * days);
-        for (name, days) in [("ns/d", 1), ("ns/e", 2)] {
-            metrics
-                .archive(name, Some(Archive { health: "healthy", lag_seconds: None, proved_at: Some(proved(days)) }));
-        }
-        let text = metrics.render().unwrap();
-        assert!(text.contains("quorate_archive_proved_seconds 1728"), "{text}");
         metrics.archive("ns/b", None);
         assert!(metrics.render().unwrap().contains("quorate_archive_lag_seconds 3"));
+    }
+
+    #[test]
+    fn the_last_backup_stands_beside_the_last_proof_each_of_the_cluster_for_which_it_is_longest_ago() {
+        let metrics = Metrics::new();
+        metrics.archive("ns/a", Some(archive("unhealthy")));
+        assert!(!metrics.render().unwrap().contains("quorate_archive_"), "nothing was stored, and nothing proved");
+        let ago = |days: i64| Some(Timestamp::now() - SignedDuration::from_hours(24 * days));
+        let of = |committed, full, proved| {
+            let (committed_at, full_at, proved_at) = (ago(committed), ago(full), ago(proved));
+            Some(Archive { committed_at, full_at, proved_at, ..archive("healthy") })
+        };
+        metrics.archive("ns/b", of(3, 4, 1));
+        metrics.archive("ns/c", of(1, 5, 2));
+        let told = |name: &str| {
+            let text = metrics.render().unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
+            line.parse::<i64>().unwrap() / 86_400
+        };
+        let names = ["committed", "full", "proved"].map(|name| format!("quorate_archive_{name}_seconds"));
+        assert_eq!(names.each_ref().map(|name| told(name)), [3, 5, 2]);
+        metrics.archive("ns/b", None);
+        assert_eq!(names.each_ref().map(|name| told(name)), [1, 5, 2]);
+        // One that was never proved does not count there.
+        metrics.archive("ns/c", Some(Archive { proved_at: None, ..of(1, 5, 2).unwrap() }));
+        let text = metrics.render().unwrap();
+        assert!(text.contains("quorate_archive_committed_seconds ") && !text.contains("archive_proved"), "{text}");
     }
 }

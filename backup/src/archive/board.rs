@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::lag::Sightings;
@@ -45,6 +48,34 @@ struct Metrics {
     commits: Counter,
     fulls: Counter,
     lost: Counter,
+    moments: Arc<Moments>,
+}
+
+/// When the last backups came into the store. A gauge that is registered is told from the first: these are not until there
+/// is one, as 0 would be a moment, too.
+#[derive(Debug, Default)]
+struct Moments(Mutex<Option<Head>>);
+
+impl Moments {
+    fn set(&self, head: Option<Head>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = head;
+    }
+}
+
+impl Collector for Moments {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let head = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Head { revision: _, committed_at, full_revision: _, full_taken }) = head else { return Ok(()) };
+        let help = "When the last revision that is in the store came there, in seconds since 1970";
+        moment(&mut encoder, "last_commit_timestamp", help, committed_at)?;
+        let help = "When the full snapshot was taken that the generation began with, in seconds since 1970";
+        moment(&mut encoder, "last_full_timestamp", help, full_taken)
+    }
+}
+
+fn moment(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, at: Timestamp) -> fmt::Result {
+    let gauge = ConstGauge::new(at.as_second());
+    gauge.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?)
 }
 
 impl Metrics {
@@ -70,7 +101,9 @@ impl Metrics {
         let commits = counter(&mut registry, "commits", "Manifests that this archive has committed");
         let fulls = counter(&mut registry, "fulls", "Full snapshots that this archive has taken");
         let lost = counter(&mut registry, "commits_lost", "Commits for which another archive was first");
-        Self { registry, committer, head, lag_revisions, lag_seconds, faulty, commits, fulls, lost }
+        let moments = Arc::<Moments>::default();
+        registry.register_collector(Box::new(moments.clone()));
+        Self { registry, committer, head, lag_revisions, lag_seconds, faulty, commits, fulls, lost, moments }
     }
 }
 
@@ -106,6 +139,7 @@ impl Board {
         metrics.lag_revisions.set(lag.map_or(-1, |lag| number(lag.revisions)));
         metrics.lag_seconds.set(lag.map_or(-1, |lag| number(lag.seconds)));
         metrics.faulty.set(i64::from(fault.is_some()));
+        metrics.moments.set(head);
         let mut text = String::new();
         encode(&mut text, &metrics.registry)?;
         Ok(text)
@@ -211,7 +245,8 @@ mod tests {
         let board = board();
         let report = board.read();
         assert_eq!((report.role, report.lag, report.head, report.generation), (Role::Standby, None, None, None));
-        assert!(board.metrics().unwrap().contains("quorate_archive_lag_seconds -1"), "{}", board.metrics().unwrap());
+        let text = board.metrics().unwrap();
+        assert!(text.contains("quorate_archive_lag_seconds -1") && !text.contains("timestamp"), "{text}");
         board.role(Role::Committer);
         assert!(board.metrics().unwrap().contains("quorate_archive_committer 1"));
     }
@@ -220,7 +255,7 @@ mod tests {
     async fn all_that_is_counted_and_measured_is_told_by_its_name() {
         let board = board();
         board.role(Role::Committer);
-        board.stored(&stored(&sound(), 100, &[(20, 110)]).await, Timestamp::now());
+        board.stored(&stored(&sound(), 100, &[(20, 110)]).await, Timestamp::constant(120, 999_999_999));
         board.member_at(25);
         board.fault(Reason::StoreFailed, "one");
         (0..4).for_each(|_| board.committed());
@@ -241,6 +276,8 @@ mod tests {
             ("quorate_archive_commits_total", 4),
             ("quorate_archive_fulls_total", 3),
             ("quorate_archive_commits_lost_total", 2),
+            ("quorate_archive_last_commit_timestamp_seconds", 120),
+            ("quorate_archive_last_full_timestamp_seconds", 100),
         ];
         assert_eq!(told, BTreeMap::from(wanted));
     }

@@ -4,16 +4,15 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::jiff::Timestamp;
 use quorate_crds::{BackupPhase, Verification, VerificationResult, names};
-use quorate_e2e::faults::operator::Operator;
-use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Stage, metrics, play, wait_for};
-use serde_json::json;
+use quorate_e2e::scene::{AGENT_PORT, Cluster, Gateway, PATIENCE, Stage, fetch, metrics, play, wait_for};
+use serde_json::{Value, json};
 
 use crate::archive::{TURN, begin, is_healthy, leader, records, revision};
 use crate::backup;
-use crate::operator::METRICS_PORT;
+use crate::operator::leader_tells;
 
-/// By how many seconds what the operator tells may differ from what is counted here: it tells whole seconds, and the answer
-/// takes some time.
+/// By how many seconds what metrics tell may differ from what is counted here: they tell whole seconds, and the answer takes
+/// some time.
 const ROUNDED: f64 = 2.0;
 
 /// Waits for an attempt to prove the backup that came to this, after that time.
@@ -30,19 +29,49 @@ async fn is_proved(db: &Cluster, result: VerificationResult, after: Option<Times
     view.status().backup.and_then(|backup| backup.last_verified).context("it is gone again")
 }
 
-/// Waits until the operator's metrics tell how long ago it was last proved, as the status does. They tell of the cluster for
-/// which it is longest, and no other scene has one proved.
+/// Waits until the operator's metrics tell how long ago it was last proved, and last backed up, as the status does. They tell
+/// of the cluster for which it is longest: no other scene has one proved, and many have one backed up.
 async fn is_told(db: &Cluster) -> Result<()> {
-    wait_for("the metrics to tell of the last proof", PATIENCE, async || {
-        let address = Operator::new(db.scene().client()).leader().await?.status.and_then(|status| status.pod_ip);
-        let address = address.context("the operator has no address")?;
-        let (status, text) = metrics::get(&address, METRICS_PORT, "/metrics").await?;
-        ensure!(status == 200, "it answers {status}: {text}");
-        let told = metrics::gauge(&text, "quorate_archive_proved_seconds").context("they tell of none")?;
+    wait_for("the metrics to tell of the last proof and the last backup", PATIENCE, async || {
+        let text = leader_tells(db.scene()).await?;
+        let told = |name: &str| metrics::gauge(&text, name).with_context(|| format!("they tell of no {name}"));
         let backup = db.view().await?.status().backup.context("there is no status.backup")?;
         let proved = backup.last_verified.and_then(|last| last.proved_at).context("nothing was proved")?;
         let ago = Timestamp::now().duration_since(proved.0).as_secs_f64();
-        ensure!((ago - told).abs() <= ROUNDED, "they tell {told} s, and it was {ago:.1} s ago");
+        let told_proved = told("quorate_archive_proved_seconds")?;
+        ensure!((ago - told_proved).abs() <= ROUNDED, "they tell {told_proved} s, and it was {ago:.1} s ago");
+        let last = [
+            ("quorate_archive_committed_seconds", backup.committed_at),
+            ("quorate_archive_full_seconds", backup.full_at),
+        ];
+        for (name, at) in last {
+            let at = at.with_context(|| format!("the status has nothing for {name}"))?;
+            let (told, ago) = (told(name)?, Timestamp::now().duration_since(at.0).as_secs_f64());
+            ensure!(told >= ago - ROUNDED, "{name} is {told}, and it was {ago:.1} s ago");
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until the metrics of each sidecar tell the moments of the last backups, as its report does.
+async fn sidecars_tell(db: &Cluster) -> Result<()> {
+    wait_for("the metrics of each sidecar to tell of the last backup", PATIENCE, async || {
+        for (member, door) in db.voters_doors().await? {
+            let (_, report) = fetch(&door, AGENT_PORT, "/status").await?;
+            let (status, text) = fetch(&door, AGENT_PORT, "/metrics").await?;
+            ensure!(status == 200, "{member} answers {status}: {text}");
+            let report: Value = serde_json::from_str(&report)?;
+            for (name, field) in [
+                ("quorate_archive_last_commit_timestamp_seconds", "committedAt"),
+                ("quorate_archive_last_full_timestamp_seconds", "fullTaken"),
+            ] {
+                let at = report["head"][field].as_str().with_context(|| format!("{member} reports {report}"))?;
+                let at = at.parse::<Timestamp>()?.as_duration().as_secs_f64();
+                let told = metrics::gauge(&text, name).with_context(|| format!("{member} tells of no {name}"))?;
+                ensure!((told - at).abs() <= ROUNDED, "{name} of {member} is {told}, and not {at}");
+            }
+        }
         Ok(())
     })
     .await
@@ -59,6 +88,7 @@ async fn a_backup_is_proved_by_schedule_and_one_that_does_not_restore_is_told() 
         }
         let last = revision(&db).await?;
         records(&db, &leader(&db).await?, last, PATIENCE).await?;
+        sidecars_tell(&db).await?;
 
         // Asking for it restarts nobody.
         let members = db.identities().await?;

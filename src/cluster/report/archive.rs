@@ -182,7 +182,11 @@ pub fn of_metrics(observed: &Observed, status: &EtcdClusterStatus) -> Option<Arc
         Some(_) | None => "unknown",
     };
     let lag_seconds = best(observed).and_then(|report| report.lag).map(|lag| lag.seconds);
-    Some(Archive { health, lag_seconds, proved_at: verify::proved_at(observed) })
+    // The last backups are those of the status: what the sidecars said last stays while they are silent.
+    let state = status.backup.as_ref();
+    let committed_at = state.and_then(|state| state.committed_at.as_ref()).map(|at| at.0);
+    let full_at = state.and_then(|state| state.full_at.as_ref()).map(|at| at.0);
+    Some(Archive { health, lag_seconds, committed_at, full_at, proved_at: verify::proved_at(observed) })
 }
 
 #[cfg(test)]
@@ -304,5 +308,34 @@ mod tests {
         // And at rest nothing is written.
         let rest = after(observed(&[Some(report(Role::Committer, 9, 0))]), first.clone());
         assert_eq!(write(&rest, later(600)), first);
+    }
+
+    #[test]
+    fn the_metrics_tell_of_the_last_backup_as_the_status_does() {
+        let told = |observed: &Observed, now| {
+            let plan = quorate_statemachine::plan(&observed.world);
+            let status = super::super::status(observed, &plan, now);
+            (of_metrics(observed, &status), status)
+        };
+        assert_eq!(told(&healthy(), NOW).0, None);
+        let begins = Report { head: None, generation: None, ..report(Role::Committer, 0, 0) };
+        let archive = told(&observed(&[Some(begins)]), NOW).0.unwrap();
+        assert_eq!((archive.committed_at, archive.full_at), (None, None));
+        let full_taken = NOW - SignedDuration::from_hours(1);
+        let head = Head { revision: 9, committed_at: NOW, full_revision: 3, full_taken };
+        let (archive, status) =
+            told(&observed(&[Some(Report { head: Some(head), ..report(Role::Committer, 9, 0) })]), NOW);
+        let wanted = Archive {
+            health: "healthy",
+            lag_seconds: Some(0),
+            committed_at: Some(NOW),
+            full_at: Some(full_taken),
+            proved_at: None,
+        };
+        assert_eq!(archive, Some(wanted));
+        // Silence makes no backup undone.
+        let silent = after(observed(&[None]), status);
+        let archive = told(&silent, NOW + SignedDuration::from_mins(10)).0;
+        assert_eq!(archive, Some(Archive { health: "unknown", lag_seconds: None, ..wanted }));
     }
 }
