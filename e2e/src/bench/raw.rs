@@ -1,7 +1,7 @@
 //! The floor: etcd in hand-written pods, with the same image, volumes, probes, requests and security as Quorate's, and
 //! nobody who looks after them. What an administrator would do with them by hand is here too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -142,6 +142,8 @@ impl Raw {
         let mut client = dial(leads).await?;
         let id = known.members.get(lost).context("it is no member")?.id;
         client.member_remove(id).await.map_err(told).context("failed to remove the member")?;
+        // Its node does not say that it has ended, and Kubernetes takes it away only by and by (PodGC).
+        self.delete_pods(&[lost.to_owned()]).await?;
         let learner = MemberAddOptions::new().with_is_learner();
         let added = client.member_add([self.url(&name, 2380)], Some(learner)).await.map_err(told);
         let added = added.context("failed to add the learner")?.member().context("no member was added")?.id();
@@ -154,12 +156,9 @@ impl Raw {
             client.member_promote(added).await.map_err(told).map(drop)
         })
         .await?;
-        let lost = pods(&self.scene, &self.label())
-            .await?
-            .into_iter()
-            .filter(|pod| pod.metadata.name.as_deref() == Some(lost));
-        let lost = lost.filter_map(|pod| pod.metadata.uid).collect();
-        until_up((&self.scene, &self.label()), Instant::now(), self.members, &lost, Up::Voting).await.map(drop)
+        until_up((&self.scene, &self.label()), Instant::now(), self.members, &BTreeSet::new(), Up::Voting)
+            .await
+            .map(drop)
     }
 
     /// etcd's own member list.

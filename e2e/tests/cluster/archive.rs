@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 
 use crate::archive_load::restores::{Point, is_the_live_history, restore};
 use crate::backup;
+use crate::operator::leader_tells;
+use crate::restore::SECRET_PATIENCE;
 
 /// How often is stored.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -25,6 +27,8 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// How long it may take from the moment when another member is known to lead until what is written then is in the store:
 /// a look at the member each half second, one at the store, a flush, and what the machine is busy with.
 const HAND_OVER: Duration = Duration::from_secs(10);
+/// How far the backup may be behind: three flushes, and 20 s.
+const LIMIT: Duration = Duration::from_secs(20 + 3 * FLUSH.as_secs());
 /// How long the condition may take to turn: the limit of three flushes and 20 s, and a look each half minute.
 pub const TURN: Duration = Duration::from_mins(3);
 
@@ -63,6 +67,32 @@ pub async fn is_healthy(db: &Cluster, healthy: bool) -> Result<BackupState> {
         })
         .await?;
     view.status().backup.context("there is no status.backup")
+}
+
+/// Waits until the condition has this reason. A Secret takes a minute or so to come to the pods.
+async fn says(db: &Cluster, reason: &str) -> Result<()> {
+    db.until(&format!("BackupHealthy with {reason}"), TURN + SECRET_PATIENCE, |view| {
+        let condition = view.condition(ConditionType::BackupHealthy).context("there is no condition")?;
+        ensure!(condition.reason == reason, "{}: {}: {}", condition.status, condition.reason, condition.message);
+        Ok(())
+    })
+    .await
+    .map(drop)
+}
+
+/// Waits until the condition and the operator's metrics tell that the backup is behind by more than it may be.
+async fn lag_is_told(db: &Cluster) -> Result<()> {
+    wait_for("the lag to be told", TURN, async || {
+        let view = db.view().await?;
+        let condition = view.condition(ConditionType::BackupHealthy).context("there is no condition")?;
+        // A store that hangs has failed only once it was given up.
+        ensure!(["ArchiveBehind", "StoreFailed"].contains(&condition.reason.as_str()), "{condition:?}");
+        ensure!(condition.message.contains("behind by more than"), "{}", condition.message);
+        let told = metrics::gauge(&leader_tells(db.scene()).await?, "quorate_archive_lag_seconds");
+        ensure!(told > Some(LIMIT.as_secs_f64()), "the operator's metrics tell {told:?}: {}", condition.message);
+        Ok(())
+    })
+    .await
 }
 
 /// What each sidecar says at this path, by member.
@@ -352,10 +382,22 @@ async fn what_is_wrong_with_the_backup_does_not_touch_etcd() -> Result<()> {
         // The store hangs, and comes back.
         gateway.pause(true)?;
         is_healthy(&db, false).await?;
+        lag_is_told(&db).await?;
         writer.writes(20).await?;
         gateway.pause(false)?;
         is_healthy(&db, true).await?;
         records(&db, &leader(&db).await?, revision(&db).await?, PATIENCE).await?;
+
+        // The store knows the key no more, and a right one counts without a restart, in the same generation.
+        let (members, state) = (db.identities().await?, is_healthy(&db, true).await?);
+        for (right, reason) in [(false, "StoreRefused"), (true, "Archiving")] {
+            scene.apply(&Gateway::credentials("s3", right)).await?.well()?;
+            says(&db, reason).await?;
+        }
+        records(&db, &leader(&db).await?, revision(&db).await?, PATIENCE).await?;
+        db.is_the_same_as(&members).await?;
+        let now = is_healthy(&db, true).await?;
+        ensure!(now.generation == state.generation, "{now:?}, before {state:?}");
 
         // The sidecar that records is killed, again and again; etcd stays as it is.
         let members = db.identities().await?;

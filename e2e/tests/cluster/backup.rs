@@ -91,7 +91,7 @@ pub async fn shows(scene: &Scene, name: &str, phase: BackupPhase, reason: &str) 
 }
 
 /// Runs the agent in a pod with the volume `backups`, and returns its JSON.
-async fn agent(scene: &Scene, name: &str, arguments: &[&str]) -> Result<Value> {
+pub async fn agent(scene: &Scene, name: &str, arguments: &[&str]) -> Result<Value> {
     let command: Vec<&str> = [&["/quorate-agent"], arguments, &["--store=file:///backups", "--output=json"]].concat();
     let pod = json!({
         "apiVersion": "v1",
@@ -127,6 +127,24 @@ async fn agent(scene: &Scene, name: &str, arguments: &[&str]) -> Result<Value> {
     serde_json::from_str(&log).with_context(|| log)
 }
 
+/// Demands that a status says how large a complete backup is, how long it took, where it lies and which hash it has, and that
+/// `kubectl get` shows what people look for.
+fn is_told_whole(status: &EtcdBackupStatus, shown: &str) -> Result<()> {
+    let told = || format!("{status:?}");
+    let (size, took) = (status.size.as_deref().with_context(told)?, status.duration.as_deref().with_context(told)?);
+    let bytes = [status.database_bytes, status.stored_bytes].map(Option::unwrap_or_default);
+    ensure!(bytes.iter().all(|bytes| *bytes > 0), "{status:?}");
+    ensure!(status.location.as_deref().is_some_and(|at| at.starts_with("file://")), "{status:?}");
+    ensure!(status.manifest.as_deref().is_some_and(|name| name.ends_with("/full")), "{status:?}");
+    // 32 bytes in hexadecimal.
+    ensure!(status.hash.as_deref().is_some_and(|hash| hash.len() == 64), "{status:?}");
+    let revision = status.revision.with_context(told)?.to_string();
+    for part in [size, took, &revision] {
+        ensure!(shown.contains(part), "{part} is not shown: {shown}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_backup_is_taken_while_somebody_writes_and_restores() -> Result<()> {
     play("backup_volume", Stage::Shared, async |scene| {
@@ -148,6 +166,7 @@ async fn a_backup_is_taken_while_somebody_writes_and_restores() -> Result<()> {
         // By the columns, and by the agent, which restores it from the volume.
         let shown = scene.kubectl(&["get", "etcdb", "late"]).await?.well()?;
         ensure!(shown.contains("Complete"), "{shown}");
+        is_told_whole(&late, &shown)?;
         let lineage = late.lineage.context("the status has no lineage")?;
         let whose = format!("--lineage={lineage}");
         let listed = agent(scene, "list", &["list", &whose]).await?;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{nodes, pods, processes};
-use quorate_e2e::scene::{Cluster, Identity, PATIENCE, Stage, Wish, Writer, metrics, play, stays, wait_for};
+use quorate_e2e::scene::{Cluster, Identity, PATIENCE, Scene, Stage, Wish, Writer, metrics, play, stays, wait_for};
 use serde_json::json;
 
 use crate::rest::{A_WHILE, is_in};
@@ -18,6 +18,15 @@ use crate::roll;
 const TAKE_OVER: Duration = Duration::from_secs(20);
 /// The port of the operator's own metrics.
 pub const METRICS_PORT: u16 = 8080;
+
+/// The metrics of the replica that acts.
+pub async fn leader_tells(scene: &Scene) -> Result<String> {
+    let leader = Operator::new(scene.client()).leader().await?;
+    let address = leader.status.and_then(|status| status.pod_ip).context("the operator has no address")?;
+    let (status, text) = metrics::get(&address, METRICS_PORT, "/metrics").await?;
+    ensure!(status == 200, "it answers {status}: {text}");
+    Ok(text)
+}
 
 #[tokio::test]
 #[ignore = "make e2e"]

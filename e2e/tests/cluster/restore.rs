@@ -42,7 +42,7 @@ const ELSEWHERE: &str = "var/lib/etcd/lost+found";
 const TAKEN: u64 = 960 << 20;
 
 /// Keys of several versions, some deleted and created again, some on leases; users and roles.
-async fn fill(db: &Cluster, restored: &str) -> Result<()> {
+pub async fn fill(db: &Cluster, restored: &str) -> Result<()> {
     let clients = [names::client_secret(db.name()), names::client_secret(restored), "root".to_owned()];
     db.ask_patiently(async |client| write(client, &clients).await).await
 }
@@ -188,7 +188,12 @@ fn flip(path: &Path) -> Result<()> {
 async fn a_cluster_of_three_begins_with_a_backup_of_another() -> Result<()> {
     play("restore_volume", Stage::Shared, async |scene| {
         let store = backup::volume(scene).await?;
-        let held = backed_up(scene, &store, "restored").await?;
+        let db = filled(scene, 3, "restored").await?;
+        let (status, held) = backup(&db, &store).await?;
+        db.delete().await?;
+        let whose = format!("--lineage={}", status.lineage.context("the status has no lineage")?);
+        let listed = backup::agent(scene, "list", &["list", &whose]).await?;
+        ensure!(archive::states(&listed) == [Some("whole")], "{listed}");
         let restored = scene.create(&from_backup("restored", 3)).await?;
         restored.settles(3).await?;
         holds(&restored, &held).await?;

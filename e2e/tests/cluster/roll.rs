@@ -10,10 +10,12 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::api::ListParams;
 use quorate_e2e::faults::nodes;
 use quorate_e2e::scene::{
-    Cluster, EtcdProcess, PATIENCE, Scene, Stage, View, Wish, Writer, Written, etcd_processes, play, thorough, wait_for,
+    Cluster, EtcdProcess, Gateway, PATIENCE, Scene, Stage, View, Wish, Writer, Written, etcd_processes, play, thorough,
+    wait_for,
 };
 use serde_json::{Value, json};
 
+use crate::archive::is_healthy;
 use crate::node::evicts;
 
 /// The longest that writes may fail while members are restarted as planned, where nothing else runs on the machine.
@@ -182,6 +184,22 @@ async fn members_are_restarted_one_by_one_when_settings_change_under_a_writer() 
         are_replaced_one_by_one("settings changed", &db, &json!({ "etcd": etcd })).await?;
         run_with(scene, 3, &["--snapshot-count=5000", "--log-level=warn"])?;
         is_told(&db, "SpecChanged", &["spec.etcd.extraFlags", "spec.etcd.snapshotCount"]).await
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn members_are_given_a_sidecar_one_by_one_when_a_backup_is_asked_for_under_a_writer() -> Result<()> {
+    play("roll_backup", Stage::Alone, async |scene| {
+        let gateway = Gateway::start().await?;
+        scene.apply(&Gateway::credentials("s3", true)).await?.well()?;
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let backup = json!({ "backup": { "store": gateway.store("s3") } });
+        are_replaced_one_by_one("a backup was asked for", &db, &backup).await?;
+        is_told(&db, "SpecChanged", &["spec.backup"]).await?;
+        is_healthy(&db, true).await.map(drop)
     })
     .await
 }

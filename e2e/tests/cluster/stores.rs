@@ -10,7 +10,7 @@ use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::scene::{Gateway, Scene, Stage, Wish, play, reached_at};
 use serde_json::{Value, json};
 
-use crate::archive::agent;
+use crate::archive::{agent, is_healthy};
 use crate::azurite::Azurite;
 use crate::backup;
 use crate::clouds::google::double::{BUCKET, Double, KEY_FILE};
@@ -81,9 +81,12 @@ async fn a_cluster_of_three_comes_back_from_s3_whose_certificate_the_secret_tell
             ensure!(message.contains("ca.crt") && message.contains("UnknownIssuer"), "{name}: {message}");
             scene.kubectl(&["delete", "etcdbackup", name]).await?.well()?;
         }
-        db.delete().await?;
         trusting["stringData"]["ca.crt"] = json!(own.trusted());
         scene.apply(&trusting).await?.well()?;
+        // A sidecar that comes to a member that has been there trusts it as well.
+        db.patch(json!({ "spec": { "backup": { "store": store } } })).await?;
+        is_healthy(&db, true).await?;
+        db.delete().await?;
         comes_back(scene, &store).await
     })
     .await

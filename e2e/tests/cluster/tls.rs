@@ -9,7 +9,6 @@ use etcd_client::{Client, ConnectOptions, WatchOptions, WatchStream};
 use futures::future::try_join_all;
 use quorate_crds::ConditionType;
 use quorate_e2e::authority::{Authority, Order};
-use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
     AGENT_PORT, CLIENT_PORT, Cluster, Door, Gateway, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer,
@@ -19,6 +18,7 @@ use quorate_e2e::workspace;
 use serde_json::json;
 
 use crate::archive::{self, revision};
+use crate::operator::leader_tells;
 
 /// Calls that read, write or give orders, as etcd knows them, etcd of old and a launcher; with what is brought, if that is
 /// how the call is made. The ticket is not signed.
@@ -231,8 +231,6 @@ const WRITING: Duration = Duration::from_mins(6);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the Secret is read anew, as an application that follows its files does.
 const KEYS_INTERVAL: Duration = Duration::from_secs(1);
-/// Where the operator serves its metrics.
-const OPERATOR_PORT: u16 = 8080;
 const SECONDS_OF_A_DAY: f64 = 86_400.0;
 /// What is written over connections that last, and the last of it.
 const KEPT: &str = "kept/";
@@ -367,12 +365,9 @@ async fn peer_certificates(db: &Cluster, members: &[String]) -> Result<BTreeMap<
 /// Waits until the operator's metrics tell as many days as certificates have left that are renewed in time. They tell them of
 /// the cluster whose first runs out first of all, and no other scene has certificates of the shortest lifetime.
 async fn tells_the_days_left(scene: &Scene) -> Result<()> {
-    let operator = Operator::new(scene.client());
     let lifetime = LIFETIME.as_secs_f64();
     wait_for("the days left in the operator's metrics", PATIENCE, async || {
-        let leader = operator.leader().await?;
-        let address = leader.status.and_then(|status| status.pod_ip).context("the operator has no address")?;
-        let (_, text) = metrics::get(&address, OPERATOR_PORT, "/metrics").await?;
+        let text = leader_tells(scene).await?;
         let days = metrics::gauge(&text, "quorate_certificates_days_left").context("it tells of no certificates")?;
         let left = days * SECONDS_OF_A_DAY;
         ensure!(left > lifetime / 4.0 && left <= lifetime, "{left} s are left, of {lifetime}");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
+use kube::api::LogParams;
 use quorate_e2e::faults::processes;
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, wait_for};
 use rustix::process::Signal;
@@ -21,6 +22,10 @@ use crate::archive::{self, add_role, depose, leader, leader_records};
 const BETWEEN_FAULTS: Duration = Duration::from_secs(3);
 /// For how long the store hangs, is gone, or is slow.
 const STORE_FAULT: Duration = Duration::from_secs(5);
+/// For how long it is gone the first time: more comes then than an archive holds in memory (16 MiB).
+const OUTAGE: Duration = Duration::from_secs(30);
+/// What a sidecar's log says of that.
+const PUT_ASIDE: &str = "it is put aside in a file";
 /// A slow store stops for so long, goes on for so long, and so on.
 const STUTTER: Duration = Duration::from_millis(200);
 /// How often a fault has to come at least.
@@ -142,8 +147,11 @@ impl Disturbance {
             }
             Fault::StoreGone => {
                 gateway.stop()?;
-                sleep(STORE_FAULT).await;
+                sleep(if times == 0 { OUTAGE } else { STORE_FAULT }).await;
                 self.reports.push(Reported::now(db, gateway).await?);
+                if times == 0 {
+                    is_put_aside(db).await?;
+                }
                 gateway.start_again().await?;
             }
             Fault::StoreSlow => self.reports.push(slow(db, gateway).await?),
@@ -222,6 +230,15 @@ async fn kill_sidecar(db: &Cluster, leader: &str) -> Result<Duration> {
     })
     .await?;
     Ok(killed.elapsed())
+}
+
+/// Demands that what comes to the leader's sidecar has been put aside.
+async fn is_put_aside(db: &Cluster) -> Result<()> {
+    let leader = leader(db).await?;
+    let log = LogParams { container: Some("archive".to_owned()), ..LogParams::default() };
+    let log = db.pods().logs(&leader, &log).await?;
+    ensure!(log.contains(PUT_ASIDE), "{leader} holds all of an outage in memory:\n{log}");
+    Ok(())
 }
 
 /// Makes the store slow for a while; what the archive told in the middle of that.
