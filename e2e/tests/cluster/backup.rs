@@ -134,7 +134,7 @@ fn is_told_whole(status: &EtcdBackupStatus, shown: &str) -> Result<()> {
     let (size, took) = (status.size.as_deref().with_context(told)?, status.duration.as_deref().with_context(told)?);
     let bytes = [status.database_bytes, status.stored_bytes].map(Option::unwrap_or_default);
     ensure!(bytes.iter().all(|bytes| *bytes > 0), "{status:?}");
-    ensure!(status.location.as_deref().is_some_and(|at| at.starts_with("file://")), "{status:?}");
+    ensure!(status.location.as_deref() == Some("volume claim backups"), "{status:?}");
     ensure!(status.manifest.as_deref().is_some_and(|name| name.ends_with("/full")), "{status:?}");
     // 32 bytes in hexadecimal.
     ensure!(status.hash.as_deref().is_some_and(|hash| hash.len() == 64), "{status:?}");

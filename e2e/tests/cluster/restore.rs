@@ -176,7 +176,7 @@ pub async fn says(cluster: &Cluster, reason: &str, part: &str, patience: Duratio
 }
 
 /// Flips a bit in the middle of a file; twice is not at all.
-fn flip(path: &Path) -> Result<()> {
+pub fn flip(path: &Path) -> Result<()> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
     let (mut byte, middle) = ([0], file.metadata()?.len() / 2);
     file.read_exact_at(&mut byte, middle)?;

@@ -7,9 +7,10 @@ use quorate_crds::{BackupPhase, Verification, VerificationResult, names};
 use quorate_e2e::scene::{AGENT_PORT, Cluster, Gateway, PATIENCE, Stage, fetch, metrics, play, wait_for};
 use serde_json::{Value, json};
 
-use crate::archive::{TURN, begin, is_healthy, leader, records, revision};
+use crate::archive::{TURN, begin, generation_after, is_healthy, leader, records, revision};
 use crate::backup;
 use crate::operator::leader_tells;
+use crate::restore::flip;
 
 /// By how many seconds what metrics tell may differ from what is counted here: they tell whole seconds, and the answer takes
 /// some time.
@@ -99,8 +100,10 @@ async fn a_backup_is_proved_by_schedule_and_one_that_does_not_restore_is_told() 
         is_healthy(&db, true).await?;
         db.is_the_same_as(&members).await?;
 
-        // The manifest of what is recorded into is damaged: etcd and the sidecars go on, and do not notice.
-        std::fs::write(gateway.object("/full")?, "{")?;
+        // What was stored is damaged: etcd and the sidecars go on, and do not notice.
+        for data in gateway.objects("/d/")? {
+            flip(&data)?;
+        }
         let failed = is_proved(&db, VerificationResult::Failed, None).await?;
         let message = failed.message.clone().unwrap_or_default();
         ensure!(message.contains("is damaged") && failed.revision == proved.revision, "{failed:?}");
@@ -111,6 +114,12 @@ async fn a_backup_is_proved_by_schedule_and_one_that_does_not_restore_is_told() 
         scene.apply(&backup::backup("sound", &gateway.store("s3"))).await?.well()?;
         backup::shows(scene, "sound", BackupPhase::Complete, "BackupComplete").await?;
         is_proved(&db, VerificationResult::Proved, failed.time.map(|time| time.0)).await?;
+        is_healthy(&db, true).await?;
+
+        // The manifest of what is recorded into is damaged: the sidecar that records notices, and begins anew.
+        let generation = generation_after(&db, &[]).await?;
+        std::fs::write(gateway.object(&format!("{generation}/full"))?, "{")?;
+        generation_after(&db, &[generation]).await?;
         is_healthy(&db, true).await?;
 
         db.patch(json!({ "spec": { "backup": { "verify": null } } })).await?;

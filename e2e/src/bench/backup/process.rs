@@ -22,6 +22,8 @@ pub struct Ended {
     pub memory: f64,
     /// What it printed.
     pub printed: String,
+    /// What it told besides.
+    pub told: String,
 }
 
 /// Waits until everything is on the disk, so that nobody pays for what was written before.
@@ -86,9 +88,9 @@ impl Running {
         let (output, memory) = watched(child.id(), child.wait_with_output()).await;
         let output = output?;
         let seconds = started.elapsed().as_secs_f64();
-        let told = String::from_utf8_lossy(&output.stderr);
+        let [printed, told] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         ensure!(output.status.success(), "`{line}` failed ({}): {told}", output.status);
-        Ok(Ended { seconds, memory, printed: String::from_utf8_lossy(&output.stdout).into_owned() })
+        Ok(Ended { seconds, memory, printed, told })
     }
 }
 
