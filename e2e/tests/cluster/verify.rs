@@ -106,7 +106,8 @@ async fn a_backup_is_proved_by_schedule_and_one_that_does_not_restore_is_told() 
         }
         let failed = is_proved(&db, VerificationResult::Failed, None).await?;
         let message = failed.message.clone().unwrap_or_default();
-        ensure!(message.contains("is damaged") && failed.revision == proved.revision, "{failed:?}");
+        // It names the part.
+        ensure!(message.contains("/d/") && failed.revision == proved.revision, "{failed:?}");
         is_healthy(&db, false).await?;
         // The attempt that failed proves nothing: it is as long ago as it was.
         is_told(&db).await?;
