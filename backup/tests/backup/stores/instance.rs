@@ -1,7 +1,6 @@
 //! The account of an instance of Google's, or of a pod with a workload identity there: the metadata server hands out its tokens to
 //! whoever asks from there. That server is a double, as the store is.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use jiff::SignedDuration;
@@ -10,6 +9,7 @@ use quorate_backup::snapshot::Reason;
 use super::ambient::STRAY;
 use super::google::Double;
 use super::place::Place;
+use super::pod_token::{Given, is_enough};
 use crate::clouds::answers::Answers;
 use crate::clouds::google::metadata;
 use crate::clouds::google::tokens::Account;
@@ -23,17 +23,17 @@ struct Instance {
     /// Where it is, without what it is asked in.
     host: String,
     token: Arc<Mutex<Option<String>>>,
-    asked: Arc<AtomicUsize>,
+    asked: Given,
     _answers: Answers,
 }
 
 impl Instance {
     /// Each token is said to last so long. It has no account yet.
     fn start(lasting: SignedDuration) -> Self {
-        let (token, asked) = (Arc::<Mutex<Option<String>>>::default(), Arc::<AtomicUsize>::default());
-        let (handed_out, number) = (Arc::clone(&token), Arc::clone(&asked));
+        let (token, asked) = (Arc::<Mutex<Option<String>>>::default(), Given::default());
+        let (handed_out, number) = (Arc::clone(&token), asked.clone());
         let answers = Answers::start(move |head, _| {
-            number.fetch_add(1, Ordering::SeqCst);
+            number.once_more();
             metadata::answer(head, handed_out.lock().unwrap().as_deref(), lasting)
         });
         Self { host: format!("127.0.0.1:{}", answers.port), token, asked, _answers: answers }
@@ -48,39 +48,15 @@ impl Instance {
     fn variables(&self) -> Vec<(&str, &str)> {
         [&[("GCE_METADATA_HOST", self.host.as_str()), ("GCE_METADATA_IP", self.host.as_str())][..], &STRAY].concat()
     }
-
-    /// How often it has been asked since this was asked last.
-    fn asked_since(&self, before: &mut usize) -> usize {
-        let now = self.asked.load(Ordering::SeqCst);
-        now - std::mem::replace(before, now)
-    }
 }
 
-/// A backup is put, listed and read: by a token that outlasts each process, and by ones that have run out by the next request.
+/// By a token that outlasts each process, and by ones that have run out by the next request.
 pub fn is_asked_for() {
     let server = Double::start();
-    let member = Served::start(Mood::Sound, large(0));
-    let scratch = tempfile::tempdir().unwrap();
-    let proof = ["--lineage", "blue", "--scratch", scratch.path().to_str().unwrap()];
     for (prefix, lasting) in [("lasting", HOUR), ("brief", SignedDuration::ZERO)] {
-        let (instance, place) = (Instance::start(lasting), server.bare(prefix));
+        let instance = Instance::start(lasting);
         instance.has(server.writer());
-        let variables = instance.variables();
-        let mut before = 0;
-        let mut asked = || {
-            let times = instance.asked_since(&mut before);
-            let as_often_as_needed = if lasting.is_zero() { times > 1 } else { times == 1 };
-            assert!(as_often_as_needed, "{prefix}: {times}");
-        };
-        let taken = place.snapshot_with(&variables, &member).json();
-        assert_eq!(taken["revision"].as_u64(), Some(7), "{taken}");
-        asked();
-        let listed = place.run_with(&variables, "list", &[]).json();
-        assert_eq!((listed[0]["state"].as_str(), listed.as_array().unwrap().len()), (Some("whole"), 1), "{listed}");
-        asked();
-        let proved = place.run_with(&variables, "verify", &proof).json();
-        assert_eq!(proved["revision"].as_u64(), Some(7), "{proved}");
-        asked();
+        is_enough(&server.bare(prefix), &instance.variables(), lasting, &instance.asked);
     }
 }
 

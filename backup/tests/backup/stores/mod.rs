@@ -13,12 +13,12 @@ mod instance;
 mod late;
 mod locks;
 pub mod place;
+mod pod_token;
 mod refused;
 pub mod s3;
 mod slow;
 mod tls;
-mod troubled_azure;
-mod troubled_s3;
+mod troubled;
 mod troubles;
 mod volume;
 mod web_identity;
@@ -35,8 +35,7 @@ use azure::Azurite;
 use google::{Bucket, Double, Trouble};
 use place::Place;
 use s3::VersityGw;
-use troubled_azure::TroubledAzure;
-use troubled_s3::TroubledS3;
+use troubled::Troubled;
 use troubles::Troubling;
 use volume::Volume;
 
@@ -295,8 +294,8 @@ async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_
 /// The stores that can be told to have troubles.
 fn each_troubled() -> impl Iterator<Item = Box<dyn Troubling>> {
     let double = once_with(|| Box::new(Double::start()) as Box<dyn Troubling>);
-    let s3 = once_with(TroubledS3::start).flatten().map(|s3| Box::new(s3) as Box<dyn Troubling>);
-    let azure = once_with(TroubledAzure::start).flatten().map(|azure| Box::new(azure) as Box<dyn Troubling>);
+    let s3 = once_with(Troubled::s3).flatten().map(|s3| Box::new(s3) as Box<dyn Troubling>);
+    let azure = once_with(Troubled::azure).flatten().map(|azure| Box::new(azure) as Box<dyn Troubling>);
     double.chain(s3).chain(azure)
 }
 
