@@ -25,9 +25,6 @@ const EVENT_OVERHEAD: usize = 160;
 /// The file is written and read no slower than this on a disk on which etcd lives well. Nothing is received meanwhile.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// What is said when the file begins to be used.
-const PUT_ASIDE: &str = "more comes than is held in memory: it is put aside in a file";
-
 /// What is before each of the news in the file: its length and its moment.
 const BEFORE: u64 = 16;
 
@@ -130,7 +127,9 @@ impl Backlog {
             true
         } else {
             if inner.spill.is_empty() {
-                tracing::info!("{PUT_ASIDE} until what came before has been stored");
+                tracing::info!(
+                    "more comes than is held in memory: it is put aside in a file until what came before has been stored"
+                );
             }
             match inner.spill.push(heard) {
                 Ok(()) => true,

@@ -56,7 +56,6 @@ pub(super) async fn flush(
     };
     let manifest = 'data: loop {
         let begun = Instant::now();
-        let bytes = records.len();
         let data = match write(&door.store(), chain, seal, &records).await {
             Ok(Some(data)) => data,
             Ok(None) => return Err(FlushError::OtherRecipients),
@@ -79,7 +78,8 @@ pub(super) async fn flush(
                 let took = begun.elapsed();
                 if took > SLOW {
                     tracing::warn!(
-                        "revisions {from} to {to} were stored in {took:.1?}, of which their {bytes} bytes took {data_took:.1?}"
+                        "revisions {from} to {to} were stored in {took:.1?}, of which their {} bytes took {data_took:.1?}",
+                        records.len()
                     );
                 }
                 break 'data manifest;

@@ -117,8 +117,7 @@ impl Chain {
     /// Demands that the manifest of its full snapshot is still what it was. Who goes on with a generation has read it long ago.
     pub async fn demand_full(&self, store: &Store) -> Result<(), ChainError> {
         let (_, hash) = full(store, &self.key).await?;
-        let follows = hash == self.full_hash;
-        follows.then_some(()).ok_or_else(|| ChainError::Broken(self.key.delta(self.full.revision.next())))
+        if hash == self.full_hash { Ok(()) } else { Err(ChainError::Broken(self.key.delta(self.full.revision.next()))) }
     }
 
     /// The last revision in it.

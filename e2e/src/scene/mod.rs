@@ -60,6 +60,9 @@ const STATUSES: u32 = 5;
 /// Names the version of etcd for clusters of which a scene names none. Unset or empty: the operator's default.
 pub const ETCD_VARIABLE: &str = "QUORATE_SCENES_ETCD";
 
+/// What an archive says when more comes than it holds in memory.
+pub const PUT_ASIDE: &str = "it is put aside in a file";
+
 /// How long anything may take before a scene says that it hangs. An upper bound, not a measure of speed: two cores run
 /// three nodes and several scenes at a time here.
 pub const PATIENCE: Duration = Duration::from_mins(2);

@@ -12,7 +12,7 @@ use data_encoding::BASE64URL_NOPAD;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
-use kube::api::{ListParams, LogParams};
+use kube::api::{ListParams, LogParams, PostParams};
 use quorate_crds::BackupPhase;
 use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::scene::{Gateway, PATIENCE, Scene, Stage, Wish, play, reached_at, wait_for};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::archive::is_healthy;
 use crate::clouds::answers::{Answers, Shown};
 use crate::clouds::sts::{self, Keys, Objection, ROLE, SESSION};
-use crate::{backup, restore};
+use crate::{backup, restore, roll};
 
 /// The ServiceAccount that the role trusts, and one that it does not.
 const TRUSTED: &str = "backups";
@@ -175,7 +175,7 @@ impl Sts {
         });
         let probe: Pod = serde_json::from_value(probe)?;
         let pods = scene.api::<Pod>();
-        let dry = kube::api::PostParams { dry_run: true, ..Default::default() };
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
         wait_for("the policy to change pods", PATIENCE, async || {
             let changed = serde_json::to_value(pods.create(&dry, &probe).await?)?;
             ensure!(changed["spec"]["containers"][0]["env"][0]["name"] == "AWS_ROLE_ARN", "{changed}");
@@ -246,7 +246,7 @@ async fn the_identity_of_a_pod_is_enough_for_a_store() -> Result<()> {
         let wish = Wish::new("db", 3).with("/backup", json!({ "store": store, "flushIntervalSeconds": 1 }));
         let db = scene.create(&wish).await?;
         db.settles(3).await?;
-        let members = db.identities().await?;
+        let (members, pods) = (db.identities().await?, roll::pods(&db.view().await?));
         restore::fill(&db, "restored").await?;
         is_healthy(&db, true).await?;
 
@@ -263,6 +263,7 @@ async fn the_identity_of_a_pod_is_enough_for_a_store() -> Result<()> {
         ensure!(sts.gave("b-") > 0, "nothing was given to the pod that took the backup: {:?}", sts.pods);
         // What the policy does to pods is no change that the operator would undo, and the archiver goes on with later keys.
         db.is_the_same_as(&members).await?;
+        ensure!(roll::pods(&db.view().await?) == pods, "a pod was replaced");
         let before = sts.gave("db-");
         db.put("later", "than the backup").await?;
         wait_for("an archiver to ask for keys once more", PATIENCE, async || {

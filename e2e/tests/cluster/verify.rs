@@ -101,13 +101,15 @@ async fn a_backup_is_proved_by_schedule_and_one_that_does_not_restore_is_told() 
         db.is_the_same_as(&members).await?;
 
         // What was stored is damaged: etcd and the sidecars go on, and do not notice.
-        for data in gateway.objects("/d/")? {
-            flip(&data)?;
+        let damaged = gateway.objects("/d/")?;
+        for data in &damaged {
+            flip(data)?;
         }
         let failed = is_proved(&db, VerificationResult::Failed, None).await?;
         let message = failed.message.clone().unwrap_or_default();
-        // It names the part.
-        ensure!(message.contains("/d/") && failed.revision == proved.revision, "{failed:?}");
+        let names = damaged.iter().filter_map(|data| data.file_name()?.to_str());
+        ensure!(names.clone().any(|name| message.contains(name)), "{names:?}: {message}");
+        ensure!(failed.revision == proved.revision, "{failed:?}");
         is_healthy(&db, false).await?;
         // The attempt that failed proves nothing: it is as long ago as it was.
         is_told(&db).await?;

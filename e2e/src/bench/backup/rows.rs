@@ -13,7 +13,7 @@ use super::bed::Bed;
 use super::process::{self, Running};
 use super::{latency, load};
 use crate::command::Command;
-use crate::scene::wait_for;
+use crate::scene::{PUT_ASIDE, wait_for};
 
 /// Names, units, what they are to reach, and samples.
 pub type Rows = Vec<(&'static str, &'static str, Option<Reach>, Measured)>;
@@ -36,9 +36,7 @@ const BUMP: &str = "1000000000";
 const ROUNDS: u32 = 3;
 /// So many events come while the store is away: with what each takes beside its value, more than an archive holds in memory
 /// (16 MiB) and is about to store (4 MiB).
-const PUT_ASIDE: u64 = 36_000;
-/// What it says then.
-const ASIDE: &str = "it is put aside in a file";
+const TOO_MANY: u64 = 36_000;
 
 /// How often the leadership moves while writes are measured: to each of the others among three, and back.
 const MOVES: u32 = 3;
@@ -220,16 +218,17 @@ async fn beside_an_archive(bed: &mut Bed, client: &Client, lineage: &str) -> Res
     reaches(bed, lineage, load::revision(client).await?).await?;
     let beside = latency::p99(client).await?;
     bed.pause_store(true)?;
-    let without_store = async {
-        load::events(client, PUT_ASIDE).await?;
-        latency::p99(client).await
-    };
-    let without_store = without_store.await;
+    let without_store = p99_with_what_is_put_aside(client).await;
     bed.pause_store(false)?;
     let without_store = without_store?;
     let ended = running.terminate().await?;
-    ensure!(ended.told.contains(ASIDE), "the archive held all in memory: {}", ended.told);
+    ensure!(ended.told.contains(PUT_ASIDE), "the archive held all in memory: {}", ended.told);
     Ok((beside, without_store))
+}
+
+async fn p99_with_what_is_put_aside(client: &Client) -> Result<f64> {
+    load::events(client, TOO_MANY).await?;
+    latency::p99(client).await
 }
 
 /// A member's id, and a client of it alone.

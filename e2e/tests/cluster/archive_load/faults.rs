@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::LogParams;
 use quorate_e2e::faults::processes;
-use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, wait_for};
+use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, PUT_ASIDE, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::time::sleep;
@@ -24,8 +24,6 @@ const BETWEEN_FAULTS: Duration = Duration::from_secs(3);
 const STORE_FAULT: Duration = Duration::from_secs(5);
 /// For how long it is gone the first time: more comes then than an archive holds in memory (16 MiB).
 const OUTAGE: Duration = Duration::from_secs(30);
-/// What a sidecar's log says of that.
-const PUT_ASIDE: &str = "it is put aside in a file";
 /// A slow store stops for so long, goes on for so long, and so on.
 const STUTTER: Duration = Duration::from_millis(200);
 /// How often a fault has to come at least.
