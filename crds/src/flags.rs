@@ -12,6 +12,17 @@ pub struct Flag {
     pub purpose: &'static str,
 }
 
+/// A feature of `feature-gates`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// The name.
+    pub name: &'static str,
+    /// The first minor version of etcd 3 that has it there: 6, with which `feature-gates` came, or a later one.
+    pub since: u32,
+    /// The flag of its own that etcd 3.5 has for it.
+    pub on_3_5: Option<&'static str>,
+}
+
 /// How etcd 3.5 spells a flag of 3.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
@@ -71,7 +82,8 @@ impl Flag {
             (5, Spelling::Absent) => vec![Err(Missing(self.name.to_owned()))],
             (5, Spelling::Experimental) => vec![Ok((format!("experimental-{}", self.name), value.to_owned()))],
             (5, Spelling::Gates) => value.split(',').map(|gate| self.gate_on_3_5(gate.trim())).collect(),
-            (_, Spelling::Same | Spelling::Experimental | Spelling::Gates | Spelling::Absent) => {
+            (_, Spelling::Gates) => self.gates(minor, value),
+            (_, Spelling::Same | Spelling::Experimental | Spelling::Absent) => {
                 vec![Ok((self.name.to_owned(), value.to_owned()))]
             }
         }
@@ -79,11 +91,41 @@ impl Flag {
 
     /// Both lines read the value by the same function (`strconv.ParseBool`), and take the last of several.
     fn gate_on_3_5(&self, gate: &str) -> Result<(String, String), Missing> {
-        let flag = |name: &str| GATES.iter().find(|(gate, _)| *gate == name.trim_end()).map(|(_, flag)| *flag);
-        let found = gate.split_once('=').and_then(|(name, value)| Some((flag(name)?, value.trim_start())));
-        let (name, value) = found.ok_or_else(|| Missing(format!("{}={gate}", self.name)))?;
-        Ok((name.to_owned(), value.to_owned()))
+        let value = gate.split_once('=').map(|(_, value)| value.trim_start());
+        match (Gate::of(gate).and_then(|gate| gate.on_3_5), value) {
+            (Some(flag), Some(value)) => Ok((flag.to_owned(), value.to_owned())),
+            (None, _) | (_, None) => Err(self.missing(gate)),
+        }
     }
+
+    /// Later versions have one flag for all features, and do not start with one that they do not know.
+    fn gates(&self, minor: u32, value: &str) -> Vec<Result<(String, String), Missing>> {
+        let came_later = |gate: &&str| Gate::of(gate).is_some_and(|gate| gate.since > minor);
+        let (later, known): (Vec<&str>, Vec<&str>) = value.split(',').partition(came_later);
+        let known = (!known.is_empty()).then(|| Ok((self.name.to_owned(), known.join(","))));
+        known.into_iter().chain(later.into_iter().map(|gate| Err(self.missing(gate)))).collect()
+    }
+
+    fn missing(&self, gate: &str) -> Missing {
+        Missing(format!("{}={}", self.name, gate.trim()))
+    }
+}
+
+impl Gate {
+    /// The feature that this is about, as in `Name=true`; none if no version has it.
+    fn of(gate: &str) -> Option<&'static Self> {
+        let name = gate.split('=').next().unwrap_or_default().trim();
+        GATES.iter().find(|gate| gate.name == name)
+    }
+
+    /// Whether this minor version of etcd 3 has it.
+    pub fn is_on(&self, minor: u32) -> bool {
+        if minor == 5 { self.on_3_5.is_some() } else { self.since <= minor }
+    }
+}
+
+const fn gate(name: &'static str, since: u32, on_3_5: Option<&'static str>) -> Gate {
+    Gate { name, since, on_3_5 }
 }
 
 const fn flag(name: &'static str, on_3_5: Spelling, purpose: &'static str) -> Flag {
@@ -134,15 +176,20 @@ pub const ALLOWED: &[Flag] = &[
     flag("watch-progress-notify-interval", Spelling::Experimental, "how often an idle watch is told the revision"),
 ];
 
-/// The features of `feature-gates` that 3.5 has a flag for, and that flag. Source: the help of 3.6.16, which tells for each of
-/// these flags what to use instead, and what 3.5.35 takes. The other features came with 3.6 and 3.7.
-pub const GATES: &[(&str, &str)] = &[
-    ("CompactHashCheck", "experimental-compact-hash-check-enabled"),
-    ("InitialCorruptCheck", "experimental-initial-corrupt-check"),
-    ("LeaseCheckpoint", "experimental-enable-lease-checkpoint"),
-    ("LeaseCheckpointPersist", "experimental-enable-lease-checkpoint-persist"),
-    ("StopGRPCServiceOnDefrag", "experimental-stop-grpc-service-on-defrag"),
-    ("TxnModeWriteWithSharedBuffer", "experimental-txn-mode-write-with-shared-buffer"),
+/// Every feature of `feature-gates`. Source: the help of 3.6.16, which tells for each flag of 3.5 that became one what to use
+/// instead, and that of 3.7.3.
+pub const GATES: &[Gate] = &[
+    gate("AllAlpha", 6, None),
+    gate("AllBeta", 6, None),
+    gate("CompactHashCheck", 6, Some("experimental-compact-hash-check-enabled")),
+    gate("FastLeaseKeepAlive", 7, None),
+    gate("InitialCorruptCheck", 6, Some("experimental-initial-corrupt-check")),
+    gate("LeaseCheckpoint", 6, Some("experimental-enable-lease-checkpoint")),
+    gate("LeaseCheckpointPersist", 6, Some("experimental-enable-lease-checkpoint-persist")),
+    gate("PriorityRequest", 7, None),
+    gate("SetMemberLocalAddr", 6, None),
+    gate("StopGRPCServiceOnDefrag", 6, Some("experimental-stop-grpc-service-on-defrag")),
+    gate("TxnModeWriteWithSharedBuffer", 6, Some("experimental-txn-mode-write-with-shared-buffer")),
 ];
 
 /// The least that `max-request-bytes` may be. etcd measures its own requests by it too: a member whose name and URL do not fit
@@ -322,10 +369,10 @@ mod tests {
     #[test]
     fn each_feature_is_a_flag_of_its_own_on_3_5() {
         let on = |minor, gates: &str| Flag::find("feature-gates").unwrap().on(minor, gates);
-        for (gate, flag) in GATES {
+        for (gate, flag) in GATES.iter().filter_map(|gate| Some((gate.name, gate.on_3_5?))) {
             for value in ["true", "false", "T", "0"] {
                 let gates = format!("{gate}={value}");
-                assert_eq!(on(5, &gates), [Ok(((*flag).to_owned(), value.to_owned()))]);
+                assert_eq!(on(5, &gates), [Ok((flag.to_owned(), value.to_owned()))]);
                 assert_eq!(on(6, &gates), [Ok(("feature-gates".to_owned(), gates))]);
             }
         }
@@ -339,5 +386,16 @@ mod tests {
                 missing("feature-gates=LeaseCheckpoint"),
             ]
         );
+    }
+
+    #[test]
+    fn a_feature_that_came_later_is_none_of_an_earlier_version() {
+        let on = |minor, gates: &str| Flag::find("feature-gates").unwrap().on(minor, gates);
+        let told = |gates: &str| Ok(("feature-gates".to_owned(), gates.to_owned()));
+        let missing = |gate: &str| Err(Missing(format!("feature-gates={gate}")));
+        let gates = "AllBeta=true, FastLeaseKeepAlive = false ,LeaseCheckpoint=1";
+        assert_eq!(on(7, gates), [told(gates)]);
+        assert_eq!(on(6, gates), [told("AllBeta=true,LeaseCheckpoint=1"), missing("FastLeaseKeepAlive = false")]);
+        assert_eq!(on(6, "PriorityRequest=true"), [missing("PriorityRequest=true")]);
     }
 }

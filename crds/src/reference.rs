@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::Value;
 
-use crate::flags::{self, Flag, Spelling};
+use crate::flags::{self, Flag, Gate, Spelling};
 use crate::rules::{self, Rule};
 use crate::{BackupPhase, Phase, Reason, names};
 
@@ -219,11 +219,11 @@ fn flag_table(page: &mut String) {
         };
         let _ = writeln!(page, "| `{name}` | {on_3_5} | {purpose} |");
     }
-    page.push_str("\n| feature of `feature-gates` | on etcd 3.5 |\n|---|---|\n");
-    for (gate, flag) in flags::GATES {
-        let _ = writeln!(page, "| `{gate}` | `{flag}` |");
+    page.push_str("\n| feature of `feature-gates` | since etcd | on etcd 3.5 |\n|---|---|---|\n");
+    for Gate { name, since, on_3_5 } in flags::GATES {
+        let on_3_5 = on_3_5.map_or_else(|| "refused".to_owned(), |flag| format!("`{flag}`"));
+        let _ = writeln!(page, "| `{name}` | 3.{since} | {on_3_5} |");
     }
-    page.push_str("| any other | refused |\n");
 }
 
 /// A table of words with their meanings.

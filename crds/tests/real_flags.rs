@@ -3,7 +3,7 @@
 
 use std::{path::Path, process::Command};
 
-use quorate_crds::flags::{ALLOWED, Flag, GATES, KINDS, Kind};
+use quorate_crds::flags::{ALLOWED, Flag, GATES, Gate, KINDS, Kind};
 
 /// What etcd says when it is asked for its version with these flags, which it reads before; none if it does not take them.
 fn version(etcd: &Path, flags: &[String]) -> Option<String> {
@@ -12,14 +12,17 @@ fn version(etcd: &Path, flags: &[String]) -> Option<String> {
 }
 
 /// A value that fits the flag.
-fn sample(name: &str) -> String {
+fn sample(name: &str, minor: u32) -> String {
     let (kind, _) = KINDS.iter().find(|(_, names)| names.contains(&name)).expect("each flag is of a kind");
     match kind {
         Kind::Number { .. } => "1000".into(),
         Kind::Duration | Kind::Period => "1h".into(),
         Kind::Switch => "true".into(),
         Kind::OneOf(words) | Kind::AnyCase(words) => words[0].into(),
-        Kind::Gates => GATES.iter().map(|(gate, _)| format!("{gate}=false")).collect::<Vec<_>>().join(" , "),
+        Kind::Gates => {
+            let known = GATES.iter().filter(|gate| gate.is_on(minor));
+            known.map(|Gate { name, .. }| format!("{name}=false")).collect::<Vec<_>>().join(" , ")
+        }
         Kind::Origins => "https://app.example.com:443".into(),
         Kind::Token => "simple".into(),
         Kind::Text => "text".into(),
@@ -28,9 +31,9 @@ fn sample(name: &str) -> String {
 
 fn takes_the_flags_of_its_line(etcd: &Path) {
     let said = version(etcd, &[]).expect("etcd tells its version");
-    let minor = said.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("the version has a minor");
+    let minor: u32 = said.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("the version has a minor");
     for flag @ Flag { name, .. } in ALLOWED {
-        let value = sample(name);
+        let value = sample(name, minor);
         let told: Result<Vec<String>, _> = flag
             .on(minor, &value)
             .into_iter()
@@ -45,6 +48,10 @@ fn takes_the_flags_of_its_line(etcd: &Path) {
                 }
             }
         }
+    }
+    for gate @ Gate { name, .. } in GATES {
+        let taken = version(etcd, &[format!("--feature-gates={name}=false")]).is_some();
+        assert_eq!(taken, minor > 5 && gate.is_on(minor), "{name} on 3.{minor}");
     }
 }
 

@@ -101,7 +101,9 @@ pub(super) fn extra_flags() -> Vec<Rule> {
             ),
         ),
         absent_on_3_5(),
-        gates_on_3_5(),
+        gates_on(5, "remove it from feature-gates, or raise spec.version to 3.6"),
+        gates_on(6, "correct it, or remove it from feature-gates"),
+        gates_on(7, "correct it, or remove it from feature-gates"),
     ];
     rules.extend(flags::KINDS.iter().filter_map(|(kind, names)| values(*kind, names)));
     rules
@@ -125,18 +127,18 @@ fn absent_on_3_5() -> Rule {
     Rule::new("spec", Some(".etcd.extraFlags"), condition, message)
 }
 
-/// The rule for the features of `feature-gates`. The message names the first that is wrong: to `join` all of them is beyond what
-/// the API server lets a message cost.
-fn gates_on_3_5() -> Rule {
+/// The rule for the features of `feature-gates` on a minor version. The message names the first that is wrong: to `join` all of
+/// them is beyond what the API server lets a message cost.
+fn gates_on(minor: u32, remedy: &str) -> Rule {
     const AT: &str = "self.etcd.extraFlags";
     let gates = format!("{AT}['feature-gates'].split(',').map(g, g.split('=')[0].trim())");
-    let paired: Vec<&str> = flags::GATES.iter().map(|(gate, _)| *gate).collect();
-    let missing = format!("{gates}.filter(g, !(g in {}))", list(paired.iter().copied()));
+    let known: Vec<&str> = flags::GATES.iter().filter(|gate| gate.is_on(minor)).map(|gate| gate.name).collect();
+    let missing = format!("{gates}.filter(g, !(g in {}))", list(known.iter().copied()));
     let condition = format!(
-        "!self.version.startsWith('3.5.') || !has({AT}) || !('feature-gates' in {AT}) || {missing}.size() == 0"
+        "!self.version.startsWith('3.{minor}.') || !has({AT}) || !('feature-gates' in {AT}) || {missing}.size() == 0"
     );
-    let (holds, remedy) = ("spec.etcd.extraFlags holds", "remove it from feature-gates, or raise spec.version to 3.6");
-    let has = format!("etcd 3.5 does not have (it has {}); {remedy}", paired.join(", "));
+    let holds = "spec.etcd.extraFlags holds";
+    let has = format!("etcd 3.{minor} does not have (it has {}); {remedy}", known.join(", "));
     Rule::new("spec", Some(".etcd.extraFlags"), condition, format!("{holds} a feature that {has}"))
         .telling(format!("'{holds} ' + {missing}[0] + ' in feature-gates, which {has}'"))
 }
