@@ -124,6 +124,18 @@ impl Gate {
         self.troubles.turn_to(trouble);
     }
 
+    /// Does now what was sent while each put came late. It tells how each ended.
+    pub fn carry_out_late(&self) -> Vec<StatusCode> {
+        let (late, server) = (self.troubles.take_late(), self.behind.server());
+        let (ended, all) = std::sync::mpsc::channel();
+        self.runtime.as_ref().unwrap().spawn(async move {
+            for request in late {
+                ended.send(ask(request.map(Full::new), server).await.unwrap().status()).unwrap();
+            }
+        });
+        all.into_iter().collect()
+    }
+
     /// How many requests have met it.
     pub fn troubled_requests(&self) -> usize {
         self.troubles.count()
@@ -153,6 +165,7 @@ async fn sent(request: Request<Incoming>, behind: &Behind, troubles: &Troubles) 
     let trouble = troubles.of(&request);
     match trouble {
         Trouble::Cut => return Err(half_of(request.into_body()).await.into()),
+        Trouble::Late => return Err(troubles.keep(in_one_piece(request).await?).into()),
         Trouble::Refused | Trouble::Overloaded => {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, behind.overload());
         }
@@ -162,7 +175,8 @@ async fn sent(request: Request<Incoming>, behind: &Behind, troubles: &Troubles) 
         Trouble::Overwrites => behind.take_away(request.uri().path()).await?,
         Trouble::None | Trouble::AnswerLost | Trouble::HalfRead | Trouble::NeverRead => (),
     }
-    let answer = pass_on(request, behind.server()).await?;
+    // The server checks what is signed, and so is sent each request as it came.
+    let answer = ask(in_one_piece(request).await?.map(Full::new), behind.server()).await?;
     match trouble {
         // What it refuses is no object.
         _ if !answer.status().is_success() => Ok(whole(answer)),
@@ -172,6 +186,7 @@ async fn sent(request: Request<Incoming>, behind: &Behind, troubles: &Troubles) 
         | Trouble::Refused
         | Trouble::Overloaded
         | Trouble::Cut
+        | Trouble::Late
         | Trouble::Conflict
         | Trouble::Overwrites => Ok(whole(answer)),
     }
@@ -183,11 +198,9 @@ fn refusal(status: StatusCode, code: &str) -> Result<Sent, Fault> {
     Ok(whole(Response::builder().status(status).body(Full::from(document))?))
 }
 
-/// What the server answers, as it signs and reads each request as it came.
-async fn pass_on(request: Request<Incoming>, server: SocketAddr) -> Result<Response<Full<Bytes>>, Fault> {
+async fn in_one_piece(request: Request<Incoming>) -> Result<Request<Bytes>, Fault> {
     let (head, body) = request.into_parts();
-    let body = Full::new(body.collect().await?.to_bytes());
-    ask(Request::from_parts(head, body), server).await
+    Ok(Request::from_parts(head, body.collect().await?.to_bytes()))
 }
 
 /// What the server answers, in one piece.

@@ -291,6 +291,13 @@ async fn troubles_of_the_store_while_an_archive_records_cost_no_revision_and_no_
     }
 }
 
+#[tokio::test]
+async fn what_is_recorded_by_a_put_that_comes_late_is_recorded_once() {
+    for server in each_troubled() {
+        Box::pin(troubles::of_a_record_that_come_late_are_passed_over(&*server)).await;
+    }
+}
+
 /// The stores that can be told to have troubles.
 fn each_troubled() -> impl Iterator<Item = Box<dyn Troubling>> {
     let double = once_with(|| Box::new(Double::start()) as Box<dyn Troubling>);

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
 use futures::TryStreamExt;
+use http::StatusCode;
 use tokio::runtime::Runtime;
 
 use super::azure::Azurite;
@@ -108,6 +109,10 @@ impl<S: Behind> Troubling for Troubled<S> {
 
     fn troubled_requests(&self) -> usize {
         self.gate.troubled_requests()
+    }
+
+    fn carry_out_late(&self) -> Vec<StatusCode> {
+        self.gate.carry_out_late()
     }
 
     fn count(&self, prefix: &str, part: &str) -> usize {

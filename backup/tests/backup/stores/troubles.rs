@@ -2,7 +2,9 @@
 //! From one that does not get well nothing wrong comes.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
+use http::StatusCode;
 use quorate_backup::archive::status::{self, Role};
 use quorate_backup::format::{Chain, generations};
 use quorate_backup::snapshot::Reason;
@@ -20,6 +22,9 @@ use crate::snapshot::large;
 const LARGE: usize = 24 << 20;
 /// What has its place in one part.
 const SMALL: usize = 0;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Takes a backup of a database of this size.
 fn take(place: &Place, bytes: usize) {
@@ -62,6 +67,9 @@ pub trait Troubling: Server {
     /// How many requests have met it.
     fn troubled_requests(&self) -> usize;
 
+    /// Does now what was sent while each put came late. It tells how each ended.
+    fn carry_out_late(&self) -> Vec<StatusCode>;
+
     /// How many objects of a place have this in their names.
     fn count(&self, prefix: &str, part: &str) -> usize;
 }
@@ -81,6 +89,10 @@ impl Troubling for Double {
 
     fn troubled_requests(&self) -> usize {
         self.troubled_requests()
+    }
+
+    fn carry_out_late(&self) -> Vec<StatusCode> {
+        self.carry_out_late()
     }
 
     fn count(&self, _: &str, part: &str) -> usize {
@@ -146,6 +158,57 @@ pub async fn of_a_record_are_passed_over(server: &dyn Troubling) {
     let [key] = &keys[..] else { panic!("{keys:?}") };
     let chain = Chain::read(&store, key).await.unwrap();
     assert!(chain.links.len() >= troubles.len() && chain.head().to_etcd() >= last, "{} deltas", chain.links.len());
+}
+
+/// What is written now is about to be recorded, by a put that comes late.
+async fn is_on_its_way(server: &dyn Troubling, etcd: &Etcd) -> i64 {
+    server.turn_to(Trouble::Late);
+    let revision = put(etcd).await;
+    let begun = Instant::now();
+    while server.troubled_requests() == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is recorded");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    revision
+}
+
+/// Of puts that are done when who sent them has sent them anew, or is gone: there is one history, and nothing is missing in it.
+pub async fn of_a_record_that_come_late_are_passed_over(server: &dyn Troubling) {
+    let Some(binaries) = newest() else { return };
+    let etcd = Etcd::start(&binaries);
+    let place = server.place("troubled");
+    let mut archive = archive_into(&place, &etcd);
+    let first = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let mut ends_of_late = Vec::new();
+    for (dies, late_is_first) in [(false, false), (true, true), (true, false)] {
+        let on_its_way = is_on_its_way(server, &etcd).await;
+        if dies {
+            archive.kill();
+        }
+        server.turn_to(Trouble::None);
+        if late_is_first {
+            ends_of_late.push(server.carry_out_late());
+        }
+        if dies {
+            archive = archive_into(&place, &etcd);
+        }
+        archive.says("what was on its way", |report| reached(report, on_its_way)).await;
+        if !late_is_first {
+            ends_of_late.push(server.carry_out_late());
+        }
+        let next = put(&etcd).await;
+        let report = archive.says("what came next", |report| reached(report, next)).await;
+        assert_eq!((report.role, &report.generation), (Role::Committer, &first.generation));
+        assert_eq!(archive.commits_lost(), 0, "it takes its own manifest for another's");
+    }
+    archive.kill();
+    let done = |late: &Vec<StatusCode>| late.iter().filter(|status| status.is_success()).count();
+    assert_eq!(ends_of_late.iter().map(done).collect::<Vec<_>>(), [0, 1, 0], "{ends_of_late:?}");
+    assert!(ends_of_late.iter().all(|late| !late.is_empty()), "{ends_of_late:?}");
+    let store = place.open();
+    let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
+    let [key] = &keys[..] else { panic!("{keys:?}") };
+    assert_eq!(Chain::read(&store, key).await.unwrap().links.len(), 2 * ends_of_late.len());
 }
 
 /// Of a read: it goes on where it broke off.

@@ -132,6 +132,17 @@ impl Double {
         self.troubles.turn_to(trouble);
     }
 
+    /// Does now what was sent while each put came late. It tells how each ended.
+    pub fn carry_out_late(&self) -> Vec<StatusCode> {
+        let carry_out = |request: Request<Bytes>| {
+            let (head, body) = request.into_parts();
+            let call = Call::new(&head.method, &head.uri, &head.headers, body);
+            let allowed = self.accounts.allow(&head.method, &head.headers);
+            allowed.and_then(|()| call.answer(&self.objects)).unwrap_or_else(refusal).status()
+        };
+        self.troubles.take_late().into_iter().map(carry_out).collect()
+    }
+
     /// From now on it keeps each answer back for so long.
     pub fn slow_down(&self, pause: Duration) {
         self.pause.set(pause);
@@ -204,6 +215,9 @@ async fn sent(
         head.headers.remove(ONLY_CREATES);
     }
     let body = body.collect().await?.to_bytes();
+    if trouble == Trouble::Late {
+        return Err(troubles.keep(Request::from_parts(head, body)).into());
+    }
     let call = Call::new(&head.method, &head.uri, &head.headers, body);
     let result = match trouble {
         Trouble::Refused | Trouble::Overloaded => Err(Fault::ServiceUnavailable),

@@ -2,8 +2,8 @@
 //! well when it comes again.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::Mutex;
+use std::{io, mem};
 
 use futures::stream::{self, StreamExt as _};
 use http::header::{IF_NONE_MATCH, RANGE};
@@ -28,6 +28,8 @@ pub enum Trouble {
     Cut,
     /// A put that only creates is done, and the connection is lost where its answer would be.
     AnswerLost,
+    /// The connection of a put that only creates is lost, however often it comes, and it is done when that is asked for.
+    Late,
     /// A put that only creates is refused as if another one were on its way, and nothing is written.
     Conflict,
     /// The connection is lost in the middle of an object that is read.
@@ -38,29 +40,43 @@ pub enum Trouble {
     Overwrites,
 }
 
-/// What goes wrong now, and the requests that have met it.
+/// What goes wrong now, the requests that have met it, and those that are still on their way.
 #[derive(Debug)]
-pub struct Troubles(Mutex<(Trouble, BTreeSet<String>)>);
+pub struct Troubles {
+    now: Mutex<(Trouble, BTreeSet<String>)>,
+    late: Mutex<Vec<Request<Bytes>>>,
+}
 
 impl Troubles {
     pub fn new(kind: Trouble) -> Self {
-        Self(Mutex::new((kind, BTreeSet::new())))
+        Self { now: Mutex::new((kind, BTreeSet::new())), late: Mutex::default() }
     }
 
     /// From now on it is this, and nobody has met it yet.
     pub fn turn_to(&self, kind: Trouble) {
-        *self.0.lock().unwrap() = (kind, BTreeSet::new());
+        *self.now.lock().unwrap() = (kind, BTreeSet::new());
     }
 
     /// How many requests have met it.
     pub fn count(&self) -> usize {
-        self.0.lock().unwrap().1.len()
+        self.now.lock().unwrap().1.len()
+    }
+
+    /// Keeps a request until somebody takes it. Where this error is the answer, the connection is closed.
+    pub fn keep(&self, request: Request<Bytes>) -> io::Error {
+        self.late.lock().unwrap().push(request);
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// What was kept, in the order in which it came.
+    pub fn take_late(&self) -> Vec<Request<Bytes>> {
+        mem::take(&mut *self.late.lock().unwrap())
     }
 
     /// What this request meets.
     pub fn of<B>(&self, request: &Request<B>) -> Trouble {
         let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-        let (kind, met) = &mut *self.0.lock().unwrap();
+        let (kind, met) = &mut *self.now.lock().unwrap();
         // Of an upload, which Azure calls a block, and has begun with the first of them.
         let names_part = |query: &str| query.contains("uploadId=") || query.contains("blockid=");
         let is_part = method == Method::PUT && uri.query().is_some_and(names_part);
@@ -73,7 +89,7 @@ impl Troubles {
             Trouble::Overloaded => (true, true),
             Trouble::Cut => (is_part, false),
             Trouble::AnswerLost | Trouble::Conflict => (only_creates, false),
-            Trouble::Overwrites => (only_creates, true),
+            Trouble::Late | Trouble::Overwrites => (only_creates, true),
             Trouble::HalfRead => (is_read, false),
             Trouble::NeverRead => (is_read && range.is_some(), true),
         };
