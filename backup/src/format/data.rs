@@ -360,19 +360,17 @@ fn groups(data: &Data) -> Vec<Group> {
 fn plain(key: &Key, frames: Frames, first: usize, sizes: Vec<(usize, usize)>) -> Result<Vec<u8>, DataError> {
     let sealed = |fault| DataError::Seal { key: key.clone(), fault };
     let mut frames = Taking::new(frames).map_err(sealed)?;
-    let mut all = Vec::new();
+    let mut all = vec![0; sizes.iter().map(|(_, plain)| plain).sum()];
+    let mut rest = all.as_mut_slice();
     for (number, (compressed, plain)) in sizes.into_iter().enumerate() {
         let frame = frames.take(compressed).map_err(sealed)?;
-        let piece = decompress(&frame, plain).map_err(|fault| DataError::Frame {
+        let (piece, later) = rest.split_at_mut(plain);
+        rest = later;
+        decompress(&frame, piece).map_err(|fault| DataError::Frame {
             key: key.clone(),
             frame: first + number,
             fault,
         })?;
-        if all.is_empty() {
-            all = piece;
-        } else {
-            all.extend_from_slice(&piece);
-        }
     }
     frames.end().map_err(sealed)?;
     Ok(all)

@@ -41,9 +41,10 @@ pub fn compress(plain: &[u8]) -> Result<Vec<u8>, FrameFault> {
     compressor.compress(plain).map_err(FrameFault::Compress)
 }
 
-/// Decompresses one frame that must hold `wanted` bytes. It never takes more memory than that.
-pub fn decompress(frame: &[u8], wanted: usize) -> Result<Vec<u8>, FrameFault> {
+/// Decompresses one frame, which must fill all of `plain`.
+pub fn decompress(frame: &[u8], plain: &mut [u8]) -> Result<(), FrameFault> {
     let mut decompressor = Decompressor::new().map_err(FrameFault::Decompress)?;
-    let plain = decompressor.decompress(frame, wanted).map_err(FrameFault::Decompress)?;
-    if plain.len() == wanted { Ok(plain) } else { Err(FrameFault::Size { got: plain.len(), wanted }) }
+    let wanted = plain.len();
+    let got = decompressor.decompress_to_buffer(frame, plain).map_err(FrameFault::Decompress)?;
+    if got == wanted { Ok(()) } else { Err(FrameFault::Size { got, wanted }) }
 }
