@@ -270,7 +270,8 @@ impl<'w> Census<'w> {
     }
 
     /// Whether a member can be spared for the moment: all voters are there, ready, caught up, connected to each other, and
-    /// run what they are told to; and nobody comes or goes. None of it is a matter of time: who acts looks at them anew.
+    /// run what they are told to; and nobody comes or goes. None of it is a matter of time. Right before one is stopped, who
+    /// acts looks anew whether the others live and have a leader.
     pub fn is_calm(&self) -> bool {
         let all_there = self.voters.iter().all(|voter| {
             let ready = voter.member.pod.is_some_and(|pod| pod.ready && !pod.terminating);
