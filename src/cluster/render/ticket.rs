@@ -408,8 +408,8 @@ mod tests {
         }
         let later = gates("3.6.16", "SetMemberLocalAddr=true,InitialCorruptCheck=true");
         assert_eq!(extra_on(&later, Version::new(5, 35)), on_3_5[..1]);
-        let of_3_7 = gates("3.7.3", "InitialCorruptCheck=true,FastLeaseKeepAlive=false");
-        assert_eq!(extra_on(&of_3_7, Version::new(6, 16)), ["--feature-gates=InitialCorruptCheck=true"]);
+        let newest = gates("3.7.3", "InitialCorruptCheck=true,FastLeaseKeepAlive=false");
+        assert_eq!(extra_on(&newest, Version::new(6, 16)), ["--feature-gates=InitialCorruptCheck=true"]);
     }
 
     #[test]

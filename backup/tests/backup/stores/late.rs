@@ -2,7 +2,6 @@
 //! The archive says so and waits, and records by itself once the store serves.
 
 use quorate_backup::archive::status::{Fault, Reason, Role};
-use quorate_backup::format::{Chain, generations};
 
 use super::google::{Double, KEY_FILE, Trouble};
 use super::place::Place;
@@ -34,10 +33,7 @@ async fn begins_once_it_serves(etcd: &Etcd, place: &Place, reason: Reason, mend:
     archive.says("all of it", |report| reached(report, last)).await;
     archive.kill();
 
-    let store = place.open();
-    let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
-    let [key] = &keys[..] else { panic!("{keys:?}") };
-    let chain = Chain::read(&store, key).await.unwrap();
+    let chain = place.only_chain().await;
     assert!(chain.full.revision.to_etcd() >= meanwhile && chain.head().to_etcd() >= last, "{}", chain.head());
 }
 

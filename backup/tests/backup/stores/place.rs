@@ -5,6 +5,7 @@ use std::fs;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use quorate_backup::format::{Chain, generations};
 use quorate_backup::keys::KeyFiles;
 use quorate_backup::snapshot::{Failure, Report};
 use quorate_backup::store::{Address, CredentialsFolder, Listed, Settings, Store};
@@ -48,6 +49,14 @@ impl Place {
 
     pub fn address(&self) -> Address {
         self.address.parse().unwrap()
+    }
+
+    /// The chain of the only generation there is of `blue`.
+    pub async fn only_chain(&self) -> Chain {
+        let store = self.open();
+        let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
+        let [key] = &keys[..] else { panic!("{keys:?}") };
+        Chain::read(&store, key).await.unwrap()
     }
 
     pub fn open(&self) -> Store {

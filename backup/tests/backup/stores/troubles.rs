@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use quorate_backup::archive::status::{self, Role};
-use quorate_backup::format::{Chain, generations};
 use quorate_backup::snapshot::Reason;
 
 use super::Server;
@@ -153,10 +152,7 @@ pub async fn of_a_record_are_passed_over(server: &dyn Troubling) {
     assert_eq!(archive.commits_lost(), 0, "it takes its own manifest for another's");
     archive.kill();
     server.turn_to(Trouble::None);
-    let store = place.open();
-    let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
-    let [key] = &keys[..] else { panic!("{keys:?}") };
-    let chain = Chain::read(&store, key).await.unwrap();
+    let chain = place.only_chain().await;
     assert!(chain.links.len() >= troubles.len() && chain.head().to_etcd() >= last, "{} deltas", chain.links.len());
 }
 
@@ -205,10 +201,7 @@ pub async fn of_a_record_that_come_late_are_passed_over(server: &dyn Troubling) 
     let done = |late: &Vec<StatusCode>| late.iter().filter(|status| status.is_success()).count();
     assert_eq!(ends_of_late.iter().map(done).collect::<Vec<_>>(), [0, 1, 0], "{ends_of_late:?}");
     assert!(ends_of_late.iter().all(|late| !late.is_empty()), "{ends_of_late:?}");
-    let store = place.open();
-    let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
-    let [key] = &keys[..] else { panic!("{keys:?}") };
-    assert_eq!(Chain::read(&store, key).await.unwrap().links.len(), 2 * ends_of_late.len());
+    assert_eq!(place.only_chain().await.links.len(), 2 * ends_of_late.len());
 }
 
 /// Of a read: it goes on where it broke off.
