@@ -91,16 +91,14 @@ impl Flag {
 
     /// Both lines read the value by the same function (`strconv.ParseBool`), and take the last of several.
     fn gate_on_3_5(&self, gate: &str) -> Result<(String, String), Missing> {
-        let value = gate.split_once('=').map(|(_, value)| value.trim_start());
-        match (Gate::of(gate).and_then(|gate| gate.on_3_5), value) {
-            (Some(flag), Some(value)) => Ok((flag.to_owned(), value.to_owned())),
-            (None, _) | (_, None) => Err(self.missing(gate)),
-        }
+        let found = gate.split_once('=').and_then(|(name, value)| Some((Gate::of(name)?.on_3_5?, value.trim_start())));
+        let (flag, value) = found.ok_or_else(|| self.missing(gate))?;
+        Ok((flag.to_owned(), value.to_owned()))
     }
 
     /// Later versions have one flag for all features, and do not start with one that they do not know.
     fn gates(&self, minor: u32, value: &str) -> Vec<Result<(String, String), Missing>> {
-        let came_later = |gate: &&str| Gate::of(gate).is_some_and(|gate| gate.since > minor);
+        let came_later = |gate: &&str| Gate::of(gate).is_some_and(|gate| !gate.is_on(minor));
         let (later, known): (Vec<&str>, Vec<&str>) = value.split(',').partition(came_later);
         let known = (!known.is_empty()).then(|| Ok((self.name.to_owned(), known.join(","))));
         known.into_iter().chain(later.into_iter().map(|gate| Err(self.missing(gate)))).collect()
@@ -112,7 +110,7 @@ impl Flag {
 }
 
 impl Gate {
-    /// The feature that this is about, as in `Name=true`; none if no version has it.
+    /// The feature of this name, with a value as in `Name=true` or without; none if no version has it.
     fn of(gate: &str) -> Option<&'static Self> {
         let name = gate.split('=').next().unwrap_or_default().trim();
         GATES.iter().find(|gate| gate.name == name)

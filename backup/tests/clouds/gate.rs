@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as Listener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::{Request, Response, StatusCode};
@@ -127,7 +127,7 @@ impl Gate {
     /// Does now what was sent while each put came late. It tells how each ended.
     pub fn carry_out_late(&self) -> Vec<StatusCode> {
         let (late, server) = (self.troubles.take_late(), self.behind.server());
-        let (ended, all) = std::sync::mpsc::channel();
+        let (ended, all) = mpsc::channel();
         self.runtime.as_ref().unwrap().spawn(async move {
             for request in late {
                 ended.send(ask(request.map(Full::new), server).await.unwrap().status()).unwrap();

@@ -82,13 +82,13 @@ pub fn versions(view: &View) -> BTreeSet<String> {
     view.status().members.into_iter().filter_map(|member| member.version).collect()
 }
 
-/// Demands that no pod was replaced and no member added or removed: versions are changed in place.
-pub async fn in_place(db: &Cluster, body: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
+/// Demands that no pod was replaced and no member added or removed meanwhile: what changes does so in place.
+pub async fn in_place<T>(db: &Cluster, body: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     let before = (db.identities().await?, super::roll::pods(&db.view().await?));
-    body().await?;
+    let done = body().await?;
     db.is_the_same_as(&before.0).await?;
     ensure!(super::roll::pods(&db.view().await?) == before.1, "a pod was replaced");
-    Ok(())
+    Ok(done)
 }
 
 #[tokio::test]

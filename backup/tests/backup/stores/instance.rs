@@ -9,14 +9,12 @@ use quorate_backup::snapshot::Reason;
 use super::ambient::STRAY;
 use super::google::Double;
 use super::place::Place;
-use super::pod_token::{Given, is_enough};
+use super::pod_token::{Given, HOUR, LIFETIMES, expect_told, is_enough};
 use crate::clouds::answers::Answers;
 use crate::clouds::google::metadata;
 use crate::clouds::google::tokens::Account;
 use crate::fake::{Mood, Served};
 use crate::snapshot::large;
-
-const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 /// The metadata server of an instance.
 struct Instance {
@@ -53,7 +51,7 @@ impl Instance {
 /// By a token that outlasts each process, and by ones that have run out by the next request.
 pub fn is_asked_for() {
     let server = Double::start();
-    for (prefix, lasting) in [("lasting", HOUR), ("brief", SignedDuration::ZERO)] {
+    for (prefix, lasting) in LIFETIMES {
         let instance = Instance::start(lasting);
         instance.has(server.writer());
         is_enough(&server.bare(prefix), &instance.variables(), lasting, &instance.asked);
@@ -62,10 +60,8 @@ pub fn is_asked_for() {
 
 fn is_told(place: &Place, instance: &Instance, reason: Reason, words: &str) {
     let failure = place.failure_with(&instance.variables(), &Served::start(Mood::Sound, large(0)));
-    assert_eq!(failure.reason, reason, "{}", failure.message);
-    assert!(failure.message.contains(words), "{words}: {}", failure.message);
     // How each of these tokens begins.
-    assert!(!failure.message.contains("eyJ"), "{}", failure.message);
+    expect_told(&failure, reason, &[words], &["eyJ"]);
 }
 
 pub fn that_may_not_write_is_told() {

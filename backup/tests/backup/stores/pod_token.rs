@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::SignedDuration;
+use quorate_backup::snapshot::{Failure, Reason};
 use tempfile::TempDir;
 
 use super::place::Place;
@@ -14,6 +15,10 @@ use crate::snapshot::large;
 
 /// What no message may show of it.
 pub const SECRET: &str = "projected";
+
+pub const HOUR: SignedDuration = SignedDuration::from_hours(1);
+/// How long credentials last, by a name: they outlast each process, or have run out by the next request.
+pub const LIFETIMES: [(&str, SignedDuration); 2] = [("lasting", HOUR), ("brief", SignedDuration::ZERO)];
 
 /// How often somebody was asked for credentials and gave them. Clones share it.
 #[derive(Clone, Default)]
@@ -99,4 +104,15 @@ pub fn is_enough(place: &Place, variables: &[(&str, &str)], lasting: SignedDurat
     let proved = place.run_with(variables, "verify", &proof).json();
     assert_eq!(proved["revision"].as_u64(), Some(7), "{proved}");
     as_often_as_needed();
+}
+
+/// A failure is told with this reason and these words, and never with a pod's token or another secret.
+pub fn expect_told(failure: &Failure, reason: Reason, words: &[&str], secrets: &[&str]) {
+    assert_eq!(failure.reason, reason, "{}", failure.message);
+    for word in words {
+        assert!(failure.message.contains(word), "{word}: {}", failure.message);
+    }
+    for secret in [&[SECRET], secrets].concat() {
+        assert!(!failure.message.contains(secret), "{secret}: {}", failure.message);
+    }
 }

@@ -34,17 +34,17 @@ pub async fn users_change() {
     let mut client = etcd.connect().await;
     let store = place.arguments();
     let archive = Archive::into(&etcd, &store.iter().map(String::as_str).collect::<Vec<_>>());
-    until("a generation", || server.count("/full") == 1).await;
+    until("a generation", PATIENCE, || server.count("/full") == 1).await;
     server.slow_down(PAUSE);
     let writing = tokio::spawn(write(client.clone()));
-    until("deltas", || server.count("/m/") >= 2).await;
+    until("deltas", PATIENCE, || server.count("/m/") >= 2).await;
     client.role_add("reader").await.unwrap();
-    until("a generation with the new role", || server.count("/full") == 2).await;
+    until("a generation with the new role", PATIENCE, || server.count("/full") == 2).await;
     // No revision between the two is left out: it goes over only when all that came before is in the older one.
     let store = server.place("slow").open();
     let keys = generations(&store, &"blue".parse().unwrap()).await.unwrap();
     let [old, new] = &keys[..] else { panic!("{keys:?}") };
-    until("a delta of the new generation", || server.count(&format!("{}/m/", new.name.as_str())) >= 1).await;
+    until("a delta of the new generation", PATIENCE, || server.count(&format!("{}/m/", new.name.as_str())) >= 1).await;
     // What follows is this test's own reading.
     server.slow_down(Duration::ZERO);
     let (old, begun) = (Chain::read(&store, old).await.unwrap(), Instant::now());
@@ -89,10 +89,11 @@ async fn write(mut client: Client) {
     }
 }
 
-async fn until(what: &str, holds: impl Fn() -> bool) {
+/// Waits until it holds, and no longer than this.
+pub async fn until(what: &str, patience: Duration, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "there is not {what}");
+        assert!(begun.elapsed() < patience, "there is not {what}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -2,15 +2,16 @@
 //! From one that does not get well nothing wrong comes.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::StatusCode;
-use quorate_backup::archive::status::{self, Role};
+use quorate_backup::archive::status::{self, Report, Role};
 use quorate_backup::snapshot::Reason;
 
 use super::Server;
 use super::google::{Double, Trouble};
 use super::place::Place;
+use super::slow::until;
 use crate::archive_roles::{Archive, put, reached};
 use crate::database::{events_after, small, tail};
 use crate::fake::{Mood, Served};
@@ -23,7 +24,6 @@ const LARGE: usize = 24 << 20;
 const SMALL: usize = 0;
 
 const PATIENCE: Duration = Duration::from_mins(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Takes a backup of a database of this size.
 fn take(place: &Place, bytes: usize) {
@@ -132,13 +132,18 @@ fn archive_into(place: &Place, etcd: &Etcd) -> Archive {
     Archive::into(etcd, &arguments)
 }
 
-/// Of puts while an archive records: each delta is committed once, and by it.
-pub async fn of_a_record_are_passed_over(server: &dyn Troubling) {
-    let Some(binaries) = newest() else { return };
-    let etcd = Etcd::start(&binaries);
+/// An archive that records what is put into etcd, and what it said as soon as it did.
+async fn recording(server: &dyn Troubling) -> Option<(Etcd, Place, Archive, Report)> {
+    let etcd = Etcd::start(&newest()?);
     let place = server.place("troubled");
     let mut archive = archive_into(&place, &etcd);
     let first = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    Some((etcd, place, archive, first))
+}
+
+/// Of puts while an archive records: each delta is committed once, and by it.
+pub async fn of_a_record_are_passed_over(server: &dyn Troubling) {
+    let Some((etcd, place, mut archive, first)) = recording(server).await else { return };
     let mut last = 0;
     let mut troubles = vec![Trouble::Refused, Trouble::AnswerLost, Trouble::Conflict];
     troubles.retain(|trouble| server.knows(*trouble));
@@ -160,21 +165,13 @@ pub async fn of_a_record_are_passed_over(server: &dyn Troubling) {
 async fn is_on_its_way(server: &dyn Troubling, etcd: &Etcd) -> i64 {
     server.turn_to(Trouble::Late);
     let revision = put(etcd).await;
-    let begun = Instant::now();
-    while server.troubled_requests() == 0 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is recorded");
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
+    until("a put on its way", PATIENCE, || server.troubled_requests() > 0).await;
     revision
 }
 
 /// Of puts that are done when who sent them has sent them anew, or is gone: there is one history, and nothing is missing in it.
 pub async fn of_a_record_that_come_late_are_passed_over(server: &dyn Troubling) {
-    let Some(binaries) = newest() else { return };
-    let etcd = Etcd::start(&binaries);
-    let place = server.place("troubled");
-    let mut archive = archive_into(&place, &etcd);
-    let first = archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let Some((etcd, place, mut archive, first)) = recording(server).await else { return };
     let mut ends_of_late = Vec::new();
     for (dies, late_is_first) in [(false, false), (true, true), (true, false)] {
         let on_its_way = is_on_its_way(server, &etcd).await;

@@ -9,7 +9,7 @@ use quorate_backup::snapshot::{Failure, Reason};
 
 use super::certificates::Authority;
 use super::place::Place;
-use super::pod_token::{self, PodToken, is_enough};
+use super::pod_token::{self, HOUR, LIFETIMES, PodToken, is_enough};
 use super::s3::{ACCESS, REGION, SECRET, VersityGw};
 use crate::clouds::answers::{Answers, Shown};
 use crate::clouds::sts::{self, Keys, Objection, ROLE, SESSION};
@@ -58,7 +58,7 @@ fn place(server: &VersityGw, prefix: &str) -> Place {
 /// By keys that outlast each process, and by ones that have run out by the next request.
 pub fn is_exchanged() {
     let Some(server) = VersityGw::start() else { return };
-    for (prefix, lasting) in [("lasting", SignedDuration::from_hours(1)), ("brief", SignedDuration::ZERO)] {
+    for (prefix, lasting) in LIFETIMES {
         let sts = Sts::start(lasting);
         is_enough(&place(&server, prefix), &sts.variables(ROLE), lasting, &sts.token.taken);
     }
@@ -66,19 +66,14 @@ pub fn is_exchanged() {
 
 /// What was tried, for which role and why it failed; never the token or the keys.
 fn expect_told(failure: &Failure, reason: Reason, words: &[&str]) {
-    assert_eq!(failure.reason, reason, "{}", failure.message);
-    for word in [&["web identity", "AWS_WEB_IDENTITY_TOKEN_FILE"][..], words].concat() {
-        assert!(failure.message.contains(word), "{word}: {}", failure.message);
-    }
-    for secret in [pod_token::SECRET, "WebIdentityToken=", SECRET] {
-        assert!(!failure.message.contains(secret), "{secret}: {}", failure.message);
-    }
+    let words = [&["web identity", "AWS_WEB_IDENTITY_TOKEN_FILE"][..], words].concat();
+    pod_token::expect_told(failure, reason, &words, &["WebIdentityToken=", SECRET]);
 }
 
 pub fn that_is_not_exchanged_is_told() {
     let Some(server) = VersityGw::start() else { return };
     let member = Served::start(Mood::Sound, large(0));
-    let (sts, place) = (Sts::start(SignedDuration::from_hours(1)), place(&server, "refused"));
+    let (sts, place) = (Sts::start(HOUR), place(&server, "refused"));
     let failure = place.failure_with(&sts.variables(OTHER_ROLE), &member);
     expect_told(&failure, Reason::StoreRefused, &[OTHER_ROLE, "AccessDenied: Not authorized"]);
     sts.token.renew("projected-for-somebody-else");

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, RANGE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -136,9 +137,7 @@ impl Double {
     pub fn carry_out_late(&self) -> Vec<StatusCode> {
         let carry_out = |request: Request<Bytes>| {
             let (head, body) = request.into_parts();
-            let call = Call::new(&head.method, &head.uri, &head.headers, body);
-            let allowed = self.accounts.allow(&head.method, &head.headers);
-            allowed.and_then(|()| call.answer(&self.objects)).unwrap_or_else(refusal).status()
+            answer(&head, body, &self.accounts, &self.objects).unwrap_or_else(refusal).status()
         };
         self.troubles.take_late().into_iter().map(carry_out).collect()
     }
@@ -218,11 +217,10 @@ async fn sent(
     if trouble == Trouble::Late {
         return Err(troubles.keep(Request::from_parts(head, body)).into());
     }
-    let call = Call::new(&head.method, &head.uri, &head.headers, body);
     let result = match trouble {
         Trouble::Refused | Trouble::Overloaded => Err(Fault::ServiceUnavailable),
         Trouble::Conflict => Err(Fault::OperationAborted),
-        _ => accounts.allow(&head.method, &head.headers).and_then(|()| call.answer(objects)),
+        _ => answer(&head, body, accounts, objects),
     };
     tokio::time::sleep(pause.get()).await;
     match (trouble, result) {
@@ -230,6 +228,12 @@ async fn sent(
         (Trouble::HalfRead | Trouble::NeverRead, Ok(answer)) => Ok(half_sent(answer)),
         (_, result) => Ok(whole(result.unwrap_or_else(refusal))),
     }
+}
+
+/// What comes of a request that meets no trouble.
+fn answer(head: &Parts, body: Bytes, accounts: &Accounts, objects: &Mutex<Objects>) -> Result<Answer, Fault> {
+    accounts.allow(&head.method, &head.headers)?;
+    Call::new(head, body).answer(objects)
 }
 
 fn locked(objects: &Mutex<Objects>) -> MutexGuard<'_, Objects> {
@@ -262,7 +266,8 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(method: &'a Method, uri: &http::Uri, headers: &'a HeaderMap, body: Bytes) -> Self {
+    fn new(head: &'a Parts, body: Bytes) -> Self {
+        let Parts { method, uri, headers, .. } = head;
         let query = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
         let mut words = uri.path().trim_start_matches('/').splitn(2, '/').map(decoded);
         let bucket = words.next().unwrap_or_default();
