@@ -11,6 +11,13 @@ fn version(etcd: &Path, flags: &[String]) -> Option<String> {
     ran.status.success().then(|| String::from_utf8(ran.stdout).expect("etcd says it in UTF-8"))
 }
 
+/// What etcd says when it is started with these flags on a folder that can't be.
+fn refusal(etcd: &Path, flags: &[String]) -> String {
+    let ran = Command::new(etcd).args(flags).arg("--data-dir=/dev/null/none").output().expect("etcd can be started");
+    assert!(!ran.status.success(), "there is no such folder");
+    String::from_utf8(ran.stderr).expect("etcd says it in UTF-8")
+}
+
 /// A value that fits the flag.
 fn sample(name: &str, minor: u32) -> String {
     let (kind, _) = KINDS.iter().find(|(_, names)| names.contains(&name)).expect("each flag is of a kind");
@@ -52,6 +59,17 @@ fn takes_the_flags_of_its_line(etcd: &Path) {
     for gate @ Gate { name, .. } in GATES {
         let taken = version(etcd, &[format!("--feature-gates={name}=false")]).is_some();
         assert_eq!(taken, minor > 5 && gate.is_on(minor), "{name} on 3.{minor}");
+    }
+    let gates = Flag::find("feature-gates").expect("it may be set");
+    for (value, fits) in [
+        ("LeaseCheckpointPersist=true", false),
+        ("LeaseCheckpointPersist=true,LeaseCheckpoint=true", true),
+        ("LeaseCheckpointPersist=false", true),
+    ] {
+        let told = gates.on(minor, value).into_iter().map(|said| said.expect("each line has it"));
+        let flags: Vec<String> = told.map(|(name, value)| format!("--{name}={value}")).collect();
+        let said = refusal(etcd, &flags);
+        assert_eq!(!said.contains("failed to verify flags"), fits, "3.{minor} with {flags:?}: {said}");
     }
 }
 

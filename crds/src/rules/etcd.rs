@@ -104,6 +104,7 @@ pub(super) fn extra_flags() -> Vec<Rule> {
         gates_on(5, "remove it from feature-gates, or raise spec.version to 3.6"),
         gates_on(6, "correct it, or remove it from feature-gates"),
         gates_on(7, "correct it, or remove it from feature-gates"),
+        keeps_checkpoints(),
     ];
     rules.extend(flags::KINDS.iter().filter_map(|(kind, names)| values(*kind, names)));
     rules
@@ -143,6 +144,19 @@ fn gates_on(minor: u32, remedy: &str) -> Rule {
         .telling(format!("'{holds} ' + {missing}[0] + ' in feature-gates, which {has}'"))
 }
 
+/// etcd does not start where the checkpoints of leases are to be kept and none are made (`Validate` in `server/embed/config.go`).
+fn keeps_checkpoints() -> Rule {
+    let on = |gate: &str| {
+        format!("self.extraFlags['feature-gates'].matches('(^|,) *{gate} *= *({}) *(,|$)')", TRUE.join("|"))
+    };
+    let (kept, made, all) = (on("LeaseCheckpointPersist"), on("LeaseCheckpoint"), on("AllAlpha"));
+    flag_rule(
+        &format!("!('feature-gates' in self.extraFlags) || !{kept} || {made} || {all}"),
+        "spec.etcd.extraFlags holds LeaseCheckpointPersist in feature-gates without LeaseCheckpoint, and etcd does not start \
+         so; add LeaseCheckpoint=true, or remove it",
+    )
+}
+
 /// The rule for the values of the flags of a kind. The message names the first flag that is wrong.
 fn values(kind: Kind, names: &[&str]) -> Option<Rule> {
     let each = of_kind(kind, "self.extraFlags[f]")?;
@@ -170,8 +184,9 @@ const UNITS: [(u8, &str); 4] = [(4, "h"), (6, "m"), (8, "s"), (12, "(ms|us|ns)")
 const NUMBER: &str = "^(0|[1-9][0-9]{0,9})$";
 /// The host of an origin: a name or an address, in brackets if it is one of IPv6. CEL reads two backslashes as one.
 const HOST: &str = "([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|\\\\[[0-9A-Fa-f:.]+\\\\])";
-/// What Go reads as a truth value.
-const TRUTH: [&str; 12] = ["true", "false", "True", "False", "TRUE", "FALSE", "t", "f", "T", "F", "1", "0"];
+/// What Go reads as true, and as false.
+const TRUE: [&str; 6] = ["true", "True", "TRUE", "t", "T", "1"];
+const FALSE: [&str; 6] = ["false", "False", "FALSE", "f", "F", "0"];
 
 /// Whether a value is a time as etcd reads it, without a sign, in CEL.
 fn duration(value: &str) -> String {
@@ -193,11 +208,11 @@ fn of_kind(kind: Kind, value: &str) -> Option<String> {
         }
         Kind::Duration => Some(duration(value)),
         Kind::Period => Some(format!("({} && {value}.matches('[1-9]'))", duration(value))),
-        Kind::Switch => Some(format!("{value} in {}", list(TRUTH.into_iter()))),
+        Kind::Switch => Some(format!("{value} in {}", list(TRUE.into_iter().chain(FALSE)))),
         Kind::OneOf(words) => Some(format!("{value} in {}", list(words.iter().copied()))),
         Kind::AnyCase(words) => Some(format!("{value}.matches('(?i)^({})$')", words.join("|"))),
         Kind::Gates => {
-            let gate = format!(" *[A-Za-z0-9]+ *= *({}) *", TRUTH.join("|"));
+            let gate = format!(" *[A-Za-z0-9]+ *= *({}|{}) *", TRUE.join("|"), FALSE.join("|"));
             Some(format!("{value}.matches('^{gate}(,{gate})*$')"))
         }
         Kind::Origins => {
