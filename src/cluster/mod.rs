@@ -5,15 +5,16 @@ mod act;
 pub mod controller;
 mod ledger;
 mod memo;
+mod memos;
 mod observe;
 mod pace;
 mod pki;
 pub mod render;
 mod report;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -23,6 +24,7 @@ use quorate_statemachine::{LookAgain, Plan, Step, plan};
 
 use self::act::{Acted, Actor, Stop};
 use self::memo::Memo;
+use self::memos::Memos;
 use self::observe::cache::Key;
 use self::observe::members::Earlier;
 use self::observe::{Observed, Observer};
@@ -53,13 +55,13 @@ pub struct Driver {
     actor: Actor,
     teller: Teller,
     metrics: Arc<Metrics>,
-    memos: Mutex<HashMap<Key, Memo>>,
+    memos: Memos,
 }
 
 impl Driver {
     /// A driver that has not seen any cluster yet.
     fn new(observer: Observer, actor: Actor, teller: Teller, metrics: Arc<Metrics>) -> Self {
-        Self { observer, actor, teller, metrics, memos: Mutex::default() }
+        Self { observer, actor, teller, metrics, memos: Memos::default() }
     }
 
     /// Whether this operator may act at all.
@@ -75,14 +77,12 @@ impl Driver {
             self.forget(&key);
             return Ok(pace::pause(LookAgain::AtRest));
         }
-        let mut memo = self.take_memo(&key, &cluster);
+        let mut memo = self.memos.begin(&key, &cluster);
         let result = self.drive(&mut memo, cluster).await;
         self.metrics.reconciled(if result.is_ok() { "ok" } else { "error" }, started.elapsed());
         memo.failures = if result.is_ok() { 0 } else { memo.failures.saturating_add(1) };
-        if memo.is_over {
+        if !self.memos.end(&key, memo) {
             self.forget(&key);
-        } else {
-            self.keep_memo(key, memo);
         }
         result.map(pace::pause)
     }
@@ -217,32 +217,21 @@ impl Driver {
         self.teller.tell(self.actor.kube.writes(), observed.cluster.object_ref(&()), news);
     }
 
-    fn take_memo(&self, key: &Key, cluster: &EtcdCluster) -> Memo {
-        let kept = self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        kept.filter(|memo| memo.is_of(cluster)).unwrap_or_else(|| Memo::new(cluster))
-    }
-
-    fn keep_memo(&self, key: Key, memo: Memo) {
-        self.memos.lock().unwrap_or_else(PoisonError::into_inner).insert(key, memo);
-    }
-
     /// How long to wait after rounds that failed.
     fn pause_after_failure(&self, key: &Key) -> Duration {
-        let memos = self.memos.lock().unwrap_or_else(PoisonError::into_inner);
-        pace::pause_after_failures(memos.get(key).map_or(1, |memo| memo.failures))
+        pace::pause_after_failures(self.memos.failures(key))
     }
 
     /// A cluster is no more.
     fn forget(&self, key: &Key) {
-        self.memos.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.memos.forget(key);
         self.metrics.forget(&key.to_string());
     }
 
     /// These clusters are all that there are: the others went while nobody watched.
     fn forget_all_but(&self, listed: &HashSet<Key>) {
-        let known: Vec<_> = self.memos.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
-        for key in known.iter().filter(|key| !listed.contains(key)) {
-            self.forget(key);
+        for key in self.memos.others(listed) {
+            self.forget(&key);
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 use k8s_openapi::api::batch::v1::CronJob;
-use kube::runtime::events::Reporter;
 use kube::runtime::watcher::Event;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 use quorate_etcd::Pool;
@@ -44,8 +43,7 @@ pub fn driver(api: &FakeApi, claim: Claim) -> Driver {
     let metrics = Arc::new(Metrics::new());
     let kube = Kube::new(api.client(), metrics.clone(), Writes::new(claim, stopping, None));
     let pool = Arc::new(Pool::default());
-    let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-    let teller = Teller::new(api.client(), reporter);
+    let teller = Teller::new(api.client(), "test");
     let domain: Arc<str> = "cluster.local".into();
     let watched = Arc::new(Watched::default());
     let observer = Observer { kube: kube.clone(), watched, pool: pool.clone(), domain: domain.clone() };
@@ -300,9 +298,29 @@ async fn what_is_known_of_clusters_that_went_unseen_is_forgotten() {
     let shown = |driver: &Driver| driver.metrics.render().unwrap().contains("phase=\"Pending\"} 1");
     let key = super::observe::key(&watched(&api));
     driver.forget_all_but(&[key.clone()].into());
-    assert!(driver.memos.lock().unwrap().contains_key(&key) && shown(&driver), "{}", driver.metrics.render().unwrap());
+    assert!(driver.memos.has(&key) && shown(&driver), "{}", driver.metrics.render().unwrap());
     driver.forget_all_but(&[].into());
-    assert!(driver.memos.lock().unwrap().is_empty() && !shown(&driver));
+    assert!(!driver.memos.has(&key) && !shown(&driver));
+}
+
+#[tokio::test]
+async fn what_is_known_of_a_cluster_that_goes_in_the_middle_of_its_round_is_forgotten() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    let driver = driver(&api, Claim::forever());
+    let key = super::observe::key(&watched(&api));
+    let ways: [&dyn Fn(); 2] = [&|| driver.forget(&key), &|| driver.forget_all_but(&[].into())];
+    for goes in ways {
+        let round = driver.round(watched(&api));
+        tokio::pin!(round);
+        assert!(futures::poll!(&mut round).is_pending(), "it asks Kubernetes");
+        goes();
+        round.await.unwrap();
+        assert!(!driver.memos.has(&key));
+        assert!(!driver.metrics.render().unwrap().contains("phase=\"Pending\"} 1"));
+    }
+    driver.round(watched(&api)).await.unwrap();
+    assert!(driver.memos.has(&key), "a later one of its name is remembered");
 }
 
 #[tokio::test]
@@ -320,7 +338,7 @@ async fn of_a_cluster_that_was_let_go_nothing_is_remembered() {
         }
     }
     assert_eq!(watched(&api).metadata.finalizers.clone().unwrap_or_default(), [""; 0], "{:?}", api.written());
-    assert!(driver.memos.lock().unwrap().is_empty());
+    assert!(!driver.memos.has(&super::observe::key(&watched(&api))));
     assert!(!driver.metrics.render().unwrap().contains("phase=\"Deleting\"} 1"));
 }
 

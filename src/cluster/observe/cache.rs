@@ -36,8 +36,6 @@ pub struct Cache<T> {
     held: RwLock<Held<T>>,
 }
 
-type Children<T> = HashMap<Key, BTreeMap<String, T>>;
-
 #[derive(Debug)]
 struct Held<T> {
     now: Children<T>,
@@ -45,21 +43,43 @@ struct Held<T> {
     relist: Children<T>,
 }
 
+/// What there is of one kind.
+#[derive(Debug)]
+struct Children<T> {
+    by_cluster: HashMap<Key, BTreeMap<String, T>>,
+    /// Of which cluster each is, by its own namespace and name: somebody may change its label, and an event tells only the
+    /// label of now.
+    clusters: HashMap<(String, String), Key>,
+}
+
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self { held: RwLock::new(Held { now: HashMap::new(), relist: HashMap::new() }) }
+        Self { held: RwLock::new(Held { now: Children::default(), relist: Children::default() }) }
     }
 }
 
-impl<T> Held<T> {
-    /// Whether it was there.
-    fn lose(&mut self, key: &Key, name: &str) -> bool {
-        let Some(children) = self.now.get_mut(key) else { return false };
-        let lost = children.remove(name).is_some();
+impl<T> Default for Children<T> {
+    fn default() -> Self {
+        Self { by_cluster: HashMap::new(), clusters: HashMap::new() }
+    }
+}
+
+impl<T> Children<T> {
+    fn put(&mut self, key: Key, child: &impl ResourceExt, facts: T) {
+        self.clusters.insert((key.namespace.clone(), child.name_any()), key.clone());
+        self.by_cluster.entry(key).or_default().insert(child.name_any(), facts);
+    }
+
+    /// Takes it out, and tells of which cluster it was.
+    fn lose(&mut self, child: &impl ResourceExt) -> Option<Key> {
+        let name = child.name_any();
+        let key = self.clusters.remove(&(child.namespace()?, name.clone()))?;
+        let children = self.by_cluster.get_mut(&key)?;
+        children.remove(&name);
         if children.is_empty() {
-            self.now.remove(key);
+            self.by_cluster.remove(&key);
         }
-        lost
+        Some(key)
     }
 }
 
@@ -69,12 +89,12 @@ impl<T: Clone + PartialEq> Cache<T> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => {
-                held.relist.clear();
+                held.relist = Children::default();
                 Vec::new()
             }
             Event::InitApply(object) => {
                 if let (Some(key), Some(facts)) = (Key::of_child(&object), facts(&object)) {
-                    held.relist.entry(key).or_default().insert(object.name_any(), facts);
+                    held.relist.put(key, &object, facts);
                 }
                 Vec::new()
             }
@@ -84,20 +104,18 @@ impl<T: Clone + PartialEq> Cache<T> {
                 changed(&stale, &held.now)
             }
             Event::Apply(object) => {
-                let Some(key) = Key::of_child(&object) else { return Vec::new() };
-                match facts(&object) {
-                    Some(facts) => {
-                        held.now.entry(key.clone()).or_default().insert(object.name_any(), facts);
-                    }
-                    None if held.lose(&key, &object.name_any()) => {}
-                    None => return Vec::new(),
-                }
-                vec![key]
+                let before = held.now.lose(&object);
+                let now = Key::of_child(&object).zip(facts(&object)).map(|(key, facts)| {
+                    held.now.put(key.clone(), &object, facts);
+                    key
+                });
+                let moved = before.filter(|before| now.as_ref() != Some(before));
+                now.into_iter().chain(moved).collect()
             }
             Event::Delete(object) => {
-                let Some(key) = Key::of_child(&object) else { return Vec::new() };
-                held.lose(&key, &object.name_any());
-                vec![key]
+                let (before, now) = (held.now.lose(&object), Key::of_child(&object));
+                let moved = before.filter(|before| now.as_ref() != Some(before));
+                now.into_iter().chain(moved).collect()
             }
         }
     }
@@ -105,18 +123,19 @@ impl<T: Clone + PartialEq> Cache<T> {
     /// The children of one cluster, by name.
     pub fn of(&self, key: &Key) -> BTreeMap<String, T> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        held.now.get(key).cloned().unwrap_or_default()
+        held.now.by_cluster.get(key).cloned().unwrap_or_default()
     }
 
     /// The clusters that have a child for which `wanted` says yes.
     pub fn with(&self, wanted: impl Fn(&T) -> bool) -> Vec<Key> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let some = held.now.iter().filter(|(_, children)| children.values().any(&wanted));
+        let some = held.now.by_cluster.iter().filter(|(_, children)| children.values().any(&wanted));
         some.map(|(key, _)| key.clone()).collect()
     }
 }
 
 fn changed<T: PartialEq>(before: &Children<T>, after: &Children<T>) -> Vec<Key> {
+    let (before, after) = (&before.by_cluster, &after.by_cluster);
     let gone = before.keys().filter(|key| !after.contains_key(key));
     let other = after.iter().filter(|(key, children)| before.get(key) != Some(children)).map(|(key, _)| key);
     gone.chain(other).cloned().collect()
@@ -170,16 +189,27 @@ mod tests {
     fn a_relist_takes_effect_as_a_whole_and_wakes_only_what_changed() {
         let cache = Cache::default();
         for cluster in ["same", "other", "gone"] {
-            cache.take(Event::Apply(child(cluster, "x", "1")), value);
+            cache.take(Event::Apply(child(cluster, &format!("{cluster}-0"), "1")), value);
         }
         cache.take(Event::<ConfigMap>::Init, value);
-        cache.take(Event::InitApply(child("same", "x", "1")), value);
-        cache.take(Event::InitApply(child("other", "x", "2")), value);
+        cache.take(Event::InitApply(child("same", "same-0", "1")), value);
+        cache.take(Event::InitApply(child("other", "other-0", "2")), value);
         assert_eq!(cache.of(&key("gone")).len(), 1, "half a list is no list");
         let mut woken = cache.take(Event::<ConfigMap>::InitDone, value);
         woken.sort();
         assert_eq!(woken, [key("gone"), key("other")]);
         assert!(cache.of(&key("gone")).is_empty());
+    }
+
+    #[test]
+    fn one_whose_label_is_changed_goes_from_the_one_cluster_to_the_other() {
+        let cache = Cache::default();
+        cache.take(Event::Apply(child("a", "a-0", "x")), value);
+        assert_eq!(cache.take(Event::Apply(child("b", "a-0", "x")), value), [key("b"), key("a")]);
+        assert!(cache.of(&key("a")).is_empty());
+        assert_eq!(cache.of(&key("b")).len(), 1);
+        assert_eq!(cache.take(Event::Delete(child("c", "a-0", "x")), value), [key("c"), key("b")]);
+        assert!(cache.of(&key("b")).is_empty());
     }
 
     #[test]

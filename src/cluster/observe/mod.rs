@@ -10,6 +10,7 @@ mod launcher;
 pub mod links;
 pub mod members;
 mod overall;
+mod places;
 pub mod pods;
 pub mod said;
 mod seats;
@@ -20,11 +21,11 @@ pub mod verify;
 mod wish;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, names};
@@ -38,8 +39,9 @@ use self::archive::Archives;
 use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
-use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
+use self::facts::{ClaimFacts, NodeFacts, SecretFacts, millis};
 use self::members::{Address, Earlier};
+use self::places::Places;
 use self::pods::{AnyPod, PodFacts};
 use self::said::{Said, Seen};
 use self::snapshots::SnapshotFacts;
@@ -69,8 +71,8 @@ pub struct Watched {
     pub secrets: Cache<SecretFacts>,
     /// The nodes.
     pub nodes: RwLock<HashMap<NodeName, NodeFacts>>,
-    /// Where PersistentVolumes can be used. It never changes, so each is read once.
-    places: Mutex<HashMap<String, Place>>,
+    /// Where their volumes can be used.
+    places: Places,
 }
 
 impl Watched {
@@ -230,11 +232,10 @@ impl Observer {
     }
 
     async fn assemble(&self, objects: Objects, said: Said) -> Result<Observed, Error> {
-        let places = self.places(&objects.claims).await?;
+        let places = self.watched.places.of(&self.kube, &key(&objects.cluster), &objects.claims).await?;
         let watched_nodes = self.watched.nodes();
         let homes = objects.claims.iter().map(|(serial, claim)| {
-            let place = claim.volume_name.as_ref().and_then(|volume| places.get(volume));
-            (*serial, place.map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
+            (*serial, places.get(&claim.uid).map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
         let Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs } = objects;
@@ -290,24 +291,6 @@ impl Observer {
             proofs,
             backup,
         })
-    }
-
-    /// Where the claims' volumes can be used; each volume is read once in this process's life.
-    async fn places(&self, claims: &BTreeMap<Serial, ClaimFacts>) -> Result<HashMap<String, Place>, Error> {
-        let bound: Vec<_> = claims.values().filter_map(|claim| claim.volume_name.clone()).collect();
-        let mut places: HashMap<_, _> = {
-            let known = self.watched.places.lock().unwrap_or_else(PoisonError::into_inner);
-            bound.iter().filter_map(|name| Some((name.clone(), known.get(name)?.clone()))).collect()
-        };
-        let unknown = bound.into_iter().filter(|name| !places.contains_key(name));
-        let read = unknown.map(async |name| {
-            let volume = self.kube.get_global::<PersistentVolume>(&name).await?;
-            Ok(volume.map(|volume| (name, Place::of(&volume))))
-        });
-        let read: Vec<_> = try_join_all(read).await?.into_iter().flatten().collect();
-        self.watched.places.lock().unwrap_or_else(PoisonError::into_inner).extend(read.iter().cloned());
-        places.extend(read);
-        Ok(places)
     }
 
     /// The StorageClasses that do not exist, of those for whose volumes pods wait: the scheduler says only that the claim
