@@ -154,18 +154,21 @@ impl MemberClient {
     /// Lets the version that the cluster runs at be lowered to `target` (`3.6.0`), once etcd has found that it can. From
     /// then on no new member is taken, until all members run that version or it is cancelled.
     pub async fn enable_downgrade(&self, target: &str) -> Result<(), CallError> {
-        self.downgrade(Call::EnableDowngrade, DowngradeOptions::Validate(target.to_owned())).await?;
-        self.downgrade(Call::EnableDowngrade, DowngradeOptions::Enable(target.to_owned())).await
+        // Both within the deadline of one change, by which whoever calls bounds this.
+        let work = async |client: etcd_client::Client| {
+            let mut client = client.maintenance_client();
+            client.downgrade(DowngradeOptions::Validate(target.to_owned())).await?;
+            client.downgrade(DowngradeOptions::Enable(target.to_owned())).await
+        };
+        self.client(Call::EnableDowngrade, CHANGE_DEADLINE, work).await?;
+        Ok(())
     }
 
     /// Takes that back.
     pub async fn cancel_downgrade(&self) -> Result<(), CallError> {
-        self.downgrade(Call::CancelDowngrade, DowngradeOptions::Cancel).await
-    }
-
-    async fn downgrade(&self, call: Call, options: DowngradeOptions) -> Result<(), CallError> {
-        let work = async |client: etcd_client::Client| client.maintenance_client().downgrade(options).await;
-        self.client(call, CHANGE_DEADLINE, work).await?;
+        let work =
+            async |client: etcd_client::Client| client.maintenance_client().downgrade(DowngradeOptions::Cancel).await;
+        self.client(Call::CancelDowngrade, CHANGE_DEADLINE, work).await?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! HTTP. It logs each change once.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
@@ -11,35 +11,47 @@ use crate::ticket::{VolumeMark, VolumeUid};
 
 /// The current report, shared.
 #[derive(Debug, Clone)]
-pub struct Board(watch::Sender<Report>);
+pub struct Board(watch::Sender<Posted>);
+
+#[derive(Debug)]
+struct Posted {
+    report: Report,
+    /// When its reason became this one.
+    at: Instant,
+}
 
 impl Board {
     /// A board that says this of a volume.
     pub fn new(volume: VolumeUid, Refusal { reason, message }: Refusal) -> Self {
-        let report = Report { state: reason.state(), reason, message, since: now(), volume: Some(volume), mark: None };
+        let state = reason.state();
+        let report =
+            Report { state, reason, message, since: now(), for_millis: None, volume: Some(volume), mark: None };
         tracing::info!("{}: {}", report.reason, report.message);
-        Self(watch::Sender::new(report))
+        Self(watch::Sender::new(Posted { report, at: Instant::now() }))
     }
 
     /// What holds at this moment.
     pub fn read(&self) -> Report {
-        self.0.borrow().clone()
+        let posted = self.0.borrow();
+        let for_millis = u64::try_from(posted.at.elapsed().as_millis()).ok();
+        Report { for_millis, ..posted.report.clone() }
     }
 
     /// Says from now on what the volume is marked with.
     pub fn tell_mark(&self, mark: Option<VolumeMark>) {
-        self.0.send_modify(|report| report.mark = mark);
+        self.0.send_modify(|posted| posted.report.mark = mark);
     }
 
     /// Says why etcd is not started now.
     pub fn post(&self, Refusal { reason, message }: Refusal) {
-        self.0.send_if_modified(|report| {
+        self.0.send_if_modified(|Posted { report, at }| {
             if report.reason == reason && report.message == message {
                 return false;
             }
-            let since = if report.reason == reason { report.since } else { now() };
-            let (volume, mark) = (report.volume.take(), report.mark.take());
-            *report = Report { state: reason.state(), reason, message, since, volume, mark };
+            if report.reason != reason {
+                (report.since, *at) = (now(), Instant::now());
+            }
+            (report.state, report.reason, report.message) = (reason.state(), reason, message);
             match report.state {
                 State::Restoring if reason == Reason::Restoring => tracing::debug!("{}", report.message),
                 State::Waiting => tracing::info!("{}: {}", report.reason, report.message),
@@ -63,6 +75,8 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -70,9 +84,11 @@ mod tests {
         let volume: VolumeUid = "claim-uid".into();
         let board = Board::new(volume.clone(), no_ticket(Path::new("/t")));
         assert_eq!((board.read().reason, board.read().state), (Reason::NoTicket, State::Waiting));
-        board.0.send_modify(|report| report.since = 5);
+        let earlier = Instant::now().checked_sub(Duration::from_millis(5)).unwrap();
+        board.0.send_modify(|posted| (posted.report.since, posted.at) = (5, earlier));
         board.post(Refusal::new(Reason::NoTicket, "again"));
         assert_eq!((board.read().message.as_str(), board.read().since), ("again", 5));
+        assert!(board.read().for_millis >= Some(5));
         board.post(Refusal::new(Reason::BadTicket, "bad"));
         board.tell_mark(Some("a1".into()));
         board.post(Refusal::new(Reason::BadTicket, "worse"));

@@ -126,6 +126,9 @@ pub struct Report {
     pub message: String,
     /// Since when the reason has been this one, in milliseconds since 1970.
     pub since: u64,
+    /// For how long by then, in milliseconds: who asks may have another clock. Agents of before it was told say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_millis: Option<u64>,
     /// On which volume: the UID of the claim, or of the pod if the storage is ephemeral. At an address that another pod has
     /// by now, it is another one. Agents of before it was told say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,14 +149,16 @@ mod tests {
             reason: Reason::VolumeIsEmpty,
             message: "m".into(),
             since: 1_700_000_000_000,
+            for_millis: Some(7),
             volume: Some("claim-uid".into()),
             mark: Some("a1".into()),
         };
-        let text = r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000,"volume":"claim-uid","mark":"a1"}"#;
+        let text = r#"{"state":"refused","reason":"VolumeIsEmpty","message":"m","since":1700000000000,"forMillis":7,"volume":"claim-uid","mark":"a1"}"#;
         assert_eq!(serde_json::to_string(&report).unwrap(), text);
         assert_eq!(serde_json::from_str::<Report>(text).unwrap(), report);
-        let older = text.replace(r#","volume":"claim-uid","mark":"a1""#, "");
-        assert_eq!(serde_json::from_str::<Report>(&older).unwrap(), Report { volume: None, mark: None, ..report });
+        let older = text.replace(r#","forMillis":7,"volume":"claim-uid","mark":"a1""#, "");
+        let told = Report { for_millis: None, volume: None, mark: None, ..report };
+        assert_eq!(serde_json::from_str::<Report>(&older).unwrap(), told);
         assert_eq!(Reason::NoTicket.state(), State::Waiting);
         assert_eq!(Reason::VolumeIsEmpty.to_string(), "VolumeIsEmpty");
     }

@@ -24,14 +24,14 @@ pub fn read(report: &[u8], volume: &Uid, now: Millis) -> (Sight, Option<Complain
     if report.mark.as_ref().is_some_and(|mark| report.volume.is_none() || !mark.is_well_formed()) {
         return (Sight::Unknown, None);
     }
+    // Agents of before it was told say only since when, by the clock of their node.
+    let lasts = report.for_millis.unwrap_or_else(|| now.since(Millis(report.since)));
     let sight = match report.reason {
         Reason::NoTicket => return (Sight::Waiting(report.mark.map(|mark| Mark::new(mark.as_str()))), None),
         Reason::Restoring => return (Sight::Restoring(Restore::UnderWay), None),
         // After a forced deletion the member's last etcd still runs: that is no refusal yet, and it is not down either.
-        Reason::VolumeInUse if now.since(Millis(report.since)) < IN_USE_PATIENCE_MS => return (Sight::Unknown, None),
-        Reason::WrongVersion if now.since(Millis(report.since)) < OTHER_VERSION_PATIENCE_MS => {
-            return (Sight::Unknown, None);
-        }
+        Reason::VolumeInUse if lasts < IN_USE_PATIENCE_MS => return (Sight::Unknown, None),
+        Reason::WrongVersion if lasts < OTHER_VERSION_PATIENCE_MS => return (Sight::Unknown, None),
         // Also that nothing was restored: it was, before the seed was told to start.
         Reason::VolumeIsEmpty | Reason::VolumeNotRestored => Sight::Refused(Refusal::VolumeLost),
         Reason::VolumeHasNoEntry => Sight::Refused(Refusal::NoEntry),
@@ -67,7 +67,8 @@ mod tests {
 
     fn refusing(reason: Reason, since: u64) -> Report {
         let volume = Some("claim-uid".into());
-        Report { state: reason.state(), reason, message: "m".into(), since, volume, mark: Some(MARK.into()) }
+        let (state, message) = (reason.state(), "m".into());
+        Report { state, reason, message, since, for_millis: None, volume, mark: Some(MARK.into()) }
     }
 
     fn told(report: &Report, now: Millis) -> (Sight, Option<Complaint>) {
@@ -84,6 +85,15 @@ mod tests {
         assert_eq!(told(&report, Millis(99)), (Sight::Unknown, None));
         assert_eq!(told(&report, Millis(99 + IN_USE_PATIENCE_MS)), (Sight::Unknown, None));
         assert_eq!(told(&report, Millis(100 + IN_USE_PATIENCE_MS)).0, Sight::Refused(Refusal::Other));
+    }
+
+    #[test]
+    fn how_long_it_lasts_is_told_by_the_launchers_own_clock() {
+        for (since, now) in [(0, u64::MAX), (u64::MAX, 0)] {
+            let lasting = |for_millis| Report { for_millis: Some(for_millis), ..refusing(Reason::VolumeInUse, since) };
+            assert_eq!(told(&lasting(IN_USE_PATIENCE_MS - 1), Millis(now)), (Sight::Unknown, None));
+            assert_eq!(told(&lasting(IN_USE_PATIENCE_MS), Millis(now)).0, Sight::Refused(Refusal::Other));
+        }
     }
 
     #[test]
