@@ -9,8 +9,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Patch, PatchParams};
 use kube::runtime::wait::{Condition as _, conditions};
 use kube::{Api, Client, ResourceExt};
-use quorate_crds::manifest;
-use quorate_crds::names::FIELD_MANAGER;
+use quorate_crds::manifest::{self, QUORATE_VERSION};
+use quorate_crds::names::{ANNOTATION_QUORATE, FIELD_MANAGER};
+use semver::Version;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -111,6 +112,10 @@ async fn ensure_one(client: &Client, wished: CustomResourceDefinition) -> Result
         None => BTreeSet::from([String::new()]),
     };
     let Some(first) = lacking.into_iter().next() else { return Ok(()) };
+    if let Some(later) = live.as_ref().and_then(is_of_a_later_version) {
+        tracing::info!(name, %later, "the definition is of a later Quorate than this one, and stays");
+        return Ok(());
+    }
     let params = PatchParams::apply(FIELD_MANAGER).force();
     match within("apply", api.patch(&name, &params, &Patch::Apply(&wished))).await {
         Ok(_) => tracing::info!(name, "applied the definition"),
@@ -123,6 +128,13 @@ async fn ensure_one(client: &Client, wished: CustomResourceDefinition) -> Result
         Err(error) => return Err(error),
     }
     timeout(ESTABLISH_DEADLINE, until_served(&api, &name)).await.unwrap_or(Err(Error::NotServed(name)))
+}
+
+/// The version of Quorate that a definition is of, if it is later than ours: what it has of its own, a newer operator needs.
+fn is_of_a_later_version(live: &CustomResourceDefinition) -> Option<Version> {
+    let theirs = Version::parse(live.annotations().get(ANNOTATION_QUORATE)?).ok()?;
+    let ours = Version::parse(QUORATE_VERSION).ok()?;
+    (theirs > ours).then_some(theirs)
 }
 
 /// Asks again and again: a watch would need two rights more.
@@ -144,7 +156,7 @@ fn forbidden(error: &kube::Error) -> bool {
 }
 
 /// The paths of what is wished for and is not so in the live definition. Descriptions are for people and do not count;
-/// what the API server filled in, or a newer operator added, does no harm.
+/// fields that the API server filled in, or somebody added, do no harm.
 fn lacking(live: &Value, wished: &Value) -> BTreeSet<String> {
     let mut lacking = BTreeSet::new();
     compare(live.get("spec").unwrap_or(&Value::Null), wished.get("spec").unwrap_or(&Value::Null), "spec", &mut lacking);

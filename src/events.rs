@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use quorate_crds::Reason;
-use tokio::time::{Instant, sleep};
+use quorate_crds::names::FIELD_MANAGER;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
 
 use crate::writes::{self, Writes};
 
@@ -19,6 +21,8 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(6);
 /// The pause before the second try; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long [`Teller::finish`] waits: as long as one try takes.
+const FAREWELL: Duration = DEADLINE;
 /// How much of another program's words is told, in bytes. The agent's are no longer; the API server refuses a condition with
 /// more than 32 KiB, and with it the whole status.
 pub const LONGEST_QUOTE: usize = 2000;
@@ -37,6 +41,8 @@ pub struct Teller {
     reporter: Reporter,
     /// By what they tell: one alone would count another sentence for the same reason as a repetition, and show the first.
     recorders: Arc<Mutex<HashMap<String, (Recorder, Instant)>>>,
+    /// What is being sent.
+    under_way: TaskTracker,
 }
 
 /// One thing to tell.
@@ -53,9 +59,10 @@ pub struct News {
 }
 
 impl Teller {
-    /// One that has told nothing yet.
-    pub fn new(client: Client, reporter: Reporter) -> Self {
-        Self { client, reporter, recorders: Arc::default() }
+    /// One that has told nothing yet. `identity` is what this operator is called.
+    pub fn new(client: Client, identity: &str) -> Self {
+        let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity.to_owned()) };
+        Self { client, reporter, recorders: Arc::default(), under_way: TaskTracker::new() }
     }
 
     /// Sends what there is to tell of an object in the background: nothing waits for it.
@@ -64,7 +71,15 @@ impl Teller {
             return;
         }
         let (teller, writes) = (self.clone(), writes.clone());
-        tokio::spawn(async move { teller.send(&writes, &regarding, news).await });
+        self.under_way.spawn(async move { teller.send(&writes, &regarding, news).await });
+    }
+
+    /// Lets what is being sent end, for a moment at most: what the last rounds had to tell is told by nobody else.
+    pub async fn finish(&self) {
+        self.under_way.close();
+        if timeout(FAREWELL, self.under_way.wait()).await.is_err() {
+            tracing::warn!(events_of = self.under_way.len(), "stops with events that could not be sent");
+        }
     }
 
     /// Each event is tried once at least. What can't be told is logged: an event is no state.
@@ -198,8 +213,7 @@ mod tests {
                 Ok(response)
             }
         });
-        let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-        (Teller::new(Client::new(api, "ns"), reporter), calls)
+        (Teller::new(Client::new(api, "ns"), "test"), calls)
     }
 
     fn writes(stopping: bool) -> Writes {
@@ -235,6 +249,18 @@ mod tests {
         teller.send(&writes(false), &ObjectReference::default(), vec![news("to 3.7"), news("to 3.6")]).await;
         assert_eq!(calls.lock().unwrap().len(), 4, "after two tries both are told");
         assert!(begun.elapsed() > 2 * DEADLINE && begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_told_last_is_sent_before_the_end_and_waited_for_no_longer_than_a_try_takes() {
+        for (fate, sent) in [(FINE, 2), (Fate::Lost, 1)] {
+            let (teller, calls) = teller(repeat(fate));
+            let begun = Instant::now();
+            teller.tell(&writes(true), ObjectReference::default(), vec![news("to 3.7"), news("to 3.6")]);
+            teller.finish().await;
+            assert_eq!(calls.lock().unwrap().len(), sent, "{fate:?}");
+            assert!(begun.elapsed() <= FAREWELL, "{fate:?}: {:?}", begun.elapsed());
+        }
     }
 
     #[tokio::test(start_paused = true)]

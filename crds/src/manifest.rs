@@ -4,6 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value};
 
+use crate::names::ANNOTATION_QUORATE;
 use crate::{EtcdBackup, EtcdCluster};
 
 /// Where the YAML of EtcdCluster is kept, from the root of the repository.
@@ -11,6 +12,9 @@ pub const CLUSTER_CRD_FILE: &str = "deploy/base/crds/etcdclusters.yaml";
 
 /// Where the YAML of EtcdBackup is kept, from the root of the repository.
 pub const BACKUP_CRD_FILE: &str = "deploy/base/crds/etcdbackups.yaml";
+
+/// The version of Quorate that the definitions here are of.
+pub const QUORATE_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Why a definition can't be written down.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +29,18 @@ pub enum ManifestError {
 
 /// The definition of EtcdCluster.
 pub fn cluster() -> CustomResourceDefinition {
-    EtcdCluster::crd()
+    of_this_version(EtcdCluster::crd())
 }
 
 /// The definition of EtcdBackup.
 pub fn backup() -> CustomResourceDefinition {
-    EtcdBackup::crd()
+    of_this_version(EtcdBackup::crd())
+}
+
+fn of_this_version(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let version = (ANNOTATION_QUORATE.to_owned(), QUORATE_VERSION.to_owned());
+    definition.metadata.annotations.get_or_insert_default().extend([version]);
+    definition
 }
 
 /// A definition as YAML, the same on every machine and with every set of features.

@@ -44,6 +44,8 @@ pub const MANAGED_BY: &str = "quorate";
 /// The annotation of a volume claim that carries the UID of the EtcdCluster it belongs to. A claim whose UID differs
 /// belongs to an earlier cluster of the same name and is never adopted.
 pub const ANNOTATION_CLUSTER_UID: &str = "quorate.dev/cluster-uid";
+/// The annotation of a definition with the version of Quorate that it is of: an earlier operator leaves it as it is.
+pub const ANNOTATION_QUORATE: &str = "quorate.dev/quorate-version";
 /// The annotation of a pod that carries its start ticket.
 pub const ANNOTATION_TICKET: &str = "quorate.dev/ticket";
 /// The annotation of a pod that says when its ticket was issued, in milliseconds since 1970.

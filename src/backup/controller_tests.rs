@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
-use kube::runtime::events::Reporter;
 use quorate_crds::{BackupPhase, EtcdBackup, EtcdBackupStatus, TlsMode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -59,8 +58,7 @@ async fn what_an_earlier_backup_of_that_name_left_is_not_taken_for_its_own() {
 
 pub fn driver(api: &FakeApi, claim: Claim) -> Arc<Driver> {
     let (_, stopping) = watch::channel(false);
-    let reporter = Reporter { controller: "quorate".into(), instance: Some("test".into()) };
-    let teller = Teller::new(api.client(), reporter);
+    let teller = Teller::new(api.client(), "test");
     let metrics = Arc::new(Metrics::new());
     let kube = Kube::new(api.client(), metrics.clone(), Writes::new(claim, stopping, None));
     Arc::new(Driver { kube, teller, metrics, agent_image: "agent:1".into() })

@@ -14,13 +14,12 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Servi
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{self, Action, ReconcileRequest};
-use kube::runtime::events::Reporter;
 use kube::runtime::predicates;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, applier};
 use kube::{Api, Client, Resource, ResourceExt};
-use quorate_crds::names::{FIELD_MANAGER, LABEL_CLUSTER};
+use quorate_crds::names::LABEL_CLUSTER;
 use quorate_crds::{EtcdBackup, EtcdCluster};
 use quorate_etcd::Pool;
 use quorate_statemachine::NodeName;
@@ -65,8 +64,8 @@ pub struct Setup {
     pub agent_image: String,
     /// The domain of the Kubernetes cluster.
     pub domain: String,
-    /// This operator's name, in events.
-    pub identity: String,
+    /// Sends events.
+    pub teller: Teller,
     /// How many clusters are driven at once.
     pub concurrency: u16,
 }
@@ -74,12 +73,10 @@ pub struct Setup {
 /// Drives the clusters of one namespace, or of all, until `stop` turns true; then lets the rounds that run end. Fills
 /// [`lists`], and acts only then.
 pub async fn run(setup: Setup, namespace: Option<String>, lists: Arc<Lists>, stop: watch::Receiver<bool>) {
-    let Setup { kube, claim, metrics, agent_image, domain, identity, concurrency } = setup;
+    let Setup { kube, claim, metrics, agent_image, domain, teller, concurrency } = setup;
     let domain: Arc<str> = domain.into();
     let watched = Arc::new(Watched::default());
     let pool = Arc::new(Pool::default());
-    let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
-    let teller = Teller::new(kube.client(), reporter);
     let observer =
         Observer { kube: kube.clone(), watched: watched.clone(), pool: pool.clone(), domain: domain.clone() };
     let courier = Courier::new().map(Arc::new);
@@ -352,7 +349,7 @@ mod tests {
             metrics,
             agent_image: "agent:1".into(),
             domain: "cluster.local".into(),
-            identity: "test".into(),
+            teller: Teller::new(api.client(), "test"),
             concurrency,
         };
         let namespace = Some("ns".to_owned());

@@ -70,6 +70,19 @@ async fn what_is_missing_is_made_and_waited_for_until_it_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_of_a_later_operator_is_left_as_it_is() {
+    for (version, stays) in [("99.0.0", true), (QUORATE_VERSION, false), ("0.0.1", false), ("new", false)] {
+        let api = FakeApi::default();
+        outdated(&api);
+        let mut live = api.object(CLUSTERS);
+        live["metadata"]["annotations"][ANNOTATION_QUORATE] = version.into();
+        api.put(CLUSTERS, live.clone());
+        ensure(&api.client()).await.unwrap();
+        assert_eq!(api.object(CLUSTERS)["spec"] == live["spec"], stays, "{version}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_older_definition_is_brought_up_to_date_and_one_that_is_not_is_left_alone() {
     let api = FakeApi::default();
     outdated(&api);

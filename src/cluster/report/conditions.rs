@@ -240,10 +240,12 @@ fn reconciling(plan: &Plan, stalled: Truth, worst: Option<&(Weight, Told)>) -> V
 /// said so since is kept: the same refusal in every round is one turn.
 pub fn stall(conditions: &mut [Condition], old: &[Condition], reason: Reason, words: &str, now: Timestamp) {
     for condition in conditions {
-        let truth = match condition.type_.as_str() {
-            "Stalled" => Truth::True,
-            "Ready" | "Reconciling" => Truth::False,
-            _ => continue,
+        let truth = match ConditionType::ALL.iter().find(|kind| kind.as_str() == condition.type_) {
+            Some(ConditionType::Stalled) => Truth::True,
+            Some(ConditionType::Ready | ConditionType::Reconciling) => Truth::False,
+            Some(ConditionType::Available | ConditionType::CertificatesValid | ConditionType::BackupHealthy) | None => {
+                continue;
+            }
         };
         if condition.status != truth.as_str() {
             let unturned = old.iter().find(|old| old.type_ == condition.type_ && old.status == truth.as_str());
