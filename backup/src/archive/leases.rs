@@ -15,7 +15,7 @@ const AT_ONCE: usize = 16;
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(3);
 /// How long a flush waits for answers. What comes later is in the next one.
-const WAIT: Duration = Duration::from_secs(5);
+pub(super) const WAIT: Duration = Duration::from_secs(5);
 /// Answers take milliseconds where etcd is well.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -46,11 +46,11 @@ impl Leases {
         self.ask();
     }
 
-    /// All that there are, also without keys, and what was learned since the last call. A failure costs no more than the
-    /// TTL of leases that die meanwhile.
-    pub async fn flush(&mut self) -> Vec<LeaseGrant> {
+    /// All that there are, also without keys, and what was learned since the last call, as far as etcd tells it within `wait`.
+    /// A failure costs no more than the TTL of leases that die meanwhile.
+    pub async fn flush(&mut self, wait: Duration) -> Vec<LeaseGrant> {
         let begun = Instant::now();
-        let deadline = begun + WAIT;
+        let deadline = begun + wait;
         match timeout_at(deadline, Box::pin(self.client.leases())).await {
             Ok(Ok(all)) => {
                 let now: BTreeSet<i64> = all.leases().iter().map(etcd_client::LeaseStatus::id).collect();

@@ -130,7 +130,7 @@ impl Recorder {
         // Nothing was written before the snapshot: the watch begins behind the head, which it can't show.
         recorder.stage = match recorder.stage {
             Stage::Proving(hash) if watched_from <= head => Stage::Skipping(hash),
-            _ => Stage::Recording,
+            Stage::Proving(_) | Stage::Skipping(_) | Stage::Recording => Stage::Recording,
         };
         recorder
     }

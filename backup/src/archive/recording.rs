@@ -17,7 +17,7 @@ use super::backlog::{Heard, News};
 use super::course::Course;
 use super::feed::Feed;
 use super::flush::{self, FlushError};
-use super::leases::Leases;
+use super::leases::{self, Leases};
 use super::recorder::{Fault, Recorder};
 use super::rivals::is_silent;
 use super::session::{Session, Start, read_on};
@@ -290,6 +290,11 @@ impl<'a> Recording<'a> {
 
     /// Stores what is closed, unless something else is under way.
     async fn flush(&mut self) {
+        self.flush_within(leases::WAIT).await;
+    }
+
+    /// The same. For so long etcd may tell of leases; what it has not told by then is left out.
+    async fn flush_within(&mut self, wait: Duration) {
         self.due = false;
         let Some(mut chain) = self.chain.take() else { return };
         self.flushed = Instant::now();
@@ -297,7 +302,7 @@ impl<'a> Recording<'a> {
             self.chain = Some(chain);
             return;
         };
-        let leases = self.leases.flush().await;
+        let leases = self.leases.flush(wait).await;
         self.successor.learn(&leases);
         let (door, board, seal) = (self.session.door.clone(), self.session.board.clone(), self.seal.clone());
         self.work = Some(tokio::spawn(async move {

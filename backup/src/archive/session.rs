@@ -121,9 +121,12 @@ impl Session<'_> {
 
     /// A connection to the member, and whose member it is.
     async fn connect(&self) -> Result<(Connection, Cluster), ArchiveError> {
-        let mut connection = self.source.connect().await?;
-        let identity = timeout(ANSWER, Identity::ask(&mut connection.client)).await;
-        let identity = identity.map_err(|_| ArchiveError::Silent)??;
+        let asked = async {
+            let mut connection = self.source.connect().await?;
+            let identity = Identity::ask(&mut connection.client).await?;
+            Ok::<_, ArchiveError>((connection, identity))
+        };
+        let (connection, identity) = timeout(ANSWER, Box::pin(asked)).await.map_err(|_| ArchiveError::Silent)??;
         if identity.has_whole_watches() {
             Ok((connection, identity.cluster))
         } else {

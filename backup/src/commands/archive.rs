@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::arguments::{ListenArguments, RecipientsArgument, SourceArguments, StoreArguments};
+use super::on_threads;
 
 /// How long it waits in its end until a full snapshot that it gave up is taken back. Its member's pod ends with it, and must not
 /// wait for long.
@@ -62,8 +63,7 @@ pub struct Archive {
 impl Archive {
     /// Records until it is told to stop.
     pub fn run(self) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(Box::pin(self.record()))
+        on_threads(Box::pin(self.record()))
     }
 
     async fn record(self) -> anyhow::Result<()> {

@@ -38,6 +38,8 @@ enum Order {
     Records(Vec<u8>),
     /// That was all of it, and its hash was right.
     End,
+    /// There are no more deltas.
+    Done,
 }
 
 /// Brings the database at `path`, which is that of the full snapshot, to a revision. `named` are leases that it names, and may
@@ -71,6 +73,8 @@ pub(super) async fn deltas(
         for link in links {
             send(store, chain, link, &orders).await?;
         }
+        // Where the other side has ended, it has an error of its own to tell.
+        let _ = orders.send(Order::Done).await;
         drop(orders);
         Ok::<_, RestoreError>(())
     };
@@ -145,11 +149,9 @@ impl<'a> Applier<'a> {
         mut orders: mpsc::Receiver<Order>,
         reached: &tokio::sync::watch::Sender<u64>,
     ) -> Result<Restored, RestoreError> {
-        let mut complete = true;
         while let Some(order) = orders.blocking_recv() {
             match order {
                 Order::Begin(key, delta, event_hash) => {
-                    complete = false;
                     let last = delta.from.get() - 1;
                     let (reader, last_events) = (RecordReader::new(), event_hash.map(EventHash::hasher));
                     self.current = Some(Current {
@@ -164,17 +166,12 @@ impl<'a> Applier<'a> {
                     });
                 }
                 Order::Records(piece) => self.records(&piece, reached)?,
-                Order::End => {
-                    self.end()?;
-                    complete = true;
-                }
+                Order::End => self.end()?,
+                Order::Done => return self.commit(),
             }
         }
-        if !complete {
-            // The sender met an error, which it tells itself; nothing is committed.
-            return Err(RestoreError::Append(std::io::Error::from(std::io::ErrorKind::Interrupted).into()));
-        }
-        self.commit()
+        // The sender met an error, which it tells itself; nothing is committed.
+        Err(RestoreError::Append(std::io::Error::from(std::io::ErrorKind::Interrupted).into()))
     }
 
     fn records(&mut self, piece: &[u8], reached: &tokio::sync::watch::Sender<u64>) -> Result<(), RestoreError> {

@@ -308,7 +308,7 @@ pub async fn database_file(
     let scratch = Scratch::beside(path)?;
     let made = scratch.path().join("db");
     let restored = database(store, choice, &made, report).await?;
-    scratch.publish(&made)?;
+    scratch.publish(made).await?;
     Ok(restored)
 }
 
@@ -364,6 +364,6 @@ pub async fn data_folder(
     let place = made.join(DATABASE);
     let bytes = spawn_blocking(move || outline::put_back(&place, &file)).await??;
     making.demand_below_quota(bytes, too_near.is_some())?;
-    scratch.publish(&made)?;
+    scratch.publish(made).await?;
     Ok(Restored { bytes, ..restored })
 }

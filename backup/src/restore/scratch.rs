@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use tokio::task::spawn_blocking;
+
 use super::RestoreError;
 
 /// Who may look into the folder: who restores, as with etcd's own.
@@ -50,15 +52,13 @@ impl Scratch {
         &self.path
     }
 
-    /// Gives what was made there its name, once it is on the disk.
-    pub fn publish(&self, made: &Path) -> Result<(), RestoreError> {
-        let fault = |source| RestoreError::Write { path: self.target.clone(), source };
-        let parent =
-            self.target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-        sync(made).map_err(fault)?;
-        // An empty folder of this name is replaced; one that is not empty refuses it.
-        fs::rename(made, &self.target).map_err(fault)?;
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(fault)
+    /// Gives what was made there its name, once it is on the disk. Whoever gives up waiting for it leaves it to a thread that
+    /// owns all of this: what gets the name is never half removed.
+    pub async fn publish(self, made: PathBuf) -> Result<(), RestoreError> {
+        let published = spawn_blocking(move || {
+            publish(&made, &self.target).map_err(|source| RestoreError::Write { path: self.target.clone(), source })
+        });
+        published.await?
     }
 }
 
@@ -68,6 +68,14 @@ impl Drop for Scratch {
             tracing::warn!("{} stays behind: {error}", self.path.display());
         }
     }
+}
+
+fn publish(made: &Path, target: &Path) -> io::Result<()> {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    sync(made)?;
+    // An empty folder of this name is replaced; one that is not empty refuses it.
+    fs::rename(made, target)?;
+    File::open(parent)?.sync_all()
 }
 
 /// Makes a file, which must not exist.

@@ -127,7 +127,9 @@ impl Reason {
 
     pub(crate) fn of(error: &TakeError) -> Self {
         match error {
-            TakeError::Member(_) | TakeError::Access(_) | TakeError::Status(_) => Self::NoHealthyMember,
+            TakeError::Member(_) | TakeError::Access(_) | TakeError::Status(_) | TakeError::Silent(_) => {
+                Self::NoHealthyMember
+            }
             TakeError::Store(error) | TakeError::Data(DataError::Store(error)) => Self::of_store(error),
             TakeError::Keys(_) | TakeError::Data(DataError::Keys(_)) => Self::KeysUnfit,
             TakeError::Commit(CommitError::Store { source, .. }) => Self::of_store(source),

@@ -16,6 +16,9 @@ use crate::archive::{ArchiveError, Duty, Fault, Next};
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The same where another archive goes on: the pod must not wait for it.
 const SHORT_LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long etcd may tell of leases then: a quarter of the shorter one. An etcd that does not answer any more must not take the
+/// time for what has come.
+const LEASES: Duration = Duration::from_millis(500);
 
 /// What is stored at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +95,7 @@ impl Recording<'_> {
             Last::Written => self.hear_all().await,
             Last::Heard | Last::Nothing => Ok(()),
         };
-        self.flush().await;
+        self.flush_within(LEASES).await;
         self.let_work_end(course).await?;
         heard
     }
