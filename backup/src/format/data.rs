@@ -360,13 +360,10 @@ fn groups(data: &Data) -> Vec<Group> {
 fn plain(key: &Key, frames: Frames, first: usize, sizes: Vec<(usize, usize)>) -> Result<Vec<u8>, DataError> {
     let sealed = |fault| DataError::Seal { key: key.clone(), fault };
     let mut frames = Taking::new(frames).map_err(sealed)?;
-    let mut all = vec![0; sizes.iter().map(|(_, plain)| plain).sum()];
-    let mut rest = all.as_mut_slice();
+    let mut all = Vec::with_capacity(sizes.iter().map(|(_, plain)| plain).sum());
     for (number, (compressed, plain)) in sizes.into_iter().enumerate() {
         let frame = frames.take(compressed).map_err(sealed)?;
-        let (piece, later) = rest.split_at_mut(plain);
-        rest = later;
-        decompress(&frame, piece).map_err(|fault| DataError::Frame {
+        decompress(&frame, &mut all, plain).map_err(|fault| DataError::Frame {
             key: key.clone(),
             frame: first + number,
             fault,

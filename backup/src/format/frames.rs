@@ -1,6 +1,8 @@
 //! Frames: a data object is cut into pieces that are compressed each for itself, so that several are at work at once and
 //! any one can be read alone. One after the other they are a plain zstd stream: `zstd -d` reads it.
 
+use std::io::Cursor;
+
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, compress_bound};
 
@@ -41,10 +43,14 @@ pub fn compress(plain: &[u8]) -> Result<Vec<u8>, FrameFault> {
     compressor.compress(plain).map_err(FrameFault::Compress)
 }
 
-/// Decompresses one frame, which must fill all of `plain`.
-pub fn decompress(frame: &[u8], plain: &mut [u8]) -> Result<(), FrameFault> {
+/// Decompresses one frame, which must come to so many bytes, behind what is in `plain`. Where there is room for more than this
+/// frame nothing is made anew.
+pub fn decompress(frame: &[u8], plain: &mut Vec<u8>, wanted: usize) -> Result<(), FrameFault> {
     let mut decompressor = Decompressor::new().map_err(FrameFault::Decompress)?;
-    let wanted = plain.len();
-    let got = decompressor.decompress_to_buffer(frame, plain).map_err(FrameFault::Decompress)?;
+    plain.reserve(wanted);
+    let before = plain.len() as u64;
+    let mut behind = Cursor::new(plain);
+    behind.set_position(before);
+    let got = decompressor.decompress_to_buffer(frame, &mut behind).map_err(FrameFault::Decompress)?;
     if got == wanted { Ok(()) } else { Err(FrameFault::Size { got, wanted }) }
 }

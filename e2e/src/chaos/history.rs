@@ -253,6 +253,34 @@ impl fmt::Display for MemberId {
     }
 }
 
+/// What a member is in the member list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Role {
+    /// It votes.
+    Voter,
+    /// It does not.
+    Learner,
+}
+
+/// The members that a change is planned from.
+pub type Roster = BTreeMap<MemberId, Role>;
+
+/// A [`Roster`] as a list: in an enum with a tag serde does not read the keys of a map back as numbers.
+mod pairs {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::{MemberId, Role, Roster};
+
+    pub fn serialize<S: Serializer>(roster: &Roster, serializer: S) -> Result<S::Ok, S::Error> {
+        roster.iter().collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Roster, D::Error> {
+        Vec::<(MemberId, Role)>::deserialize(deserializer).map(Roster::from_iter)
+    }
+}
+
 /// A member in the member list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
@@ -260,6 +288,13 @@ pub struct Listed {
     pub name: String,
     /// It does not vote.
     pub learner: bool,
+}
+
+impl Listed {
+    /// What it is.
+    pub fn role(&self) -> Role {
+        if self.learner { Role::Learner } else { Role::Voter }
+    }
 }
 
 /// One look at the members.
@@ -296,7 +331,8 @@ pub enum Step {
         /// Its serial.
         serial: u32,
         /// The members planned from.
-        expect: BTreeSet<MemberId>,
+        #[serde(with = "pairs")]
+        expect: Roster,
     },
     /// A learner became a voter.
     Promote {
@@ -305,14 +341,16 @@ pub enum Step {
         /// Its id.
         id: MemberId,
         /// The members planned from.
-        expect: BTreeSet<MemberId>,
+        #[serde(with = "pairs")]
+        expect: Roster,
     },
     /// A member was removed.
     Remove {
         /// Its id.
         id: MemberId,
         /// The members planned from.
-        expect: BTreeSet<MemberId>,
+        #[serde(with = "pairs")]
+        expect: Roster,
     },
     /// The leader was moved.
     MoveLeader,

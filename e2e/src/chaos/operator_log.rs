@@ -1,7 +1,7 @@
 //! What the operator did, by its own log: reads its lines, wherever its pods ran and whatever became of them. It keeps
 //! each file open, so that a line survives the pod that wrote it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::clock::{Clock, Moment};
-use super::history::{Deed, MemberId, Step};
+use super::history::{Deed, MemberId, Role, Roster, Step};
 use crate::faults::operator::NAMESPACE;
 use crate::lab::Lab;
 
@@ -199,10 +199,19 @@ fn id(text: &str) -> Option<MemberId> {
     number(after(text, " id: MemberId(")?).map(MemberId)
 }
 
-fn expect(text: &str) -> Option<BTreeSet<MemberId>> {
+fn expect(text: &str) -> Option<Roster> {
     let (listed, _) = after(text, "expect: {")?.split_once('}')?;
-    let ids = listed.split("MemberId(").skip(1);
-    ids.map(|id| number(id).map(MemberId)).collect()
+    let members = listed.split("MemberId(").skip(1);
+    members.map(|member| Some((number(member).map(MemberId)?, role(after(member, "): ")?)?))).collect()
+}
+
+fn role(text: &str) -> Option<Role> {
+    let name: String = text.chars().take_while(char::is_ascii_alphabetic).collect();
+    match name.as_str() {
+        "Voter" => Some(Role::Voter),
+        "Learner" => Some(Role::Learner),
+        _ => None,
+    }
 }
 
 pub(super) fn after<'a>(text: &'a str, what: &str) -> Option<&'a str> {
@@ -221,25 +230,33 @@ mod tests {
 
     use super::*;
 
-    fn ids(numbers: &[u64]) -> BTreeSet<MemberId> {
-        numbers.iter().copied().map(MemberId).collect()
+    fn voters(numbers: &[u64]) -> Roster {
+        numbers.iter().map(|number| (MemberId(*number), Role::Voter)).collect()
     }
 
     #[test]
     fn steps_are_read_as_the_operator_writes_them() {
-        let text = "AddLearner { serial: Serial(3), expect: {MemberId(1), MemberId(22)} }";
-        assert_eq!(read(text), Some(Step::AddLearner { serial: 3, expect: ids(&[1, 22]) }));
-        let text = "Promote { serial: Serial(3), id: MemberId(5), expect: {MemberId(5)} }";
-        assert_eq!(read(text), Some(Step::Promote { serial: 3, id: MemberId(5), expect: ids(&[5]) }));
+        let text = "AddLearner { serial: Serial(3), expect: {MemberId(1): Voter, MemberId(22): Voter} }";
+        assert_eq!(read(text), Some(Step::AddLearner { serial: 3, expect: voters(&[1, 22]) }));
+        let text = "Promote { serial: Serial(3), id: MemberId(5), expect: {MemberId(5): Learner} }";
+        let expect = [(MemberId(5), Role::Learner)].into();
+        assert_eq!(read(text), Some(Step::Promote { serial: 3, id: MemberId(5), expect }));
         let text = "Remove { serial: Some(Serial(2)), id: MemberId(5), expect: {} }";
-        assert_eq!(read(text), Some(Step::Remove { id: MemberId(5), expect: ids(&[]) }));
+        assert_eq!(read(text), Some(Step::Remove { id: MemberId(5), expect: voters(&[]) }));
         let text = "DeletePod { serial: Serial(0), pod: Uid(\"a\") }";
         assert_eq!(read(text), Some(Step::DeletePod { serial: 0 }));
         let text =
             "SwitchRelease { serial: Serial(1), pod: Uid(\"a\"), release: Release { version: 3.6.16 }, ticket: None }";
         assert_eq!(read(text), Some(Step::SwitchRelease { serial: 1 }));
         assert_eq!(read("CreateClaim(Serial(1))"), Some(Step::Harmless { name: "CreateClaim".into() }));
-        for unreadable in ["", "AddLearner { serial: 3 }", "Remove { id: MemberId(x), expect: {} }", "{}"] {
+        for unreadable in [
+            "",
+            "AddLearner { serial: 3 }",
+            "Remove { id: MemberId(x), expect: {} }",
+            "Remove { id: MemberId(5), expect: {MemberId(5)} }",
+            "Remove { id: MemberId(5), expect: {MemberId(5): Witness} }",
+            "{}",
+        ] {
             assert_eq!(read(unreadable), None, "{unreadable}");
         }
     }
@@ -260,7 +277,7 @@ mod tests {
         assert_eq!(read(line(&later.to_string(), "calls etcd", "db")), None, "no member comes or goes by it");
         let remove = "Remove { serial: None, id: MemberId(5), expect: {MemberId(5): Voter} }";
         let called = format!(r#"{later} stderr F {{"message":"calls etcd","cluster":"db","step":"{remove}"}}"#);
-        let call = Box::new(Step::Remove { id: MemberId(5), expect: ids(&[5]) });
+        let call = Box::new(Step::Remove { id: MemberId(5), expect: voters(&[5]) });
         assert_eq!(read(called), Some(Step::Calls { call }));
         assert_eq!(read(line(&later.to_string(), "did", "other")), None);
         assert_eq!(read(line("2001-01-01T00:00:00Z", "did", "db")), None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::calls::{LATE, asked, verb};
 use crate::chaos::clock::Moment;
-use crate::chaos::history::{Deed, History, Listed, MemberId, Sample, Step};
+use crate::chaos::history::{Deed, History, Listed, MemberId, Role, Roster, Sample, Step};
 
 /// How long something has to have been so for the operator to have to know it: many of its looks, and longer than any
 /// of its calls takes.
@@ -22,6 +22,11 @@ const CLOCKS: Duration = Duration::from_millis(50);
 
 /// A member list.
 type List = BTreeMap<MemberId, Listed>;
+
+/// Who is in it, as what.
+fn roster(list: &List) -> Roster {
+    list.iter().map(|(id, listed)| (*id, listed.role())).collect()
+}
 
 /// What is wrong.
 pub fn check(history: &History) -> Vec<String> {
@@ -142,7 +147,7 @@ fn one_way(samples: &[Sample]) -> Vec<String> {
 
 /// The member list after a call: these, and perhaps a new one whose id is not known yet.
 struct After {
-    members: BTreeSet<MemberId>,
+    members: Roster,
     and_one: bool,
 }
 
@@ -150,9 +155,14 @@ impl After {
     fn of(step: &Step) -> Option<Self> {
         match step {
             Step::AddLearner { expect, .. } => Some(Self { members: expect.clone(), and_one: true }),
-            Step::Promote { expect, .. } => Some(Self { members: expect.clone(), and_one: false }),
+            Step::Promote { id, expect, .. } => {
+                let mut members = expect.clone();
+                members.insert(*id, Role::Voter);
+                Some(Self { members, and_one: false })
+            }
             Step::Remove { id, expect } => {
-                let members = expect.iter().filter(|member| *member != id).copied().collect();
+                let mut members = expect.clone();
+                members.remove(id);
                 Some(Self { members, and_one: false })
             }
             Step::MoveLeader
@@ -167,8 +177,11 @@ impl After {
         }
     }
 
-    fn is(&self, list: &BTreeSet<MemberId>) -> bool {
-        self.members.is_subset(list) && list.len() == self.members.len() + usize::from(self.and_one)
+    fn is(&self, list: &Roster) -> bool {
+        let new: Vec<&Role> =
+            list.iter().filter(|(id, _)| !self.members.contains_key(id)).map(|(_, role)| role).collect();
+        self.members.iter().all(|(id, role)| list.get(id) == Some(role))
+            && if self.and_one { new == [&Role::Learner] } else { new.is_empty() }
     }
 }
 
@@ -193,7 +206,7 @@ impl Judge<'_> {
         self.samples.iter().filter(move |sample| sample.begun >= from && sample.ended <= at)
     }
 
-    /// The list planned from is what the call before left, or what etcd has listed since, or what a call has left whose
+    /// The list planned from, each member in its role, is what the call before left, or what etcd has listed since, or what a call has left whose
     /// answer was lost: the operator may have seen that before any look did. Where nobody could list the members meanwhile,
     /// nothing can be told.
     fn list(&self, at: Moment, call: &Step, done: &Done, wrong: &mut Vec<String>) {
@@ -206,14 +219,14 @@ impl Judge<'_> {
         }
         let since = self.before(at).filter(|sample| sample.begun >= done.last);
         let mut listed = since.filter_map(|sample| sample.members.as_ref()).peekable();
-        if listed.peek().is_some() && !listed.any(|members| members.keys().copied().eq(expect.iter().copied())) {
+        if listed.peek().is_some() && !listed.any(|members| roster(members) == *expect) {
             wrong.push(format!("at {at} {call:?} was planned from a member list that there was not"));
         }
     }
 
     /// Whether it is the list that a call left which may have had its effect without any look having shown it. Once one has,
     /// the looks tell how long there was that list.
-    fn may_be_left(&self, done: &Done, list: &BTreeSet<MemberId>, at: Moment) -> bool {
+    fn may_be_left(&self, done: &Done, list: &Roster, at: Moment) -> bool {
         let since = at.earlier_by(LATE);
         let mut open = done.open.iter().filter(|open| open.at >= since && open.list.is(list));
         open.any(|open| !self.has_shown(&open.list, open.at, at))
@@ -222,7 +235,7 @@ impl Judge<'_> {
     /// Whether a look within this time saw it.
     fn has_shown(&self, list: &After, from: Moment, to: Moment) -> bool {
         let mut looks = self.samples.iter().filter(|sample| sample.begun >= from && sample.ended <= to);
-        looks.any(|sample| sample.members.as_ref().is_some_and(|seen| list.is(&seen.keys().copied().collect())))
+        looks.any(|sample| sample.members.as_ref().is_some_and(|seen| list.is(&roster(seen))))
     }
 
     /// Members that came, went or began to vote between two lists without a call that could have done it.

@@ -24,7 +24,7 @@ use super::inject::{Carried, Deed};
 use super::schedule::Schedule;
 
 /// Which judge this is: counted up whenever it becomes stricter. What each judged more is told in `docs/chaos.md`.
-pub const JUDGE: u32 = 8;
+pub const JUDGE: u32 = 9;
 
 /// How many violations of one check are told in full; the first ones say what happened, the rest follows from them.
 const TOLD: usize = 20;

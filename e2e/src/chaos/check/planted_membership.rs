@@ -1,11 +1,9 @@
 //! The check of membership against looks at three members and deeds of an operator: what may be done passes, and each deed
 //! that may not is caught.
 
-use std::collections::BTreeSet;
-
 use super::{Check, check};
 use crate::chaos::clock::Moment;
-use crate::chaos::history::{Deed, History, Listed, MemberId, Sample, Step};
+use crate::chaos::history::{Deed, History, Listed, MemberId, Role, Roster, Sample, Step};
 
 /// Three members that are looked at four times a second for a minute, with what each look sees left to the test.
 fn looks(see: impl Fn(u64, &mut Sample)) -> Vec<Sample> {
@@ -36,8 +34,13 @@ fn with_deeds(samples: Vec<Sample>, deeds: Vec<(u64, Step)>) -> History {
     History { cluster: "db".into(), samples, deeds, ..History::default() }
 }
 
-fn ids(numbers: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
-    numbers.into_iter().map(MemberId).collect()
+fn voters(numbers: impl IntoIterator<Item = u64>) -> Roster {
+    numbers.into_iter().map(|number| (MemberId(number), Role::Voter)).collect()
+}
+
+fn and_learner(number: u64, mut roster: Roster) -> Roster {
+    roster.insert(MemberId(number), Role::Learner);
+    roster
 }
 
 fn learner(sample: &mut Sample, number: u64) {
@@ -64,9 +67,9 @@ fn replacement(second: u64, sample: &mut Sample) {
 
 fn replacing() -> Vec<(u64, Step)> {
     vec![
-        (45, Step::AddLearner { serial: 3, expect: ids(0..3) }),
-        (46, Step::Remove { id: MemberId(2), expect: ids(0..4) }),
-        (47, Step::Promote { serial: 3, id: MemberId(3), expect: ids([0, 1, 3]) }),
+        (45, Step::AddLearner { serial: 3, expect: voters(0..3) }),
+        (46, Step::Remove { id: MemberId(2), expect: and_learner(3, voters(0..3)) }),
+        (47, Step::Promote { serial: 3, id: MemberId(3), expect: and_learner(3, voters([0, 1])) }),
         (48, Step::DeletePod { serial: 2 }),
         (49, Step::DeleteClaim { serial: 2 }),
     ]
@@ -93,13 +96,13 @@ fn a_live_voter_may_go_at_once_after_the_dead_one() {
         }
     };
     let dead_first = vec![
-        (39, Step::Remove { id: MemberId(2), expect: ids(0..3) }),
-        (40, Step::Remove { id: MemberId(1), expect: ids(0..2) }),
+        (39, Step::Remove { id: MemberId(2), expect: voters(0..3) }),
+        (40, Step::Remove { id: MemberId(1), expect: voters(0..2) }),
     ];
     assert_eq!(check(&with_deeds(looks(shrinking), dead_first)), []);
     let live_first = vec![
-        (39, Step::Remove { id: MemberId(1), expect: ids(0..3) }),
-        (40, Step::Remove { id: MemberId(2), expect: ids([0, 2]) }),
+        (39, Step::Remove { id: MemberId(1), expect: voters(0..3) }),
+        (40, Step::Remove { id: MemberId(2), expect: voters([0, 2]) }),
     ];
     assert_membership(&with_deeds(looks(shrinking), live_first), "the live voter db-1 was removed");
 }
@@ -112,10 +115,10 @@ fn assert_membership(history: &History, says: &str) {
 
 #[test]
 fn a_call_planned_from_another_list_is_caught() {
-    let deeds = vec![(30, Step::AddLearner { serial: 3, expect: ids(0..2) })];
+    let deeds = vec![(30, Step::AddLearner { serial: 3, expect: voters(0..2) })];
     assert_membership(&with_deeds(looks(|_, _| ()), deeds), "a member list that there was not");
     // Two operators plan from one list, one of them two seconds late.
-    let add = |serial| Step::AddLearner { serial, expect: ids(0..3) };
+    let add = |serial| Step::AddLearner { serial, expect: voters(0..3) };
     let late = |second, sample: &mut Sample| {
         if second >= 28 {
             learner(sample, 3);
@@ -124,11 +127,27 @@ fn a_call_planned_from_another_list_is_caught() {
     assert_membership(&with_deeds(looks(late), vec![(28, add(3)), (30, add(4))]), "a member list that there was not");
 }
 
+/// It was to be removed as a learner, and votes by then.
+#[test]
+fn a_call_planned_from_other_roles_is_caught() {
+    for (expect, says) in
+        [(voters([0, 1, 3]), None), (and_learner(3, voters([0, 1])), Some("a member list that there was not"))]
+    {
+        let mut deeds = replacing();
+        deeds.push((55, Step::Remove { id: MemberId(3), expect }));
+        let history = with_deeds(looks(replacement), deeds);
+        match says {
+            Some(says) => assert_membership(&history, says),
+            None => assert!(!check(&history).iter().any(|found| found.what.contains("planned from"))),
+        }
+    }
+}
+
 #[test]
 fn a_call_is_judged_whatever_came_of_it() {
     // The operator was killed before it could say that it was done.
     let mut deeds = replacing();
-    let call = Box::new(Step::Remove { id: MemberId(1), expect: ids(0..4) });
+    let call = Box::new(Step::Remove { id: MemberId(1), expect: and_learner(3, voters(0..3)) });
     deeds[1].1 = Step::Calls { call };
     assert_membership(&with_deeds(looks(replacement), deeds), "the live voter db-1 was removed");
 }
@@ -145,7 +164,7 @@ fn a_member_that_comes_goes_or_votes_without_a_call_is_caught() {
 #[test]
 fn a_live_voter_removed_while_another_is_down_is_caught() {
     let mut deeds = replacing();
-    deeds[1].1 = Step::Remove { id: MemberId(1), expect: ids(0..4) };
+    deeds[1].1 = Step::Remove { id: MemberId(1), expect: and_learner(3, voters(0..3)) };
     assert_membership(&with_deeds(looks(replacement), deeds), "the live voter db-1 was removed");
 }
 
@@ -181,7 +200,7 @@ fn a_dead_learner_promoted_is_caught() {
             learner(sample, 3);
         }
     };
-    let deeds = vec![(40, Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) })];
+    let deeds = vec![(40, Step::Promote { serial: 3, id: MemberId(3), expect: and_learner(3, voters(0..3)) })];
     assert_membership(&with_deeds(looks(dead), deeds), "the learner db-3 was promoted");
 }
 
@@ -195,8 +214,8 @@ fn a_learner_that_has_just_started_may_be_promoted() {
             sample.running.insert("db-3".into());
         }
     };
-    let add = (39, Step::AddLearner { serial: 3, expect: ids(0..3) });
-    let promote = (40, Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) });
+    let add = (39, Step::AddLearner { serial: 3, expect: voters(0..3) });
+    let promote = (40, Step::Promote { serial: 3, id: MemberId(3), expect: and_learner(3, voters(0..3)) });
     let history = with_deeds(looks(young), vec![add, promote]);
     assert_eq!(check(&history), []);
 }
@@ -206,9 +225,9 @@ fn a_call_whose_answer_was_lost_may_have_changed_the_list() {
     // Nobody could list the members while it was made.
     let blind = |_, sample: &mut Sample| sample.members = None;
     let deeds = |lost: bool| {
-        let mut deeds = vec![(30, Step::AddLearner { serial: 3, expect: ids(0..3) })];
+        let mut deeds = vec![(30, Step::AddLearner { serial: 3, expect: voters(0..3) })];
         deeds.extend(lost.then(|| (31, Step::LostAnswer { verb: "add-learner".into() })));
-        deeds.push((32, Step::AddLearner { serial: 5, expect: ids([0, 1, 2, 3, 9]) }));
+        deeds.push((32, Step::AddLearner { serial: 5, expect: and_learner(9, and_learner(3, voters(0..3))) }));
         deeds
     };
     assert_eq!(check(&with_deeds(looks(blind), deeds(true))), []);
@@ -229,9 +248,10 @@ fn a_call_planned_from_what_a_lost_call_left_is_sound_and_from_what_a_refused_on
         }
     };
     let after = |came_of_it: Option<Step>| {
-        let mut deeds = vec![(31, Step::Calls { call: Box::new(Step::AddLearner { serial: 3, expect: ids(0..3) }) })];
+        let mut deeds =
+            vec![(31, Step::Calls { call: Box::new(Step::AddLearner { serial: 3, expect: voters(0..3) }) })];
         deeds.extend(came_of_it.map(|step| (33, step)));
-        deeds.push((35, Step::Remove { id: MemberId(2), expect: ids(0..4) }));
+        deeds.push((35, Step::Remove { id: MemberId(2), expect: and_learner(3, voters(0..3)) }));
         let violations = check(&with_deeds(looks(slow), deeds));
         violations.iter().any(|violation| violation.what.contains("was planned from"))
     };
@@ -242,9 +262,9 @@ fn a_call_planned_from_what_a_lost_call_left_is_sound_and_from_what_a_refused_on
     // What was open too long ago explains nothing.
     let never = |second: u64, sample: &mut Sample| slow(second.min(30), sample);
     let long_ago = vec![
-        (2, Step::Calls { call: Box::new(Step::AddLearner { serial: 3, expect: ids(0..3) }) }),
+        (2, Step::Calls { call: Box::new(Step::AddLearner { serial: 3, expect: voters(0..3) }) }),
         (3, Step::LostAnswer { verb: verb() }),
-        (40, Step::Remove { id: MemberId(2), expect: ids(0..4) }),
+        (40, Step::Remove { id: MemberId(2), expect: and_learner(3, voters(0..3)) }),
     ];
     assert_membership(&with_deeds(looks(never), long_ago), "a member list that there was not");
 }
@@ -267,18 +287,18 @@ fn a_call_planned_from_what_a_lost_call_left_before_another_one_changed_it_is_ca
     };
     let calls = |call: Step| Step::Calls { call: Box::new(call) };
     let lost = |verb: &str| Step::LostAnswer { verb: verb.to_owned() };
-    let deeds = |expect: BTreeSet<MemberId>| {
+    let deeds = |expect: Roster| {
         vec![
-            (20, Step::AddLearner { serial: 3, expect: ids(0..3) }),
-            (31, calls(Step::Promote { serial: 3, id: MemberId(3), expect: ids(0..4) })),
+            (20, Step::AddLearner { serial: 3, expect: voters(0..3) }),
+            (31, calls(Step::Promote { serial: 3, id: MemberId(3), expect: and_learner(3, voters(0..3)) })),
             (32, lost("promote")),
-            (33, calls(Step::Remove { id: MemberId(2), expect: ids(0..4) })),
+            (33, calls(Step::Remove { id: MemberId(2), expect: voters(0..4) })),
             (34, lost("remove")),
             (50, calls(Step::AddLearner { serial: 4, expect })),
         ]
     };
-    assert_eq!(check(&with_deeds(looks(see), deeds(ids([0, 1, 3])))), []);
-    assert_membership(&with_deeds(looks(see), deeds(ids(0..4))), "a member list that there was not");
+    assert_eq!(check(&with_deeds(looks(see), deeds(voters([0, 1, 3])))), []);
+    assert_membership(&with_deeds(looks(see), deeds(voters(0..4))), "a member list that there was not");
 }
 
 #[test]
@@ -291,7 +311,8 @@ fn a_change_after_a_call_that_was_refused_is_caught_and_after_one_whose_answer_w
             sample.members.as_mut().unwrap().remove(&MemberId(2));
         }
     };
-    let call = |second| (second, Step::Calls { call: Box::new(Step::Remove { id: MemberId(2), expect: ids(0..3) }) });
+    let call =
+        |second| (second, Step::Calls { call: Box::new(Step::Remove { id: MemberId(2), expect: voters(0..3) }) });
     let refused = |verb: &str| (36, Step::Refused { verb: verb.to_owned() });
     let is_caught = |deeds: Vec<(u64, Step)>| {
         let violations = check(&with_deeds(looks(goes), deeds));
@@ -314,7 +335,7 @@ fn a_second_member_by_one_call_is_caught() {
             }
         }
     };
-    let add = Step::AddLearner { serial: 3, expect: ids(0..3) };
+    let add = Step::AddLearner { serial: 3, expect: voters(0..3) };
     assert_membership(&with_deeds(looks(two), vec![(45, add.clone())]), "1 members are new at 50");
     // Also where nobody knows what came of the call: it was for another one.
     let call = Step::Calls { call: Box::new(add) };
@@ -334,7 +355,7 @@ fn a_change_that_is_seen_before_its_call_is_caught_unless_the_clocks_explain_it(
         let mut history = with_deeds(looks(come), vec![]);
         // The first look that sees it ends 50 ms after the second.
         let at = Moment(20_050_000 + late);
-        let call = Step::AddLearner { serial: 3, expect: ids(0..3) };
+        let call = Step::AddLearner { serial: 3, expect: voters(0..3) };
         history.deeds = vec![Deed { at, step: Step::Calls { call: Box::new(call) } }];
         check(&history).iter().any(|violation| violation.what.contains("1 members are new"))
     };
@@ -354,7 +375,7 @@ fn a_volume_deleted_under_a_member_is_caught() {
 #[test]
 fn an_identity_used_twice_is_caught() {
     let mut deeds = replacing();
-    deeds.push((55, Step::AddLearner { serial: 3, expect: ids([0, 1, 3]) }));
+    deeds.push((55, Step::AddLearner { serial: 3, expect: voters([0, 1, 3]) }));
     assert_membership(&with_deeds(looks(replacement), deeds), "serial 3 was added a second time");
     let back = |second, sample: &mut Sample| {
         if (20..30).contains(&second) {

@@ -96,7 +96,9 @@ impl History {
 mod tests {
     use super::*;
     use crate::chaos::clock::Moment;
-    use crate::chaos::history::{Answer, Change, ClientId, Event, Key, Listed, MemberId, Op, Outcome, Step, Value};
+    use crate::chaos::history::{
+        Answer, Change, ClientId, Event, Key, Listed, MemberId, Op, Outcome, Role, Step, Value,
+    };
 
     #[test]
     fn every_record_has_its_line() {
@@ -143,7 +145,7 @@ mod tests {
             members: Some([(MemberId(7), Listed { name: "db-0".into(), learner: true })].into()),
             running: ["db-0".to_owned()].into(),
         };
-        let call = Box::new(Step::Remove { id: MemberId(7), expect: [MemberId(7)].into() });
+        let call = Box::new(Step::Remove { id: MemberId(7), expect: [(MemberId(7), Role::Voter)].into() });
         let history = History {
             cluster: "db".into(),
             base: Revision(1),
