@@ -19,6 +19,8 @@ pub enum Call {
     MoveLeader,
     /// Ask a member for its status.
     Status,
+    /// Ask whether its version is being lowered.
+    AskForDowngrade,
     /// Let the cluster's version be lowered.
     EnableDowngrade,
     /// Take that back.
@@ -34,6 +36,7 @@ impl fmt::Display for Call {
             Self::Remove => "remove a member",
             Self::MoveLeader => "move the leadership",
             Self::Status => "read a member's status",
+            Self::AskForDowngrade => "ask for a downgrade",
             Self::EnableDowngrade => "enable a downgrade",
             Self::CancelDowngrade => "cancel the downgrade",
         })

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use crate::{
     access::{Access, Endpoint},
-    error::{Call, CallError},
+    error::{Call, CallError, Refusal},
     ids::{ClusterId, MemberId},
     list::{self, MemberList},
 };
@@ -151,6 +151,20 @@ impl MemberClient {
         })
     }
 
+    /// Whether a downgrade is enabled, of a cluster of 3.5, where no status tells of it. It is asked whether another one could be,
+    /// to `below`, the minor below the cluster's (`3.4.0`): etcd refuses that as long as one is enabled (`downgradeValidate` in
+    /// `server/etcdserver/v3_server.go`). Nothing is changed.
+    pub async fn downgrade_is_enabled(&self, below: &str) -> Result<bool, CallError> {
+        let work = async |client: etcd_client::Client| {
+            client.maintenance_client().downgrade(DowngradeOptions::Validate(below.to_owned())).await
+        };
+        match self.client(Call::AskForDowngrade, READ_DEADLINE, work).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.refusal() == Some(Refusal::DowngradeInProgress) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Lets the version that the cluster runs at be lowered to `target` (`3.6.0`), once etcd has found that it can. From
     /// then on no new member is taken, until all members run that version or it is cancelled.
     pub async fn enable_downgrade(&self, target: &str) -> Result<(), CallError> {
@@ -164,7 +178,8 @@ impl MemberClient {
         Ok(())
     }
 
-    /// Takes that back.
+    /// Takes that back. 3.5 does so and never answers (`applyV3` has no result of it, `server/etcdserver/apply.go`): whether one
+    /// is enabled still has to be asked after it.
     pub async fn cancel_downgrade(&self) -> Result<(), CallError> {
         let work =
             async |client: etcd_client::Client| client.maintenance_client().downgrade(DowngradeOptions::Cancel).await;

@@ -218,6 +218,67 @@ async fn live(etcd: PathBuf) {
     assert_eq!((left.members.len(), left.get(leaver)), (1, None));
 }
 
+/// On 3.5, after its own downgrade, a cluster says no more of it; and as long as it has a learner, which has no version, it never
+/// ends it by itself (`isMatchedVersions` in `server/etcdserver/cluster_util.go`).
+async fn a_downgrade_is_seen_where_no_status_tells(from: &Path, to: &Path) {
+    let pool = Pool::default();
+    let mut member = Member::new("a", from);
+    member.start(Some((&[], "new")));
+    member.until("leading", |vitals| vitals.role == Role::Leader && vitals.live).await;
+    let calls = member.calls(&pool);
+    let begun = Instant::now();
+    // The version of a new cluster is known some seconds later.
+    while let Err(error) = calls.enable_downgrade("3.5.0").await {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+        sleep(PERIOD).await;
+    }
+    while calls.status().await.unwrap().storage_version != "3.5.0" {
+        assert!(begun.elapsed() < PATIENCE, "its database is not changed");
+        sleep(PERIOD).await;
+    }
+    assert!(calls.status().await.unwrap().downgrade.is_some());
+    member.kill().await;
+    (member.etcd, member.max_learners) = (to.to_owned(), None);
+    member.start(None);
+    member.until("leading", |vitals| vitals.role == Role::Leader && vitals.live).await;
+    let calls = member.calls(&pool);
+    let learner = loop {
+        match calls.add_learner("http://127.0.0.1:2").await {
+            Ok(added) => break added.id,
+            Err(error) => assert!(error.outcome_unknown() && begun.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    assert_eq!(calls.status().await.unwrap().downgrade, None, "its status does not tell");
+    assert!(calls.downgrade_is_enabled("3.4.0").await.unwrap());
+    let unanswered = calls.cancel_downgrade().await.unwrap_err();
+    assert!(unanswered.outcome_unknown(), "{unanswered}");
+    let calls = member.calls(&pool);
+    assert!(!calls.downgrade_is_enabled("3.4.0").await.unwrap(), "it has had its effect");
+    assert_eq!(refusal(calls.cancel_downgrade().await), Refusal::NoDowngrade);
+    calls.remove(learner).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_downgrade_to_3_5_is_known_after_it() {
+    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
+        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
+        return;
+    };
+    let of = |minor: &str| {
+        let programs = std::env::split_paths(&folders).map(|folder| folder.join("etcd"));
+        let is = |etcd: &PathBuf| {
+            let said = std::process::Command::new(etcd).arg("--version").output().unwrap().stdout;
+            String::from_utf8_lossy(&said).contains(&format!("etcd Version: {minor}."))
+        };
+        programs.into_iter().find(is)
+    };
+    let (Some(from), Some(to)) = (of("3.6"), of("3.5")) else {
+        eprintln!("QUORATE_ETCD_BIN has not both: nothing was tried");
+        return;
+    };
+    a_downgrade_is_seen_where_no_status_tells(&from, &to).await;
+}
+
 #[tokio::test]
 async fn a_small_cluster_lives_on_each_line_of_etcd() {
     let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {

@@ -187,8 +187,8 @@ async fn a_crash_after_any_write_of_an_upgrade_changes_nothing_in_the_end() -> R
 async fn crashes_change_nothing(scene: &Scene, course: Course) -> Result<()> {
     let installed = Operator::new(scene.client());
     // First one that is never reached: what a run without a crash leaves is what the others are held against as they end.
-    let tried: Vec<u32> = if thorough() { (1..MOST).collect() } else { SAMPLE.into() };
-    let numbers: VecDeque<u32> = [MOST].into_iter().chain(tried).collect();
+    let crashing: Vec<u32> = if thorough() { (1..MOST).collect() } else { SAMPLE.into() };
+    let numbers: VecDeque<u32> = [MOST].into_iter().chain(crashing).collect();
     let lanes = LANES.min(u32::try_from(numbers.len())?);
     let tries = Tries { course, left: numbers.into(), outlived: RefCell::default(), ends: RefCell::default() };
     let lane = async |_, scene: &Scene| {

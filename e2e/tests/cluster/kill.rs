@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use quorate_crds::Reason;
+use quorate_crds::names::LABEL_CLUSTER;
+use quorate_crds::{ConditionType, Reason};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes};
-use quorate_e2e::scene::{Cluster, Membership, Stage, Wish, Writer, Written, play, thorough};
+use quorate_e2e::scene::{Cluster, Membership, PATIENCE, Stage, Wish, Writer, Written, play, thorough};
 
 use crate::roll;
 
@@ -141,6 +142,25 @@ async fn the_leader_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
 async fn a_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {
     comes_back("kill_pod", Left::Quorum, async |db, members| pods::delete_by_force(db, &[follower(members)?]).await)
         .await
+}
+
+/// Somebody writes another cluster's name on it: what the watch brings of it from then on is of that one.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_pod_whose_label_was_changed_comes_back_once_it_is_deleted() -> Result<()> {
+    comes_back("kill_relabelled", Left::Quorum, async |db, members| {
+        let name = follower(members)?;
+        let label = format!("{LABEL_CLUSTER}=another");
+        db.scene().kubectl(&["label", "--overwrite", "pod", name, &label]).await?.well()?;
+        db.until("it to be told", PATIENCE, |view| {
+            let stalled = view.condition(ConditionType::Stalled).context("it is not said whether it is stalled")?;
+            ensure!(stalled.reason == Reason::NameTaken.as_str() && stalled.message.contains(name), "{stalled:?}");
+            Ok(())
+        })
+        .await?;
+        pods::delete_by_force(db, &[name]).await
+    })
+    .await
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, PATIENCE, Stage, View, Wish, Writer, play, told, wait_for};
 
 use super::roll::times_told;
-use super::upgrade::{V3_5, V3_6, V3_7, arrives, arrives_showing, goes_to, is_mixed, wish_for};
+use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, arrives, arrives_showing, goes_to, is_mixed, wish_for};
 
 /// How often it is tried to lose a member in the 0.3 to 9 s between etcd's leave to lower the version and the first switch.
 /// It is late when etcd happens to look at the versions right then, which it does every four seconds.
@@ -159,6 +159,34 @@ async fn loses_one_before_the_first_switch(db: &Cluster) -> Result<bool> {
     Ok(in_time)
 }
 
+/// etcd takes it back by itself when all members tell that they run 3.5. The last one is lost before it can, and as long as it is
+/// enabled its successor is not let in; nor does any status of 3.5 say that it is.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_last_member_lost_at_the_end_of_a_downgrade_to_3_5_is_replaced() -> Result<()> {
+    play("upgrade_lost_last", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
+        let members = db.settles(3).await?;
+        db.put("hello", "world").await?;
+        wish_for(&db, V3_5).await?;
+        let two = db.until("two to be told", LONG_WAY, |view| are_told(view, V3_5, 2)).await?;
+        let is_left = |name: &&String| !told_members(&two, V3_5).contains(*name);
+        let last = members.members.keys().find(is_left).context("nobody is left")?;
+        db.until("the last one to be told", PATIENCE, |view| are_told(view, V3_5, 3)).await?;
+        pods::lose_volumes(&db, &[last]).await?;
+        arrives(&db).await?;
+        db.settles_without(last, 3).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+fn are_told(view: &View, version: &str, count: usize) -> Result<()> {
+    let told = told_members(view, version);
+    ensure!(told.len() >= count, "only {told:?} are told");
+    Ok(())
+}
+
 /// The reasons of the events that tell of it.
 const ENABLED: &str = "DowngradeEnabled";
 const TAKEN_BACK: &str = "DowngradeCancelled";
@@ -175,6 +203,14 @@ async fn is_told_again(db: &Cluster, reason: &str, before: i32) -> Result<()> {
 
 /// Whether the ledger says of any member that it was told to run this version.
 fn is_one_told(view: &View, version: &str) -> bool {
+    !told_members(view, version).is_empty()
+}
+
+/// The members of which it says so.
+fn told_members(view: &View, version: &str) -> BTreeSet<String> {
     let members = view.status().ledger.unwrap_or_default().members;
-    members.into_values().filter_map(|member| member.release).any(|release| release.version == version)
+    let told = members
+        .into_iter()
+        .filter(|(_, member)| member.release.as_ref().is_some_and(|release| release.version == version));
+    told.map(|(name, _)| name).collect()
 }

@@ -174,8 +174,8 @@ impl Observer {
         said.disown_strangers(|member| serial_of(&cluster, member));
         said.recall(earlier.seen);
         if let Some(access) = tls.access.as_ref() {
-            let whom = overall::whom(&cluster, &pods, &said);
-            overall::ask(&self.pool, access, &addresses_of_pods, whom, &mut said).await;
+            let asks = (overall::whom(&cluster, &pods, &said), overall::expects_newcomers(&cluster, &said));
+            overall::ask(&self.pool, access, &addresses_of_pods, asks, &mut said).await;
         }
         let freshness = Freshness::Cached;
         self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs }, said).await

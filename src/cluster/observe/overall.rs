@@ -25,6 +25,17 @@ const ALARM: &str = "alarm:";
 /// That of an earlier one looks as if none were enabled.
 const FIRST_TO_TELL: Minor = Minor(6);
 
+/// What was asked of a downgrade where no status tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Nothing: a status tells, or nobody is about to join, and to nothing else does it matter there.
+    Nothing,
+    /// It did not answer.
+    InVain,
+    /// Whether one is enabled, and to which minor.
+    For(Option<Minor>),
+}
+
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
@@ -48,8 +59,22 @@ pub fn whom(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>, said: &Sai
     if told || runs { Whom::All } else { Whom::Leader }
 }
 
-/// Asks the leader, or every member that serves, and notes what they said.
-pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, whom: Whom, said: &mut Said) {
+/// Whether somebody is about to join: a learner, or one that is missing.
+pub fn expects_newcomers(cluster: &EtcdCluster, said: &Said) -> bool {
+    let Some(list) = &said.list else { return false };
+    let voters = list.members.iter().filter(|member| !member.learner).count();
+    voters < list.members.len() || i64::try_from(voters).is_ok_and(|voters| voters < i64::from(cluster.spec.replicas))
+}
+
+/// Asks the leader, or every member that serves, and notes what they said. With `newcomers` it is also asked what no status of
+/// 3.5 tells.
+pub async fn ask(
+    pool: &Pool,
+    access: &Access,
+    addresses: &BTreeMap<Serial, Address>,
+    (whom, newcomers): (Whom, bool),
+    said: &mut Said,
+) {
     let leader = said.leader().map(|(serial, _)| serial);
     let due = |serial: &Serial| match whom {
         Whom::Leader => Some(*serial) == leader,
@@ -65,11 +90,33 @@ pub async fn ask(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Addr
         Some((serial, status))
     });
     let answers: BTreeMap<Serial, Status> = join_all(answers).await.into_iter().flatten().collect();
-    said.overall = of(said, &answers);
+    let asked = if newcomers && !answers.values().any(tells) && !somebody_could_tell(said) {
+        ask_otherwise(pool, access, addresses, said).await
+    } else {
+        Asked::Nothing
+    };
+    said.overall = of(said, &answers, asked);
     for (serial, status) in &answers {
         if let Some(Sight::Etcd(alive)) = said.seen.get_mut(serial).map(|seen| &mut seen.sight) {
             alive.storage = Minor::parse(&status.storage_version);
         }
+    }
+}
+
+/// Asks the leader of a cluster of 3.5. After a downgrade to it one stays enabled for a moment, and for ever if a member is lost in
+/// that moment: until all members tell their version, which a learner can't that is not let in because of it.
+async fn ask_otherwise(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, said: &Said) -> Asked {
+    let leader = said.leader().and_then(|(serial, _)| said.seen.get(&serial).zip(addresses.get(&serial)));
+    let leading = leader.and_then(|(seen, address)| Some((serving(seen)?.cluster_version?, address)));
+    let Some((cluster, address)) = leading else { return Asked::InVain };
+    let Ok(member) = pool.member(access, &address.endpoint()) else { return Asked::InVain };
+    match timeout(PATIENCE, member.downgrade_is_enabled(&format!("{}.0", cluster.previous()))).await {
+        Ok(Ok(enabled)) => Asked::For(enabled.then_some(cluster)),
+        Ok(Err(error)) => {
+            tracing::trace!(%error, "no word of a downgrade");
+            Asked::InVain
+        }
+        Err(_) => Asked::InVain,
     }
 }
 
@@ -83,8 +130,9 @@ fn serving(seen: &Seen) -> Option<&Alive> {
 
 /// What the answers say of the whole: what the leader says; and where it can't tell of a downgrade, what is said of that by
 /// who has come furthest of those that can. If there are such and none has answered, only the alarms are known. Where there is
-/// none, as before the first member of 3.6, it is as the leader says: its silence must not keep a cluster of 3.5 from going on.
-fn of(said: &Said, answers: &BTreeMap<Serial, Status>) -> Overall {
+/// none, as before the first member of 3.6, it is as was `asked`; and if it was not, its silence must not keep a cluster of 3.5
+/// from going on.
+fn of(said: &Said, answers: &BTreeMap<Serial, Status>, asked: Asked) -> Overall {
     let Some(leading) = said.leader().and_then(|(serial, _)| answers.get(&serial)) else { return Overall::Unknown };
     let others = || answers.values().filter(|status| tells(status)).max_by_key(|status| status.applied);
     let teller = Some(leading).filter(|status| tells(status)).or_else(others);
@@ -93,7 +141,11 @@ fn of(said: &Said, answers: &BTreeMap<Serial, Status>) -> Overall {
         return Overall::OfAlarms(alarm);
     }
     let downgrade = teller.and_then(|status| status.downgrade.as_deref()).and_then(Minor::parse);
-    Overall::Known { downgrade, alarm }
+    match asked {
+        Asked::Nothing => Overall::Known { downgrade, alarm },
+        Asked::InVain => Overall::OfAlarms(alarm),
+        Asked::For(downgrade) => Overall::Known { downgrade, alarm },
+    }
 }
 
 /// Whether a status tells of a downgrade that is enabled.
@@ -167,7 +219,7 @@ mod tests {
                 alive.version = Some(version);
             }
         }
-        of(&said, &answers.iter().map(|(serial, status)| (Serial(*serial), status.clone())).collect())
+        of(&said, &answers.iter().map(|(serial, status)| (Serial(*serial), status.clone())).collect(), Asked::Nothing)
     }
 
     const OLD: Version = Version::new(5, 35);
@@ -209,6 +261,44 @@ mod tests {
         assert_eq!(two(further(&enabled), none.clone()), known(Some(Minor(5))), "the other has not heard of it yet");
         assert_eq!(two(enabled.clone(), further(&none)), known(None), "the other has not heard that it is over");
         assert_eq!(of_three([NEW; 3], &[(0, none), (1, further(&enabled))]), known(None), "a leader that can tell");
+    }
+
+    #[test]
+    fn of_a_downgrade_to_3_5_it_is_as_was_asked() {
+        let mut said = fixture::healthy().said;
+        for seen in said.seen.values_mut() {
+            if let Sight::Etcd(alive) = &mut seen.sight {
+                alive.version = Some(OLD);
+            }
+        }
+        let leader = [(Serial(0), status("3.5.35", None))].into();
+        assert_eq!(of(&said, &leader, Asked::For(Some(Minor(5)))), known(Some(Minor(5))));
+        assert_eq!(of(&said, &leader, Asked::For(None)), known(None));
+        assert_eq!(of(&said, &leader, Asked::InVain), Overall::OfAlarms(None), "it may be enabled");
+    }
+
+    #[test]
+    fn it_is_asked_where_somebody_is_to_join() {
+        let expects = |learners: Option<[bool; 3]>, listed: usize| {
+            let member = |(number, learner)| quorate_etcd::Member {
+                id: quorate_etcd::MemberId(number),
+                name: format!("db-{number}"),
+                peer_urls: Vec::new(),
+                client_urls: Vec::new(),
+                learner,
+            };
+            let list = learners.map(|learners| quorate_etcd::MemberList {
+                cluster: quorate_etcd::ClusterId(7),
+                answered_by: quorate_etcd::MemberId(0),
+                members: (0..).zip(learners).map(member).take(listed).collect(),
+            });
+            let observed = fixture::healthy();
+            expects_newcomers(&observed.cluster, &Said { list, ..observed.said })
+        };
+        assert!(!expects(Some([false; 3]), 3));
+        assert!(expects(Some([false, false, true]), 3), "one does not vote yet");
+        assert!(expects(Some([false; 3]), 2), "one is missing");
+        assert!(!expects(None, 3), "who knows");
     }
 
     #[test]

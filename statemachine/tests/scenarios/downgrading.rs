@@ -85,6 +85,24 @@ fn a_newcomer_waits_until_it_is_taken_back() {
     enabled().pod_gone(1).plan().also_does("resume 1 on claim-1 as 3.7.3");
 }
 
+/// etcd takes it back by itself when all tell their version. One that was lost before that tells none, and its successor is not
+/// let in.
+#[test]
+fn a_newcomer_at_the_end_of_a_downgrade_waits_until_it_is_taken_back() {
+    let down = || cluster(3).all_run(V5).runs_at(Minor(5)).wish_version(V5).downgrade_to(Minor(5));
+    down().plan().does([]).tells_all(Finding::DowngradeUnderWay);
+    down().seat_gone(2).not_listed(2).not_in_ledger(2).plan().also_does("cancel downgrade").never("add");
+    down()
+        .seat_gone(2)
+        .not_listed(2)
+        .not_in_ledger(2)
+        .spare(3)
+        .told(3, V5)
+        .plan()
+        .also_does("cancel downgrade")
+        .never("add");
+}
+
 #[test]
 fn one_that_was_switched_down_comes_back_there() {
     let down = enabled().told(2, USUAL).pod_gone(2).entry(2, |entry| entry.release = Some(release(USUAL)));
