@@ -50,6 +50,19 @@ pub enum Error {
         /// The first field that it lacks.
         lacking: String,
     },
+    /// It is of a later Quorate, which has no such field any more: what this operator wrote there would be dropped.
+    #[error(
+        "failed to use the definition {name}: it is of Quorate {later} and lacks {field}: run that version, or install \
+         deploy/base/crds of this one"
+    )]
+    TooNew {
+        /// Its name.
+        name: String,
+        /// The version.
+        later: Version,
+        /// The first field that it lacks.
+        field: String,
+    },
     /// It could not be compared.
     #[error("failed to compare a definition")]
     Compare(#[from] serde_json::Error),
@@ -64,7 +77,7 @@ impl Error {
     fn may_pass(&self) -> bool {
         match self {
             Self::Deadline(_) | Self::Kube(..) | Self::NotServed(_) => true,
-            Self::Missing(_) | Self::Outdated { .. } | Self::Compare(_) => false,
+            Self::Missing(_) | Self::Outdated { .. } | Self::TooNew { .. } | Self::Compare(_) => false,
         }
     }
 }
@@ -107,12 +120,16 @@ async fn ensure_one(client: &Client, wished: CustomResourceDefinition) -> Result
     let name = wished.name_any();
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     let live = within("read", api.get_opt(&name)).await?;
+    let shown = live.as_ref().map(serde_json::to_value).transpose()?.unwrap_or_default();
     let lacking = match &live {
-        Some(live) => lacking(&serde_json::to_value(live)?, &serde_json::to_value(&wished)?),
+        Some(_) => lacking(&shown, &serde_json::to_value(&wished)?),
         None => BTreeSet::from([String::new()]),
     };
-    let Some(first) = lacking.into_iter().next() else { return Ok(()) };
+    let Some(first) = lacking.first().cloned() else { return Ok(()) };
     if let Some(later) = live.as_ref().and_then(is_of_a_later_version) {
+        if let Some(field) = lacking.into_iter().find(|path| is_gone(path, &shown)) {
+            return Err(Error::TooNew { name, later, field });
+        }
         tracing::info!(name, %later, "the definition is of a later Quorate than this one, and stays");
         return Ok(());
     }
@@ -135,6 +152,13 @@ fn is_of_a_later_version(live: &CustomResourceDefinition) -> Option<Version> {
     let theirs = Version::parse(live.annotations().get(ANNOTATION_QUORATE)?).ok()?;
     let ours = Version::parse(QUORATE_VERSION).ok()?;
     (theirs > ours).then_some(theirs)
+}
+
+/// Whether what is lacking is a whole field, or a version of the API, and not what is asked of one.
+fn is_gone(path: &str, live: &Value) -> bool {
+    let pointer = format!("/{}", path.replace(['.', '['], "/").replace(']', ""));
+    let is_field = path.rsplit('.').nth(1) == Some("properties");
+    path == "spec.versions" || (is_field && live.pointer(&pointer).is_none())
 }
 
 /// Asks again and again: a watch would need two rights more.

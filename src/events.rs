@@ -21,8 +21,8 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(6);
 /// The pause before the second try; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long [`Teller::finish`] waits: as long as one try takes.
-const FAREWELL: Duration = DEADLINE;
+/// How long [`Teller::finish`] waits: a little longer than one try takes.
+const FAREWELL: Duration = Duration::from_secs(3);
 /// How much of another program's words is told, in bytes. The agent's are no longer; the API server refuses a condition with
 /// more than 32 KiB, and with it the whole status.
 pub const LONGEST_QUOTE: usize = 2000;
@@ -252,8 +252,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_told_last_is_sent_before_the_end_and_waited_for_no_longer_than_a_try_takes() {
-        for (fate, sent) in [(FINE, 2), (Fate::Lost, 1)] {
+    async fn what_was_told_last_is_sent_before_the_end_and_waited_for_a_moment_only() {
+        for (fate, sent) in [(FINE, 2), (Fate::Lost, 2)] {
             let (teller, calls) = teller(repeat(fate));
             let begun = Instant::now();
             teller.tell(&writes(true), ObjectReference::default(), vec![news("to 3.7"), news("to 3.6")]);

@@ -79,7 +79,7 @@ async fn operate(
 }
 
 /// Joins the election, and drives clusters and backups while it leads, until `told` resolves. The Lease is handed back only
-/// after the last round has ended, and what it had to tell was sent.
+/// after the last round has ended, and a moment for what it had to tell.
 async fn take_part(
     settings: &Settings,
     client: Client,

@@ -65,7 +65,12 @@ fn takes_the_flags_of_its_line(etcd: &Path) {
         ("LeaseCheckpointPersist=true", false),
         ("LeaseCheckpointPersist=true,LeaseCheckpoint=true", true),
         ("LeaseCheckpointPersist=false", true),
+        ("AllAlpha=true,LeaseCheckpoint=false", false),
+        ("AllAlpha=true,LeaseCheckpoint=false,LeaseCheckpointPersist=false", true),
     ] {
+        if minor == 5 && value.contains("AllAlpha") {
+            continue;
+        }
         let told = gates.on(minor, value).into_iter().map(|said| said.expect("each line has it"));
         let flags: Vec<String> = told.map(|(name, value)| format!("--{name}={value}")).collect();
         let said = refusal(etcd, &flags);

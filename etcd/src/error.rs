@@ -36,7 +36,7 @@ impl fmt::Display for Call {
             Self::Remove => "remove a member",
             Self::MoveLeader => "move the leadership",
             Self::Status => "read a member's status",
-            Self::AskForDowngrade => "ask for a downgrade",
+            Self::AskForDowngrade => "ask whether a downgrade is enabled",
             Self::EnableDowngrade => "enable a downgrade",
             Self::CancelDowngrade => "cancel the downgrade",
         })

@@ -225,6 +225,7 @@ impl Driver {
     /// A cluster is no more.
     fn forget(&self, key: &Key) {
         self.memos.forget(key);
+        self.observer.watched.places.forget(key);
         self.metrics.forget(&key.to_string());
     }
 

@@ -74,12 +74,28 @@ async fn one_of_a_later_operator_is_left_as_it_is() {
     for (version, stays) in [("99.0.0", true), (QUORATE_VERSION, false), ("0.0.1", false), ("new", false)] {
         let api = FakeApi::default();
         outdated(&api);
+        there(&api, CLUSTERS, manifest::cluster());
         let mut live = api.object(CLUSTERS);
+        let rules = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations";
+        live.pointer_mut(rules).unwrap().as_array_mut().unwrap().push(serde_json::json!({ "rule": "true" }));
         live["metadata"]["annotations"][ANNOTATION_QUORATE] = version.into();
         api.put(CLUSTERS, live.clone());
         ensure(&api.client()).await.unwrap();
         assert_eq!(api.object(CLUSTERS)["spec"] == live["spec"], stays, "{version}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_a_later_operator_that_lacks_a_field_is_not_worked_with() {
+    let api = FakeApi::default();
+    outdated(&api);
+    let mut live = api.object(CLUSTERS);
+    live["metadata"]["annotations"][ANNOTATION_QUORATE] = "99.0.0".into();
+    api.put(CLUSTERS, live);
+    let (error, words, _) = failure(&api).await;
+    assert!(matches!(&error, Error::TooNew { field, .. } if field == PAUSED) && !error.may_pass(), "{words}");
+    assert!(words.contains("it is of Quorate 99.0.0 and lacks"), "{words}");
+    assert!(api.written().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -385,7 +385,8 @@ pub enum NodeSight {
 pub enum Overall {
     /// It was not asked, or nobody answered.
     Unknown,
-    /// The gravest alarm that is raised, as the leader said. Of a downgrade it can't tell, and nobody who can has answered.
+    /// The gravest alarm that is raised, as the leader said. Of a downgrade it can't tell, and nobody who can has answered; or
+    /// it was asked for a word of it where no status tells, in vain.
     OfAlarms(Option<Alarm>),
     /// What the leader said, and of a downgrade perhaps another, who can tell of it.
     Known {

@@ -26,7 +26,8 @@ const FINAL: u8 = 3;
 /// request or two.
 const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(10);
 
-/// Runs a command to its end, or until SIGINT or SIGTERM: then what it was doing is dropped, and cleans up after itself.
+/// Runs a command to its end, or until SIGINT or SIGTERM: then what it was doing is dropped, and cleans up after itself, but for
+/// what a thread of its own holds: that stays for the next one to clear away.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     on_threads(async {
         use tokio::signal::unix::{SignalKind, signal};

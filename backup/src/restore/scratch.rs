@@ -15,7 +15,7 @@ const OWN: u32 = 0o700;
 /// Who may read a file in it, also after it was given its name: the same.
 const OWN_FILE: u32 = 0o600;
 
-/// The folder, on the target's file system. It goes when this is dropped.
+/// The folder, on the target's file system. It goes when this is dropped; where the process ends before, the next one clears it.
 pub(super) struct Scratch {
     path: PathBuf,
     target: PathBuf,

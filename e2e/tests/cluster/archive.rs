@@ -325,9 +325,9 @@ async fn what_is_written_is_recorded_also_when_the_leader_dies() -> Result<()> {
         eprintln!("the last write was in the store after {:.1?}", written.elapsed());
         let state = is_healthy(&db, true).await?;
         // As docs/backups.md has it: a sidecar has all that the commands need in its environment.
-        let command = ["exec", "db-0", "-c", "archive", "--", "/quorate-agent", "list"];
-        let listed = scene.kubectl(&command).await?.well()?;
-        ensure!(listed.contains(&last.to_string()), "{last} is not in\n{listed}");
+        let command = ["exec", "db-0", "-c", "archive", "--", "/quorate-agent", "list", "-o", "json"];
+        let listed: Value = serde_json::from_str(&scene.kubectl(&command).await?.well()?)?;
+        ensure!(listed[0]["whole"]["lastRevision"].as_i64() >= Some(last), "{listed}, and not {last}");
         is_one_whole_generation(scene, &gateway, &state, last).await
     })
     .await

@@ -159,8 +159,8 @@ async fn loses_one_before_the_first_switch(db: &Cluster) -> Result<bool> {
     Ok(in_time)
 }
 
-/// etcd takes it back by itself when all members tell that they run 3.5. The last one is lost before it can, and as long as it is
-/// enabled its successor is not let in; nor does any status of 3.5 say that it is.
+/// etcd takes it back by itself when all members tell that they run 3.5. The last one is lost about then; as long as it is
+/// enabled its successor is not let in, and no status of 3.5 says that it is. Whether it still was is chance, and not asked here.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn the_last_member_lost_at_the_end_of_a_downgrade_to_3_5_is_replaced() -> Result<()> {

@@ -72,7 +72,7 @@ pub struct Watched {
     /// The nodes.
     pub nodes: RwLock<HashMap<NodeName, NodeFacts>>,
     /// Where their volumes can be used.
-    places: Places,
+    pub places: Places,
 }
 
 impl Watched {

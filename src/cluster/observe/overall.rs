@@ -18,6 +18,8 @@ use super::wish;
 
 /// How long a member's status is waited for: it is told from memory, without the quorum.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The same for what it tells only with the quorum. Who could not say it is asked again in the next round.
+const QUORUM_PATIENCE: Duration = Duration::from_secs(1);
 /// How an alarm shows among the troubles that a status holds: the text form of its message, as
 /// `memberID:1 alarm:NOSPACE` (`server/etcdserver/api/v3rpc/maintenance.go`, Status).
 const ALARM: &str = "alarm:";
@@ -28,7 +30,7 @@ const FIRST_TO_TELL: Minor = Minor(6);
 /// What was asked of a downgrade where no status tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// Nothing: a status tells, or nobody is about to join, and to nothing else does it matter there.
+    /// Nothing: a status tells; or nobody is about to join, and to nothing else does it matter; or there never was one.
     Nothing,
     /// It did not answer.
     InVain,
@@ -90,12 +92,13 @@ pub async fn ask(
         Some((serial, status))
     });
     let answers: BTreeMap<Serial, Status> = join_all(answers).await.into_iter().flatten().collect();
-    let asked = if newcomers && !answers.values().any(tells) && !somebody_could_tell(said) {
-        ask_otherwise(pool, access, addresses, said).await
-    } else {
-        Asked::Nothing
+    let word = match leader.filter(|leader| newcomers && answers.contains_key(leader)) {
+        Some(leader) if !answers.values().any(tells) && !somebody_could_tell(said) => {
+            ask_otherwise(pool, access, addresses.get(&leader), said.seen.get(&leader)).await
+        }
+        Some(_) | None => Asked::Nothing,
     };
-    said.overall = of(said, &answers, asked);
+    said.overall = of(said, &answers, word);
     for (serial, status) in &answers {
         if let Some(Sight::Etcd(alive)) = said.seen.get_mut(serial).map(|seen| &mut seen.sight) {
             alive.storage = Minor::parse(&status.storage_version);
@@ -105,12 +108,12 @@ pub async fn ask(
 
 /// Asks the leader of a cluster of 3.5. After a downgrade to it one stays enabled for a moment, and for ever if a member is lost in
 /// that moment: until all members tell their version, which a learner can't that is not let in because of it.
-async fn ask_otherwise(pool: &Pool, access: &Access, addresses: &BTreeMap<Serial, Address>, said: &Said) -> Asked {
-    let leader = said.leader().and_then(|(serial, _)| said.seen.get(&serial).zip(addresses.get(&serial)));
-    let leading = leader.and_then(|(seen, address)| Some((serving(seen)?.cluster_version?, address)));
-    let Some((cluster, address)) = leading else { return Asked::InVain };
+async fn ask_otherwise(pool: &Pool, access: &Access, leader: Option<&Address>, seen: Option<&Seen>) -> Asked {
+    // A new cluster has no version for some seconds, and was never lowered.
+    let Some(cluster) = seen.and_then(serving).and_then(|alive| alive.cluster_version) else { return Asked::Nothing };
+    let Some(address) = leader else { return Asked::InVain };
     let Ok(member) = pool.member(access, &address.endpoint()) else { return Asked::InVain };
-    match timeout(PATIENCE, member.downgrade_is_enabled(&format!("{}.0", cluster.previous()))).await {
+    match timeout(QUORUM_PATIENCE, member.downgrade_is_enabled(&format!("{}.0", cluster.previous()))).await {
         Ok(Ok(enabled)) => Asked::For(enabled.then_some(cluster)),
         Ok(Err(error)) => {
             tracing::trace!(%error, "no word of a downgrade");

@@ -25,7 +25,7 @@ impl Places {
         key: &Key,
         claims: &BTreeMap<Serial, ClaimFacts>,
     ) -> Result<HashMap<Uid, Place>, Error> {
-        let known = self.lock().remove(key).unwrap_or_default();
+        let known = self.lock().get(key).cloned().unwrap_or_default();
         let bound = claims.values().filter_map(|claim| Some((claim.uid.clone(), claim.volume_name.as_ref()?)));
         let read = bound.map(async |(uid, volume)| {
             let place = match known.get(&uid) {
@@ -35,10 +35,17 @@ impl Places {
             Ok::<_, Error>(place.map(|place| (uid, place)))
         });
         let places: HashMap<_, _> = try_join_all(read).await?.into_iter().flatten().collect();
-        if !places.is_empty() {
+        if places.is_empty() {
+            self.forget(key);
+        } else {
             self.lock().insert(key.clone(), places.clone());
         }
         Ok(places)
+    }
+
+    /// A cluster is no more.
+    pub fn forget(&self, key: &Key) {
+        self.lock().remove(key);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, HashMap<Uid, Place>>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Recording, finished};
 use crate::archive::backlog::News;
@@ -16,10 +16,6 @@ use crate::archive::{ArchiveError, Duty, Fault, Next};
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The same where another archive goes on: the pod must not wait for it.
 const SHORT_LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long etcd may tell of leases then: a quarter of the shorter one. An etcd that does not answer any more must not take the
-/// time for what has come.
-const LEASES: Duration = Duration::from_millis(500);
-
 /// What is stored at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
@@ -71,7 +67,7 @@ impl Recording<'_> {
             (Ok(Next::Stop), Duty::BesideLeader) => SHORT_LAST_WORDS,
             (Ok(Next::Stop | Next::Full(_) | Next::Continue) | Err(_), Duty::Always | Duty::BesideLeader) => LAST_WORDS,
         };
-        let said = timeout(limit, self.store_what_came(last, course));
+        let said = timeout(limit, self.store_what_came(last, limit, course));
         let said = if ended.is_ok() {
             said.await
         } else {
@@ -88,14 +84,14 @@ impl Recording<'_> {
         }
     }
 
-    async fn store_what_came(&mut self, last: Last, course: &mut Course) -> Result<(), ArchiveError> {
+    async fn store_what_came(&mut self, last: Last, limit: Duration, course: &mut Course) -> Result<(), ArchiveError> {
         self.let_work_end(course).await?;
+        // etcd may have ended already, or hang: what is closed is stored all the same, in what is left of the time.
         let heard = match last {
-            // etcd may have ended already; what is closed is stored all the same.
-            Last::Written => self.hear_all().await,
+            Last::Written => self.hear_all(limit / 2).await,
             Last::Heard | Last::Nothing => Ok(()),
         };
-        self.flush_within(LEASES).await;
+        self.flush_within(limit / 4).await;
         self.let_work_end(course).await?;
         heard
     }
@@ -108,14 +104,15 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Takes all that was written until now.
-    async fn hear_all(&mut self) -> Result<(), ArchiveError> {
-        let last = revision(&mut self.connection).await?.get();
-        self.hear_until(last).await
+    /// Takes all that was written until now, as far as etcd tells it in time.
+    async fn hear_all(&mut self, within: Duration) -> Result<(), ArchiveError> {
+        let until = Instant::now() + within;
+        let last = timeout_at(until, revision(&mut self.connection)).await.map_err(|_| ArchiveError::Silent)??.get();
+        self.hear_until(last, until).await
     }
 
     /// Takes all up to this revision, which was written.
-    pub(super) async fn hear_until(&mut self, last: u64) -> Result<(), ArchiveError> {
+    pub(super) async fn hear_until(&mut self, last: u64, until: Instant) -> Result<(), ArchiveError> {
         // All of that has come to its end, or is in the full snapshot. To ask would be in vain: etcd leaves a question for
         // progress unanswered until the revision is there with which the watch begins, as behind a full snapshot after which
         // nothing was written.
@@ -124,7 +121,7 @@ impl Recording<'_> {
         }
         self.feed.ask_progress().await?;
         loop {
-            let heard = self.feed.next().await?;
+            let heard = timeout_at(until, self.feed.next()).await.map_err(|_| ArchiveError::Silent)??;
             // An earlier question's answer may still be on its way.
             let all_came = matches!(heard.news, News::Progress(reached) if reached >= last);
             self.take(heard).await?;

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use tokio::time::timeout;
 
 use super::*;
 use crate::archive::backlog::Backlog;
 use crate::archive::feed::FeedError;
 use crate::archive::retention::Retention;
-use crate::archive::scene::{Scene, put};
+use crate::archive::scene::{Scene, Silent, put};
 use crate::archive::session::OTHER_RECIPIENTS;
 use crate::format::tests::{at, stored};
 use crate::format::{Age, LeaseGrant};
@@ -57,11 +56,28 @@ async fn nobody_waits_in_the_end_for_what_was_never_written() {
     let mut recording = Recording::new(scene.session(), start, Post::Committer);
     let soon = Duration::from_secs(1);
     // This etcd answers no question for progress.
-    timeout(soon, recording.hear_until(20)).await.unwrap().unwrap();
-    assert!(timeout(soon, recording.hear_until(21)).await.is_err(), "it is on its way");
+    recording.hear_until(20, Instant::now() + soon).await.unwrap();
+    assert!(recording.hear_until(21, Instant::now() + soon).await.is_err(), "it is on its way");
     assert!(news.push(put(21)) && news.push(News::Progress(21)));
-    timeout(soon, recording.hear_until(21)).await.unwrap().unwrap();
+    recording.hear_until(21, Instant::now() + soon).await.unwrap();
     assert_eq!(recording.recorder.head(), 21);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_closed_is_stored_in_the_end_though_etcd_hangs() {
+    let member = Silent::start().await;
+    let scene = Scene::new().beside(member.url());
+    let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
+    let (start, news) = scene.start(chain).await;
+    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    assert!(news.push(put(21)) && news.push(put(22)));
+    for _ in 0..2 {
+        let heard = recording.feed.next().await.unwrap();
+        recording.take(heard).await.unwrap();
+    }
+    let (_tell, stop) = watch::channel(true);
+    recording.last_words(&Ok(Next::Stop), &mut Course::new(Retention::new(None)), stop).await;
+    assert_eq!(recording.into_chain().map(|chain| chain.head().get()), Some(21));
 }
 
 #[tokio::test]

@@ -206,9 +206,9 @@ impl Judge<'_> {
         self.samples.iter().filter(move |sample| sample.begun >= from && sample.ended <= at)
     }
 
-    /// The list planned from, each member in its role, is what the call before left, or what etcd has listed since, or what a call has left whose
-    /// answer was lost: the operator may have seen that before any look did. Where nobody could list the members meanwhile,
-    /// nothing can be told.
+    /// The list planned from, each member in its role, is what the call before left, or what etcd has listed since, or what a
+    /// call has left whose answer was lost: the operator may have seen that before any look did. Where nobody could list the
+    /// members meanwhile, nothing can be told.
     fn list(&self, at: Moment, call: &Step, done: &Done, wrong: &mut Vec<String>) {
         let (Step::AddLearner { expect, .. } | Step::Promote { expect, .. } | Step::Remove { expect, .. }) = call
         else {
