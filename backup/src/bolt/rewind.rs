@@ -15,6 +15,8 @@ pub fn rewind<P: Pages>(
     revision: u64,
     mut show: impl FnMut(BucketKey, &[u8]),
 ) -> Result<u64, AppendError> {
+    // A database without a history is none of etcd's, and what is made of it would be none either.
+    database.bucket(mvcc::KEY)?;
     let mut later = 0;
     anew::write(database, file, |name, mut cursor, filler| {
         if name != mvcc::KEY {
@@ -44,6 +46,15 @@ mod tests {
     use super::super::tests::{entries, fresh};
     use super::super::{Appender, Tail};
     use super::*;
+
+    /// Found by fuzzing: the root's page was damaged, and with it the bucket's name.
+    #[test]
+    fn one_without_a_history_is_refused() {
+        let found = include_bytes!("../../fuzz/found/pages-rewound");
+        let database = Database::open(&found[..]).unwrap();
+        let refused = rewind(&database, &tempfile::tempfile().unwrap(), 4, |_, _| ()).unwrap_err();
+        assert!(refused.to_string().contains("key"), "{refused}");
+    }
 
     proptest! {
         #[test]
