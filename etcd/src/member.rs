@@ -155,11 +155,9 @@ impl MemberClient {
     /// to `below`, the minor below the cluster's (`3.4.0`): etcd refuses that as long as one is enabled (`downgradeValidate` in
     /// `server/etcdserver/v3_server.go`). Nothing is changed.
     pub async fn downgrade_is_enabled(&self, below: &str) -> Result<bool, CallError> {
-        let work = async |client: etcd_client::Client| {
-            client.maintenance_client().downgrade(DowngradeOptions::Validate(below.to_owned())).await
-        };
-        match self.client(Call::AskForDowngrade, READ_DEADLINE, work).await {
-            Ok(_) => Ok(false),
+        let options = DowngradeOptions::Validate(below.to_owned());
+        match self.downgrade(Call::AskForDowngrade, READ_DEADLINE, options).await {
+            Ok(()) => Ok(false),
             Err(error) if error.refusal() == Some(Refusal::DowngradeInProgress) => Ok(true),
             Err(error) => Err(error),
         }
@@ -181,9 +179,12 @@ impl MemberClient {
     /// Takes that back. 3.5 does so and never answers (`applyV3` has no result of it, `server/etcdserver/apply.go`): whether one
     /// is enabled still has to be asked after it.
     pub async fn cancel_downgrade(&self) -> Result<(), CallError> {
-        let work =
-            async |client: etcd_client::Client| client.maintenance_client().downgrade(DowngradeOptions::Cancel).await;
-        self.client(Call::CancelDowngrade, CHANGE_DEADLINE, work).await?;
+        self.downgrade(Call::CancelDowngrade, CHANGE_DEADLINE, DowngradeOptions::Cancel).await
+    }
+
+    async fn downgrade(&self, call: Call, deadline: Duration, options: DowngradeOptions) -> Result<(), CallError> {
+        let work = async |client: etcd_client::Client| client.maintenance_client().downgrade(options).await;
+        self.client(call, deadline, work).await?;
         Ok(())
     }
 

@@ -20,7 +20,7 @@ mod recording;
 mod retention;
 mod rivals;
 #[cfg(test)]
-mod scene;
+pub(crate) mod scene;
 mod session;
 pub mod status;
 mod successor;

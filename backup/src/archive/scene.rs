@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use etcd_client::proto::{PbEvent, PbKeyValue};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -84,7 +84,7 @@ impl Scene {
 const SOON: Duration = Duration::from_secs(10);
 
 /// A server that takes connections, and never answers.
-pub(super) struct Silent(TcpListener);
+pub(crate) struct Silent(TcpListener);
 
 impl Silent {
     pub async fn start() -> Self {
@@ -95,13 +95,17 @@ impl Silent {
         format!("http://{}", self.0.local_addr().unwrap())
     }
 
+    /// The first connection to it. To be held: one that is closed would be an answer.
+    pub async fn asked(&self) -> TcpStream {
+        self.0.accept().await.unwrap().0
+    }
+
     /// What comes of work that is told to stop as soon as it asks this server.
     pub async fn stop_soon<W: Future>(&self, work: impl FnOnce(watch::Receiver<bool>) -> W) -> W::Output {
         let (tell, stop) = watch::channel(false);
         let asked = async {
-            let connection = self.0.accept().await.unwrap();
+            let connection = self.asked().await;
             tell.send_replace(true);
-            // Held until the work has ended: a connection that is closed would be an answer.
             connection
         };
         let work = Box::pin(work(stop));

@@ -19,7 +19,7 @@ use crate::format::{
     Chain, ChainError, Cluster, Extent, GenerationName, LeaseGrant, Lineage, Revision, Seal, generations, has_deltas,
 };
 use crate::snapshot;
-use crate::source::{Access, Connection, Identity};
+use crate::source::{Access, Connection};
 use crate::store::Store;
 
 /// How many revisions behind a watch may begin. etcd reads its whole backlog again for each thousand that it sends, so a
@@ -121,12 +121,7 @@ impl Session<'_> {
 
     /// A connection to the member, and whose member it is.
     async fn connect(&self) -> Result<(Connection, Cluster), ArchiveError> {
-        let asked = async {
-            let mut connection = self.source.connect().await?;
-            let identity = Identity::ask(&mut connection.client).await?;
-            Ok::<_, ArchiveError>((connection, identity))
-        };
-        let (connection, identity) = timeout(ANSWER, Box::pin(asked)).await.map_err(|_| ArchiveError::Silent)??;
+        let (connection, identity) = self.source.meet::<ArchiveError>().await?.ok_or(ArchiveError::Silent)?;
         if identity.has_whole_watches() {
             Ok((connection, identity.cluster))
         } else {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use quorate_backup::store::taken_back;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 /// The exit code of a failure that a repetition would not mend. The one of all others is 1.
 const FINAL: u8 = 3;
@@ -45,7 +45,7 @@ fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T>
 /// Runs this to its end, and then waits for nothing. What computes or waits for a disk in a thread of its own can't be dropped:
 /// it ends with the process.
 fn on_threads<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime: Runtime = Builder::new_multi_thread().enable_all().build().context("failed to start threads")?;
+    let runtime = Builder::new_multi_thread().enable_all().build().context("failed to start threads")?;
     let ended = runtime.block_on(command);
     runtime.shutdown_background();
     ended

@@ -7,10 +7,9 @@ mod stored_pages;
 
 use std::time::Duration;
 
-use etcd_client::Client;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::bolt::{BoltError, Database, Tail, auth_revision, events_of_last};
 use crate::format::{
@@ -19,7 +18,9 @@ use crate::format::{
     generations, write_record,
 };
 use crate::keys::{Identities, KeysError};
-use crate::source::{Access, AccessError, Identity, NoMember, Piece, SnapshotError, SnapshotStream, choose};
+use crate::source::{
+    ANSWER, Access, AccessError, Connection, Identity, NoMember, Piece, SnapshotError, SnapshotStream, choose,
+};
 use crate::store::{Store, StoreError};
 
 pub use report::{Complete, Failure, Reason, Report};
@@ -113,9 +114,6 @@ const NAME_STEP: SignedDuration = SignedDuration::from_secs(1);
 /// By how much its first moment is later than the last one before: manifests tell milliseconds.
 const MOMENT_STEP: SignedDuration = SignedDuration::from_millis(1);
 
-/// How long etcd may take to let us in and to say who it is.
-const ANSWER: Duration = Duration::from_secs(10);
-
 /// Takes one of the member that suits best. Each call begins a generation of its own.
 pub async fn take(
     store: &Store,
@@ -129,7 +127,8 @@ pub async fn take(
     let seal = Seal::of(store.keys())?;
     store.prepare().await?;
     let source = Box::pin(choose(members)).await?;
-    let (mut client, Identity { cluster, version }) = ask(source).await?;
+    let met = source.meet::<TakeError>().await?.ok_or_else(|| TakeError::Silent(source.endpoint.clone()))?;
+    let (Connection { mut client, .. }, Identity { cluster, version }) = met;
     let not_before = after_all(store, lineage).await?;
     let stream = SnapshotStream::open(&mut client).await?;
     // The answer begins with its first message, for which etcd has begun to read its database by then (`Snapshot` in
@@ -159,16 +158,6 @@ pub async fn take(
     // If this fails, whether it is there is not known, so the data stays; without a manifest it is garbage to be pruned.
     commit(store, &generation.full(), manifest).await?;
     Ok(Taken { generation, full, hash, seal, endpoint: source.endpoint.clone(), took: begun.elapsed() })
-}
-
-/// A connection to a member, and who it is.
-async fn ask(source: &Access) -> Result<(Client, Identity), TakeError> {
-    let asked = async {
-        let mut client = source.connect().await?.client;
-        let identity = Identity::ask(&mut client).await?;
-        Ok((client, identity))
-    };
-    timeout(ANSWER, Box::pin(asked)).await.map_err(|_| TakeError::Silent(source.endpoint.clone()))?
 }
 
 /// Now; or, if the newest generations speak of later moments, just after those. Of two generations the newer one is told by
@@ -291,10 +280,10 @@ async fn discard(store: &Store, generation: &GenerationKey, data: &Data) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tokio::net::TcpListener;
     use tokio::time::{advance, pause};
 
     use super::*;
+    use crate::archive::scene::Silent;
     use crate::format::tests::{at, stored};
     use crate::source::Tls;
     use crate::store::tests::faulty::sound;
@@ -315,18 +304,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_member_that_takes_connections_and_never_answers_is_given_up() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let silent = Silent::start().await;
+        let endpoint = silent.url();
         let member = [Access { endpoint: endpoint.clone(), tls: Tls::default(), user: None }];
         let (store, lineage) = (sound(), "db".parse().unwrap());
         let taking = take(&store, &member, &lineage, |_| ());
-        let silent = async {
-            let connection = listener.accept().await.unwrap();
+        let asked = async {
+            let connection = silent.asked().await;
             // What the kernels have to do takes its time; what is waited for passes at once.
             pause();
             connection
         };
-        let (taken, _connection) = tokio::join!(Box::pin(taking), silent);
+        let (taken, _connection) = tokio::join!(Box::pin(taking), asked);
         let error = taken.unwrap_err();
         assert!(matches!(&error, TakeError::Silent(silent) if *silent == endpoint), "{error}");
         assert_eq!(Reason::of(&error), Reason::NoHealthyMember);

@@ -10,12 +10,18 @@ pub use auth::AuthRevision;
 pub use choice::{NoMember, choose};
 pub use snapshot::{Piece, SnapshotError, SnapshotStream, TRAILER};
 
+use std::time::Duration;
+
 use etcd_client::Client;
+use tokio::time::timeout;
 
 use crate::format::Cluster;
 
 /// The first etcd whose watch leaves out no event around a compaction: etcd #18089 and #19179, in CHANGELOG-3.5.
 const FIRST_WITH_WHOLE_WATCHES: [u64; 3] = [3, 5, 16];
+
+/// How long a member may take to let us in and to say who it is.
+pub const ANSWER: Duration = Duration::from_secs(10);
 
 /// Which member it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,9 +32,24 @@ pub struct Identity {
     pub version: String,
 }
 
+impl Access {
+    /// Connects, and asks the member who it is. `None` if it takes connections and does not answer within [`ANSWER`].
+    pub async fn meet<E>(&self) -> Result<Option<(Connection, Identity)>, E>
+    where
+        E: From<AccessError> + From<etcd_client::Error>,
+    {
+        let met = async {
+            let mut connection = self.connect().await?;
+            let identity = Identity::ask(&mut connection.client).await?;
+            Ok((connection, identity))
+        };
+        timeout(ANSWER, Box::pin(met)).await.ok().transpose()
+    }
+}
+
 impl Identity {
     /// Asks the member.
-    pub async fn ask(client: &mut Client) -> Result<Self, etcd_client::Error> {
+    async fn ask(client: &mut Client) -> Result<Self, etcd_client::Error> {
         let status = Box::pin(client.status()).await?;
         let cluster = status.header().map(etcd_client::ResponseHeader::cluster_id).unwrap_or_default();
         Ok(Self { cluster: Cluster::of(cluster), version: status.version().to_owned() })

@@ -109,13 +109,11 @@ impl<T: Clone + PartialEq> Cache<T> {
                     held.now.put(key.clone(), &object, facts);
                     key
                 });
-                let moved = before.filter(|before| now.as_ref() != Some(before));
-                now.into_iter().chain(moved).collect()
+                concerned(now, before)
             }
             Event::Delete(object) => {
-                let (before, now) = (held.now.lose(&object), Key::of_child(&object));
-                let moved = before.filter(|before| now.as_ref() != Some(before));
-                now.into_iter().chain(moved).collect()
+                let before = held.now.lose(&object);
+                concerned(Key::of_child(&object), before)
             }
         }
     }
@@ -132,6 +130,12 @@ impl<T: Clone + PartialEq> Cache<T> {
         let some = held.now.by_cluster.iter().filter(|(_, children)| children.values().any(&wanted));
         some.map(|(key, _)| key.clone()).collect()
     }
+}
+
+/// The clusters that an object concerns: whose it is now, and whose it was if that was another's.
+fn concerned(now: Option<Key>, before: Option<Key>) -> Vec<Key> {
+    let moved = before.filter(|before| now.as_ref() != Some(before));
+    now.into_iter().chain(moved).collect()
 }
 
 fn changed<T: PartialEq>(before: &Children<T>, after: &Children<T>) -> Vec<Key> {

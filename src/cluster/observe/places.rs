@@ -37,7 +37,7 @@ impl Places {
         let places: HashMap<_, _> = try_join_all(read).await?.into_iter().flatten().collect();
         if places.is_empty() {
             self.forget(key);
-        } else {
+        } else if places != known {
             self.lock().insert(key.clone(), places.clone());
         }
         Ok(places)

@@ -16,6 +16,7 @@ use crate::archive::{ArchiveError, Duty, Fault, Next};
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The same where another archive goes on: the pod must not wait for it.
 const SHORT_LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// What is stored at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
