@@ -142,14 +142,23 @@ fn scaling_and_columns_are_there() {
             "labelSelectorPath": ".status.selector",
         })
     );
-    let columns: Vec<&str> = version["additionalPrinterColumns"]
+    let columns: Vec<(&str, &str)> = version["additionalPrinterColumns"]
         .as_array()
         .into_iter()
         .flatten()
         .filter(|column| column["priority"].as_i64().unwrap_or_default() == 0)
-        .filter_map(|column| column["name"].as_str())
+        .filter_map(|column| column["name"].as_str().zip(column["jsonPath"].as_str()))
         .collect();
-    assert_eq!(columns, ["Version", "Desired", "Ready", "Phase", "Available", "Age"]);
+    // What runs, not what is wished.
+    let expected = [
+        ("Version", ".status.version"),
+        ("Desired", ".spec.replicas"),
+        ("Ready", ".status.readyReplicas"),
+        ("Phase", ".status.phase"),
+        ("Available", ".status.conditions[?(@.type==\"Available\")].status"),
+        ("Age", ".metadata.creationTimestamp"),
+    ];
+    assert_eq!(columns, expected);
     assert_eq!(definition["spec"]["names"]["shortNames"], json!(["etcd"]));
     assert_eq!(definition["spec"]["names"]["categories"], json!(["quorate"]));
 }

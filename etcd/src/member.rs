@@ -9,7 +9,7 @@ use std::{
 };
 
 use etcd_client::{DowngradeOptions, MemberAddOptions};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 
 use crate::{
@@ -32,11 +32,33 @@ pub const CHANGE_DEADLINE: Duration = Duration::from_millis(4_500);
 /// an election timeout (1 s by default), of which etcd takes no notice and waits on for as long as the caller does.
 const MOVE_DEADLINE: Duration = Duration::from_secs(3);
 
+/// Who gives a call up that has waited for so long leaves a connection that may lead nowhere: one that was cut without a word
+/// is not noticed by TCP for minutes. What is given up earlier is a call that another member has answered.
+const ANSWER_IS_LATE: Duration = Duration::from_millis(400);
+
+/// After this it is asked what came of a change that etcd may never answer, and as often again.
+const ANSWER_IS_DUE: Duration = Duration::from_millis(300);
+
 /// One member's client port. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
 pub struct MemberClient {
     channel: Channel,
     suspect: Arc<AtomicBool>,
+}
+
+/// A call that waits for its answer. Given up after long, it is one that was left without an answer.
+struct Waiting<'a> {
+    since: Instant,
+    /// Whose connection it is; nobody's once it has ended by itself.
+    suspect: Option<&'a AtomicBool>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(suspect) = self.suspect.filter(|_| self.since.elapsed() >= ANSWER_IS_LATE) {
+            suspect.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What was added.
@@ -176,10 +198,22 @@ impl MemberClient {
         Ok(())
     }
 
-    /// Takes that back. 3.5 does so and never answers (`applyV3` has no result of it, `server/etcdserver/apply.go`): whether one
-    /// is enabled still has to be asked after it.
-    pub async fn cancel_downgrade(&self) -> Result<(), CallError> {
-        self.downgrade(Call::CancelDowngrade, CHANGE_DEADLINE, DowngradeOptions::Cancel).await
+    /// Takes that back. 3.5 does so and never answers (`applyV3` has no result of it, `server/etcdserver/apply.go`): what is waited
+    /// for is its answer, or, asked as by [`Self::downgrade_is_enabled`], that none is enabled any more.
+    pub async fn cancel_downgrade(&self, below: &str) -> Result<(), CallError> {
+        let none_is_enabled = async {
+            loop {
+                sleep(ANSWER_IS_DUE).await;
+                if matches!(self.downgrade_is_enabled(below).await, Ok(false)) {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = self.downgrade(Call::CancelDowngrade, CHANGE_DEADLINE, DowngradeOptions::Cancel) => answer,
+            () = none_is_enabled => Ok(()),
+        }
     }
 
     async fn downgrade(&self, call: Call, deadline: Duration, options: DowngradeOptions) -> Result<(), CallError> {
@@ -204,14 +238,16 @@ impl MemberClient {
         self.within(call, deadline, async { work.await.map_err(|error| CallError::from_client(call, error)) }).await
     }
 
-    /// Bounds a call and remembers whether it was left without an answer.
+    /// Bounds a call and remembers whether it was left without an answer, also by who waited no longer.
     async fn within<T>(
         &self,
         call: Call,
         deadline: Duration,
         work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, CallError> {
+        let mut waiting = Waiting { since: Instant::now(), suspect: Some(&*self.suspect) };
         let result = timeout(deadline, work).await.unwrap_or(Err(CallError::TimedOut { call, deadline }));
+        waiting.suspect = None;
         if result.as_ref().is_err_and(CallError::outcome_unknown) {
             self.suspect.store(true, Ordering::Relaxed);
         }

@@ -99,6 +99,24 @@ mod tests {
         assert_eq!(pool.len(), 2, "the first was not used for {IDLE:?}");
     }
 
+    /// Who observes waits for half a second, and not for the client's own deadline.
+    #[tokio::test]
+    async fn a_connection_on_which_a_call_was_given_up_late_is_not_handed_out_again() {
+        let (pool, access) = (Pool::default(), Access::plaintext());
+        // The kernel takes the connections, and nobody answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = Endpoint { addr: silent.local_addr().unwrap(), host: "db".into() };
+        let is_suspect_after = async |patience| {
+            let member = pool.member(&access, &endpoint).unwrap();
+            let given_up = tokio::time::timeout(Duration::from_millis(patience), member.status()).await;
+            assert!(given_up.is_err(), "{given_up:?}");
+            member.suspect()
+        };
+        assert!(!is_suspect_after(20).await, "another member has answered first");
+        assert!(is_suspect_after(500).await);
+        assert!(!pool.member(&access, &endpoint).unwrap().suspect());
+    }
+
     #[tokio::test]
     async fn a_connection_without_an_answer_is_not_handed_out_again() {
         let (pool, access) = (Pool::default(), Access::plaintext());

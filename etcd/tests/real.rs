@@ -19,7 +19,7 @@ use quorate_etcd::{
 use tempfile::TempDir;
 use tokio::{
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use self::ports::free_address;
@@ -84,6 +84,19 @@ impl Member {
             command.arg(format!("--initial-cluster-state={state}"));
         }
         self.process = Some(command.spawn().unwrap());
+    }
+
+    /// What would come up on a copy of its folder, under its name and at its addresses: only while it does not run.
+    fn twin(&self) -> Self {
+        let Self { name, etcd, data: _, client, peer, metrics, extra, process: _ } = self;
+        let (name, etcd, client, peer, metrics, extra) = (*name, etcd.clone(), *client, *peer, *metrics, *extra);
+        let data = tempfile::tempdir().unwrap();
+        let copied = std::process::Command::new("cp")
+            .arg("-a")
+            .args([self.data.path().join("data").as_path(), data.path()])
+            .status();
+        assert!(copied.unwrap().success());
+        Self { name, etcd, data, client, peer, metrics, extra, process: None }
     }
 
     async fn kill(&mut self) {
@@ -218,6 +231,15 @@ async fn live(etcd: PathBuf) {
     assert_eq!((left.members.len(), left.get(leaver)), (1, None));
 }
 
+/// The version of a new cluster is known some seconds later.
+async fn enables_downgrade_to_3_5(calls: &MemberClient) {
+    let begun = Instant::now();
+    while let Err(error) = calls.enable_downgrade("3.5.0").await {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+        sleep(PERIOD).await;
+    }
+}
+
 /// On 3.5, after its own downgrade, a cluster says no more of it; and as long as it has a learner, which has no version, it never
 /// ends it by itself (`isMatchedVersions` in `server/etcdserver/cluster_util.go`).
 async fn a_downgrade_is_seen_where_no_status_tells(from: &Path, to: &Path) {
@@ -227,11 +249,7 @@ async fn a_downgrade_is_seen_where_no_status_tells(from: &Path, to: &Path) {
     member.until("leading", |vitals| vitals.role == Role::Leader && vitals.live).await;
     let calls = member.calls(&pool);
     let begun = Instant::now();
-    // The version of a new cluster is known some seconds later.
-    while let Err(error) = calls.enable_downgrade("3.5.0").await {
-        assert!(begun.elapsed() < PATIENCE, "{error}");
-        sleep(PERIOD).await;
-    }
+    enables_downgrade_to_3_5(&calls).await;
     while calls.status().await.unwrap().storage_version != "3.5.0" {
         assert!(begun.elapsed() < PATIENCE, "its database is not changed");
         sleep(PERIOD).await;
@@ -254,33 +272,82 @@ async fn a_downgrade_is_seen_where_no_status_tells(from: &Path, to: &Path) {
     };
     assert_eq!(calls.status().await.unwrap().downgrade, None, "its status does not tell");
     assert!(calls.downgrade_is_enabled("3.4.0").await.unwrap());
-    let unanswered = calls.cancel_downgrade().await.unwrap_err();
-    assert!(unanswered.outcome_unknown(), "{unanswered}");
-    let calls = member.calls(&pool);
+    calls
+        .cancel_downgrade("3.4.0")
+        .await
+        .expect("3.5 never answers, and it is found out that none is enabled any more");
     assert!(!calls.downgrade_is_enabled("3.4.0").await.unwrap(), "it has had its effect");
-    assert_eq!(refusal(calls.cancel_downgrade().await), Refusal::NoDowngrade);
+    assert_eq!(refusal(calls.cancel_downgrade("3.4.0").await), Refusal::NoDowngrade);
     calls.remove(learner).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_downgrade_to_3_5_is_known_after_it() {
+/// Why logs are cut before 3.7: what a cluster of 3.5 has written of itself, without any client, 3.7 ends over ("unmarshal
+/// should never fail", `server/etcdserver/apply`) until a snapshot is taken after it, as every member does when the cluster's
+/// version is lowered (`ForceSnapshot`).
+async fn a_log_of_3_5_stops_3_7_until_it_is_cut([from, between, to]: [&Path; 3]) {
+    let pool = Pool::default();
+    let mut member = Member::new("a", from);
+    member.start(Some((&[], "new")));
+    member.until("leading", |vitals| vitals.role == Role::Leader && vitals.live).await;
+    member.kill().await;
+    let runs_at =
+        |wanted: &'static str| move |vitals: &Vitals| vitals.live && vitals.cluster_version.as_deref() == Some(wanted);
+    (member.etcd, member.extra) = (between.to_owned(), None);
+    member.start(None);
+    member.until("at 3.6", runs_at("3.6")).await;
+    member.kill().await;
+
+    let mut uncut = member.twin();
+    uncut.etcd = to.to_owned();
+    uncut.start(None);
+    let ended = timeout(PATIENCE, uncut.process.as_mut().unwrap().wait()).await;
+    assert!(!ended.expect("3.7 goes on with the log of 3.5").unwrap().success());
+
+    member.start(None);
+    member.until("at 3.6", runs_at("3.6")).await;
+    let calls = member.calls(&pool);
+    enables_downgrade_to_3_5(&calls).await;
+    member.until("at 3.5", runs_at("3.5")).await;
+    calls.cancel_downgrade("3.4.0").await.unwrap();
+    member.until("at 3.6 again", runs_at("3.6")).await;
+    member.kill().await;
+    member.etcd = to.to_owned();
+    member.start(None);
+    member.until("at 3.7", runs_at("3.7")).await;
+}
+
+/// The programs of these minors in QUORATE_ETCD_BIN, if it has all of them.
+fn of_minors<const N: usize>(minors: [&str; N]) -> Option<[PathBuf; N]> {
     let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
         eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
-        return;
+        return None;
     };
-    let of = |minor: &str| {
-        let programs = std::env::split_paths(&folders).map(|folder| folder.join("etcd"));
+    let found = minors.map(|minor| {
         let is = |etcd: &PathBuf| {
             let said = std::process::Command::new(etcd).arg("--version").output().unwrap().stdout;
             String::from_utf8_lossy(&said).contains(&format!("etcd Version: {minor}."))
         };
-        programs.into_iter().find(is)
-    };
-    let (Some(from), Some(to)) = (of("3.6"), of("3.5")) else {
-        eprintln!("QUORATE_ETCD_BIN has not both: nothing was tried");
-        return;
-    };
-    a_downgrade_is_seen_where_no_status_tells(&from, &to).await;
+        std::env::split_paths(&folders).map(|folder| folder.join("etcd")).find(is)
+    });
+    if found.contains(&None) {
+        eprintln!("QUORATE_ETCD_BIN has not all of {minors:?}: nothing was tried");
+        return None;
+    }
+    Some(found.map(Option::unwrap))
+}
+
+#[tokio::test]
+async fn a_downgrade_to_3_5_is_known_after_it() {
+    if let Some([from, to]) = of_minors(["3.6", "3.5"]) {
+        a_downgrade_is_seen_where_no_status_tells(&from, &to).await;
+    }
+}
+
+#[tokio::test]
+async fn logs_of_3_5_have_to_be_cut_before_3_7() {
+    if let Some([from, between, to]) = of_minors(["3.5", "3.6", "3.7"]) {
+        a_log_of_3_5_stops_3_7_until_it_is_cut([&from, &between, &to]).await;
+    }
 }
 
 #[tokio::test]

@@ -1,16 +1,19 @@
 //! Tests of the steps that change a pod while it is there, and of trials, against an API server in this process: what is
 //! written, in how many writes, and under which guard.
 
+use std::io::{BufRead as _, Write as _};
+
 use quorate_backup::ticket::Ticket as Written;
 use quorate_crds::{BackupStore, ContinuousBackup, Reason};
 use quorate_statemachine::{
-    Bind, Birth, Image, Membership, Minor, NodeName, Phase, Release, Role, RoleLabel, Serial, Sight, Start, Step,
-    Ticket, Uid, Version,
+    Bind, Birth, Image, MemberId, Membership, Minor, NodeName, Phase, Release, Role, RoleLabel, Serial, Sight, Start,
+    Step, Ticket, Uid, Version,
 };
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
 use super::observe::Observed;
+use super::render;
 use super::report::fixture;
 use super::tests::{CLUSTER, act};
 use crate::fake_api::FakeApi;
@@ -131,6 +134,55 @@ async fn nobody_who_serves_is_stopped_unless_all_others_serve_now() {
     let (api, mut observed) = of_three();
     observed.world.wish.replicas = 0;
     assert!(does(&api, &observed, delete).await.0.stop.is_none());
+}
+
+/// What an etcd at this address tells at its metrics port.
+fn an_etcd_answers_at(ip: [u8; 4]) {
+    const METRICS: &str = "etcd_server_has_leader 1\netcd_server_is_leader 0\netcd_server_is_learner 0\n\
+        etcd_server_proposals_committed_total 9\netcd_server_proposals_applied_total 9\nprocess_start_time_seconds 5\n";
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::from(ip), render::METRICS_PORT)).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = std::io::BufReader::new(stream.unwrap());
+            let mut line = String::new();
+            while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+                if line.trim().is_empty() {
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", METRICS.len());
+                    let _ = stream.get_mut().write_all((head + METRICS).as_bytes());
+                }
+                line.clear();
+            }
+        }
+    });
+}
+
+/// One look that found nothing is no proof that nobody serves.
+#[tokio::test]
+async fn one_that_was_not_seen_to_serve_and_answers_now_is_neither_stopped_nor_removed() {
+    const IP: [u8; 4] = [127, 0, 81, 1];
+    let member = MemberId(101);
+    let remove = |observed: &Observed| {
+        let Membership::Known(list) = &observed.world.membership else { panic!("it is known") };
+        let expect = list.members.iter().map(|(id, listed)| (*id, listed.role)).collect();
+        Step::Remove { serial: Some(SERIAL), id: member, expect }
+    };
+    let unheard = || {
+        let (api, mut observed) = cluster();
+        observed.said.seen.get_mut(&SERIAL).unwrap().sight = Sight::Unknown;
+        observed.pods.get_mut(&SERIAL).unwrap().ip = Some(IP.into());
+        (api, observed)
+    };
+    let delete = Step::DeletePod { serial: SERIAL, pod: Uid::new("pod-1") };
+    let (api, observed) = unheard();
+    assert!(does(&api, &observed, delete.clone()).await.0.stop.is_none(), "nobody answers there");
+    an_etcd_answers_at(IP);
+    for step in [delete, switch(&release(Version::new(7, 3), "v3.7.3")), remove(&observed)] {
+        let (api, observed) = unheard();
+        let (acted, written) = does(&api, &observed, step.clone()).await;
+        let Some(Stop::Surprise(words)) = acted.stop else { panic!("{step:?}: {:?}", acted.stop) };
+        assert!(words.contains("answers"), "{words}");
+        assert_eq!(written, [""; 0]);
+    }
 }
 
 #[tokio::test]

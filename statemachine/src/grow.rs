@@ -109,10 +109,12 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 
 /// Before a newcomer joins a cluster that wrote its log in the old form: moves the leadership to a member of a minor that
 /// can't read that form, if one is well. Such a member has been started on a cut log, while one that was not started since
-/// holds the old entries in memory, and would send them to the newcomer.
+/// holds the old entries in memory, and would send them to the newcomer. Not to one that overlooks somebody: for the addition
+/// it would be moved back at once, for ever.
 pub fn lead_from_clean_log(draft: &Draft<'_>, census: &Census<'_>) -> Option<Step> {
     let leader = census.leader().filter(|leader| !runs_without_old_log(leader) && wants_clean_log(draft, census))?;
-    let heir = census.heirs(leader).find(|heir| runs_without_old_log(heir))?;
+    let fit = || census.heirs(leader).filter(|heir| runs_without_old_log(heir) && !heir.overlooks_somebody());
+    let heir = fit().find(|heir| census.has_caught_up(heir)).or_else(|| fit().next())?;
     Some(Step::MoveLeader { from: leader.id, to: heir.id })
 }
 

@@ -297,7 +297,9 @@ impl<'w> Member<'w> {
         let Some(pod) = self.pod.filter(|pod| !pod.terminating && self.alive().is_none()) else { return false };
         let troubled = pod.trouble.is_some_and(|trouble| match trouble {
             Trouble::ImageMissing | Trouble::ImageUnreachable | Trouble::ContainerFailing => true,
-            Trouble::AgentImageMissing | Trouble::Unschedulable | Trouble::ContainerKilled => false,
+            Trouble::AgentImageMissing | Trouble::Unschedulable | Trouble::ContainerKilled | Trouble::BesideFailing => {
+                false
+            }
         });
         let trouble = troubled && !self.shows_what_was_before(pod);
         let refuses = self.refusal() == Some(Refusal::Binary);
@@ -323,8 +325,16 @@ impl<'w> Member<'w> {
             Storage::Ephemeral => (true, self.create.is_none()),
         };
         let hopeless = pod.stage == PodStage::Finished || self.ground() == Ground::Gone || !on_its_volume;
-        // What was killed from outside the kubelet starts again at any moment.
-        let idle = self.surely_down() || pod.trouble.is_some_and(|trouble| trouble != Trouble::ContainerKilled);
+        let troubled = pod.trouble.is_some_and(|trouble| match trouble {
+            Trouble::ImageMissing
+            | Trouble::ImageUnreachable
+            | Trouble::AgentImageMissing
+            | Trouble::Unschedulable
+            | Trouble::ContainerFailing => true,
+            // It starts again at any moment; or it runs, and one look found nothing.
+            Trouble::ContainerKilled | Trouble::BesideFailing => false,
+        });
+        let idle = self.surely_down() || troubled;
         outlived_by_volume && (hopeless || (idle && (self.outdated() || self.wants_resources())))
     }
 

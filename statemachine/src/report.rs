@@ -48,13 +48,18 @@ fn trouble_of_pod(member: &Member<'_>) -> Option<Finding> {
         }
         Some(Trouble::Unschedulable) => Some(Finding::Unschedulable),
         Some(Trouble::ContainerFailing | Trouble::ContainerKilled) => Some(Finding::ContainerFailing),
-        None if trouble_of_volume(member).is_some() => None,
-        None => member.refusal().map(|refusal| match refusal {
-            // Only on the ticket of a seed: on any other it was told as a trouble of the volume.
-            Refusal::VolumeForeign => Finding::SeedRefused,
-            Refusal::VolumeLost | Refusal::NoEntry | Refusal::Binary | Refusal::Other => Finding::LauncherRefuses,
-        }),
+        Some(Trouble::BesideFailing) => trouble_of_launcher(member).or(Some(Finding::ContainerFailing)),
+        None => trouble_of_launcher(member),
     }
+}
+
+fn trouble_of_launcher(member: &Member<'_>) -> Option<Finding> {
+    let refusal = member.refusal().filter(|_| trouble_of_volume(member).is_none())?;
+    Some(match refusal {
+        // Only on the ticket of a seed: on any other it was told as a trouble of the volume.
+        Refusal::VolumeForeign => Finding::SeedRefused,
+        Refusal::VolumeLost | Refusal::NoEntry | Refusal::Binary | Refusal::Other => Finding::LauncherRefuses,
+    })
 }
 
 /// Whether the members are on their way to another version: one is told to run another or does so, or has not been seen

@@ -49,11 +49,13 @@ fn victim<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
     candidates.max_by_key(|voter| (voter.leaving, !voter.member.well(), voter.member.serial))
 }
 
-/// Moves the leadership to the first of those who can take it over.
+/// Moves the leadership to the first of those who can take it over now: raft takes no writes while it waits for one that lags,
+/// for an election timeout, and then gives the transfer up (`stepLeader` in etcd's `raft.go`).
 pub fn hand_over(draft: &mut Draft<'_>, census: &Census<'_>, from: &Peer<'_>) -> Option<Step> {
-    let heir = census.heirs(from).next();
+    let heir = census.heirs(from).find(|heir| census.has_caught_up(heir) || !from.member.well());
     if heir.is_none() {
         draft.tell(Finding::QuorumTooThin);
+        draft.look(LookAgain::Soon);
     }
     heir.map(|heir| Step::MoveLeader { from: from.id, to: heir.id })
 }

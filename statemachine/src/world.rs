@@ -260,6 +260,8 @@ pub enum Trouble {
     /// A container was killed again and again, from outside, or its node is too slow to start it: that is not the fault of
     /// what it runs.
     ContainerKilled,
+    /// Etcd's own container runs, and another one in the pod does not: that says nothing of etcd.
+    BesideFailing,
 }
 
 /// The right to start etcd, as carried by a pod.

@@ -140,6 +140,17 @@ const DECK: [Card; 26] = [
     Card::TurnBack,
 ];
 
+/// Where etcd's minor version goes meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Versions {
+    /// Up, as its upgrades are dealt.
+    Up,
+    /// Nowhere.
+    Stay,
+    /// From the last minor down to the first.
+    Down,
+}
+
 /// What the generator remembers.
 struct Dealer {
     rng: Rng,
@@ -162,6 +173,20 @@ impl Schedule {
     /// One in which etcd stays at its minor version.
     pub fn staying(seed: u64, length: Duration, version: &str) -> Self {
         Self::dealt(seed, length, version, true)
+    }
+
+    /// One that begins with the last minor version and goes down to the first, minor by minor, early enough that the faults after
+    /// each wish meet all of the way. What a change of the version leaves no room for is left out.
+    pub fn going_down(seed: u64, length: Duration) -> Self {
+        let [first, between, last] = Etcd::ALL.map(Etcd::version);
+        let mut schedule = Self { stays: false, ..Self::staying(seed, length, last) };
+        for (part, to) in [(6, between), (2, first)] {
+            let step = Event { at: schedule.length / part, fault: Fault::Upgrade { to: to.to_owned() } };
+            schedule.events.retain(|event| apart(event, &step));
+            let place = schedule.events.partition_point(|event| event.at <= step.at);
+            schedule.events.insert(place, step);
+        }
+        schedule
     }
 
     fn dealt(seed: u64, length: Duration, version: &str, stays: bool) -> Self {

@@ -59,6 +59,23 @@ fn most_runs_that_begin_with_the_last_minor_turn_back_from_the_one_below() {
 }
 
 #[test]
+fn a_run_that_goes_down_does_so_minor_by_minor_among_other_faults() {
+    for seed in 0..20 {
+        let schedule = Schedule::going_down(seed, Duration::from_mins(3));
+        let changes = || schedule.events.iter().filter(|event| event.fault.changes_version());
+        let told: Vec<_> = changes().map(|event| format!("{} {}", event.at, event.fault)).collect();
+        assert_eq!((schedule.version.as_str(), schedule.stays), ("3.7.3", false));
+        assert_eq!(told, ["30000 upgrade to 3.6.16", "90000 upgrade to 3.5.35"]);
+        for change in changes() {
+            let others = schedule.events.iter().filter(|other| *other != change);
+            assert!(others.clone().all(|other| apart(change, other)), "seed {seed}");
+            assert!(others.filter(|other| other.at > change.at).count() >= 10, "seed {seed} has no faults on its way");
+        }
+        assert!(schedule.events.is_sorted_by_key(|event| event.at), "seed {seed}");
+    }
+}
+
+#[test]
 fn an_hour_of_staying_has_faults_to_its_end() {
     for seed in 0..5 {
         let schedule = Schedule::staying(seed, Duration::from_hours(1), "3.5.35");

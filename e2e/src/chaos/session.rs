@@ -14,7 +14,7 @@ use super::history::History;
 use super::inject::Deed;
 use super::report::{DEEDS, HISTORY, Report, SCHEDULE, keep};
 use super::run::{Run, run};
-use super::schedule::{Event, Schedule};
+use super::schedule::{Event, Schedule, Versions};
 use super::shrink::shrink;
 use crate::progress::Progress;
 use crate::scene::Scene;
@@ -31,10 +31,10 @@ pub struct Session {
     pub seed: Option<u64>,
     /// How long faults are made.
     pub length: Duration,
-    /// The version of etcd; the operator's default when not given.
+    /// The version of etcd; the operator's default when not given. A run that goes down begins with the last one.
     pub version: Option<String>,
-    /// Keep etcd at its minor version.
-    pub stay: bool,
+    /// Where etcd's minor version goes.
+    pub versions: Versions,
     /// A file with a schedule, instead of one from a seed.
     pub replay: Option<PathBuf>,
     /// Shrink a schedule that fails.
@@ -82,8 +82,12 @@ impl Session {
             return read(path);
         }
         let version = self.version.clone().unwrap_or_else(|| EtcdClusterSpec::default().version);
-        let make = if self.stay { Schedule::staying } else { Schedule::generate };
-        Ok(make(self.seed.unwrap_or_else(fresh_seed), self.length, &version))
+        let seed = self.seed.unwrap_or_else(fresh_seed);
+        Ok(match self.versions {
+            Versions::Up => Schedule::generate(seed, self.length, &version),
+            Versions::Stay => Schedule::staying(seed, self.length, &version),
+            Versions::Down => Schedule::going_down(seed, self.length),
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 
 use super::cluster::{Context, code};
+use crate::chaos::schedule::Versions;
 use crate::chaos::session::{self, Session};
 use crate::chaos::summary;
 use crate::deploy;
@@ -32,8 +33,11 @@ pub struct Options {
     /// begins with.
     #[arg(long)]
     stay: bool,
+    /// Begins with the last minor version of etcd and goes down to the first among the faults.
+    #[arg(long, conflicts_with_all = ["version", "stay"])]
+    down: bool,
     /// Runs this schedule instead of one made from a seed.
-    #[arg(long, conflicts_with_all = ["seed", "minutes", "version", "stay"])]
+    #[arg(long, conflicts_with_all = ["seed", "minutes", "version", "stay", "down"])]
     replay: Option<PathBuf>,
     /// When it fails: runs parts of its schedule to find a shorter one that fails too.
     #[arg(long)]
@@ -75,6 +79,7 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
             minutes,
             version,
             stay,
+            down,
             replay,
             shrink,
             json,
@@ -84,7 +89,12 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
             inside: _,
         } = options;
         let length = Duration::from_mins(minutes.into());
-        let session = Session { seed, length, version, stay, replay, shrink, json };
+        let versions = match (stay, down) {
+            (true, _) => Versions::Stay,
+            (false, true) => Versions::Down,
+            (false, false) => Versions::Up,
+        };
+        let session = Session { seed, length, version, versions, replay, shrink, json };
         return Ok(u8::from(!session.play().await?));
     }
     let progress = Progress::new();
@@ -106,8 +116,20 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
 
 /// The same options for the program that is started inside.
 fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
-    let Options { seed, minutes, version, stay, replay, shrink, json, summary: _, judge: _, no_deploy: _, inside: _ } =
-        options;
+    let Options {
+        seed,
+        minutes,
+        version,
+        stay,
+        down,
+        replay,
+        shrink,
+        json,
+        summary: _,
+        judge: _,
+        no_deploy: _,
+        inside: _,
+    } = options;
     let mut arguments = Vec::new();
     match replay {
         Some(path) => {
@@ -120,6 +142,7 @@ fn arguments(options: &Options) -> anyhow::Result<Vec<String>> {
     arguments.extend(seed.iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
     arguments.extend(version.iter().flat_map(|version| ["--version".into(), version.clone()]));
     arguments.extend(stay.then(|| "--stay".into()));
+    arguments.extend(down.then(|| "--down".into()));
     arguments.extend(shrink.then(|| "--shrink".into()));
     arguments.extend(json.then(|| "--json".into()));
     Ok(arguments)
@@ -139,6 +162,7 @@ mod tests {
             minutes: 2,
             version: Some("3.7.3".into()),
             stay: true,
+            down: false,
             replay: None,
             shrink: true,
             json: true,
@@ -149,6 +173,8 @@ mod tests {
         };
         let expected = ["--minutes", "2", "--seed", "7", "--version", "3.7.3", "--stay", "--shrink", "--json"];
         assert_eq!(arguments(&options).unwrap(), expected);
+        let down = Options { version: None, stay: false, down: true, ..options.clone() };
+        assert_eq!(arguments(&down).unwrap(), ["--minutes", "2", "--seed", "7", "--down", "--shrink", "--json"]);
         let gone = Options { replay: Some("/no/such/schedule".into()), ..options };
         assert!(arguments(&gone).unwrap_err().to_string().contains("/no/such/schedule"));
     }
@@ -159,5 +185,9 @@ mod tests {
         assert!(parse("quorate-e2e chaos --stay --version 3.5.35").is_ok());
         assert!(parse("quorate-e2e chaos --replay schedule.json").is_ok());
         assert!(parse("quorate-e2e chaos --replay schedule.json --stay").is_err());
+        assert!(parse("quorate-e2e chaos --down").is_ok());
+        for other in ["--stay", "--version 3.6.16", "--replay schedule.json"] {
+            assert!(parse(&format!("quorate-e2e chaos --down {other}")).is_err(), "{other}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use quorate_e2e::chaos::fault::{Fault, Victims};
 use quorate_e2e::chaos::load::Load;
 use quorate_e2e::chaos::report::{Report, keep};
 use quorate_e2e::chaos::run::run;
-use quorate_e2e::chaos::schedule::{Event, Schedule};
+use quorate_e2e::chaos::schedule::{Event, Schedule, Versions};
 use quorate_e2e::chaos::session::{Session, fresh_seed};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes, wal};
@@ -34,20 +34,26 @@ const KEPT_SEED: u64 = 1;
 
 #[tokio::test]
 async fn three_minutes_of_chaos_break_no_promise() -> Result<()> {
-    breaks_no_promise("chaos", KEPT_SEED, Duration::from_mins(3)).await
+    breaks_no_promise("chaos", &Schedule::generate(KEPT_SEED, Duration::from_mins(3), &usual_etcd())).await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn ten_minutes_of_chaos_break_no_promise() -> Result<()> {
-    breaks_no_promise("chaos_long", fresh_seed(), Duration::from_mins(10)).await
+    let schedule = Schedule::generate(fresh_seed(), Duration::from_mins(10), &usual_etcd());
+    breaks_no_promise("chaos_long", &schedule).await
 }
 
-/// Makes faults for so long and judges all that was seen.
-async fn breaks_no_promise(name: &str, seed: u64, length: Duration) -> Result<()> {
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn chaos_on_the_way_down_from_3_7_to_3_5_breaks_no_promise() -> Result<()> {
+    breaks_no_promise("chaos_down", &Schedule::going_down(fresh_seed(), Duration::from_mins(5))).await
+}
+
+/// Makes these faults and judges all that was seen.
+async fn breaks_no_promise(name: &str, schedule: &Schedule) -> Result<()> {
     play(name, Stage::Alone, async |scene| {
-        let schedule = Schedule::generate(seed, length, &usual_etcd());
-        let run = Box::pin(run(scene, &schedule, &Progress::new())).await?;
+        let run = Box::pin(run(scene, schedule, &Progress::new())).await?;
         let folder = keep(&run, &workspace::cache().join("chaos"))?;
         let report = Report::of(&run);
         eprintln!("{report}");
@@ -277,7 +283,8 @@ async fn a_run_that_fails_is_shrunk_to_the_fault_that_breaks_a_promise() -> Resu
     play("chaos_shrunk", Stage::Alone, async |_| {
         let (seed, version) = (None, None);
         let length = Duration::ZERO;
-        let session = Session { seed, length, version, stay: false, replay: Some(path), shrink: true, json: false };
+        let versions = Versions::Up;
+        let session = Session { seed, length, version, versions, replay: Some(path), shrink: true, json: false };
         ensure!(!Box::pin(session.play()).await?, "a write that was never sent was not missed");
         // It is no run that counts, nor its failures.
         let kept = workspace::cache().join("chaos").join(format!("seed-{PLANTED_SEED}"));

@@ -47,6 +47,7 @@ mod upgrade;
 mod upgrade_flags;
 mod upgrade_killed;
 mod upgrade_lost;
+mod upgrade_sizes;
 mod upgrade_trial;
 mod verify;
 mod write;

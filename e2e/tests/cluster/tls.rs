@@ -11,14 +11,15 @@ use quorate_crds::ConditionType;
 use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
-    AGENT_PORT, CLIENT_PORT, Cluster, Door, Gateway, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, Wish, Writer,
-    dial, knock, metrics, play, told, wait_for,
+    AGENT_PORT, CLIENT_PORT, Cluster, Door, Gateway, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, View, Wish,
+    Writer, dial, knock, metrics, play, told, wait_for,
 };
 use quorate_e2e::workspace;
 use serde_json::json;
 
 use crate::archive::{self, revision};
 use crate::operator::leader_tells;
+use crate::roll;
 
 /// Calls that read, write or give orders, as etcd knows them, etcd of old and a launcher; with what is brought, if that is
 /// how the call is made. The ticket is not signed.
@@ -113,11 +114,20 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
         let (late, in_time) = (Order::client("late").expired(), Order::client("late"));
         // The controls: what strangers lack is nothing but what makes them strangers.
         let twin = clients.signs(&in_time)?.keys(&trusted);
+        // What a member shows the others, from a pod that somebody broke into.
+        let stolen = async |trusted: &str| {
+            anyhow::Ok(Keys {
+                trusted: trusted.to_owned(),
+                certificate: db.secret_text(&member, "peer.crt").await?,
+                key: db.secret_text(&member, "peer.key").await?,
+            })
+        };
         let strangers = [
             ("plain text", Shown::Plaintext),
             ("no certificate", Shown::Nothing { trusted: trusted.clone() }),
             ("another cluster's certificate", shown(&Keys { trusted: trusted.clone(), ..(*foreign).clone() })),
             ("a certificate that has run out", shown(&clients.signs(&late)?.keys(&trusted))),
+            ("a member", shown(&stolen(&trusted).await?)),
         ];
         // The agent's port lets in whom its member's client port does.
         for port in [CLIENT_PORT, AGENT_PORT] {
@@ -131,11 +141,6 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
         // A certificate of that authority without a name is let in from anywhere, so it is not the port that refuses.
         let twin = signer.signs(&in_time)?.keys(&peers);
         is_let_in(&address, PEER_PORT, &host, "the twin of the one that has run out", &twin).await?;
-        let stolen = Keys {
-            trusted: peers.clone(),
-            certificate: db.secret_text(&member, "peer.crt").await?,
-            key: db.secret_text(&member, "peer.key").await?,
-        };
         let foreign = Keys {
             trusted: peers.clone(),
             certificate: other.secret_text("other-0", "peer.crt").await?,
@@ -147,7 +152,7 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
             ("another cluster's member", shown(&foreign)),
             ("a client", shown(&Keys { trusted: peers.clone(), ..(*own).clone() })),
             ("a certificate that has run out", shown(&signer.signs(&late)?.keys(&peers))),
-            ("a stolen certificate", shown(&stolen)),
+            ("a stolen certificate", shown(&stolen(&peers).await?)),
         ];
         are_refused(&address, PEER_PORT, &host, &strangers).await?;
         // The metrics listener is open to all: it tells how the member is, and nothing else. A ticket is not taken there
@@ -268,14 +273,7 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         // What was not renewed would have none left by now.
         tells_the_days_left(scene).await?;
         // Nothing was restarted, and members that connect anew are let in.
-        let view = db.view().await?;
-        let restarts: Vec<i32> = view
-            .pods
-            .values()
-            .flat_map(|pod| pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten()))
-            .map(|container| container.restart_count)
-            .collect();
-        ensure!(restarts.iter().all(|count| *count == 0), "containers were restarted: {restarts:?}");
+        none_was_restarted(&db.view().await?)?;
         pods::delete_by_force(&db, &[&members[0]]).await?;
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
@@ -376,6 +374,14 @@ async fn tells_the_days_left(scene: &Scene) -> Result<()> {
     .await
 }
 
+/// Demands that every container is the first one in its pod.
+fn none_was_restarted(view: &View) -> Result<()> {
+    let statuses = view.pods.values().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref());
+    let restarts: Vec<i32> = statuses.flatten().map(|container| container.restart_count).collect();
+    ensure!(restarts.iter().all(|count| *count == 0), "containers were restarted: {restarts:?}");
+    Ok(())
+}
+
 /// What each member shows its clients.
 async fn certificates(db: &Cluster) -> Result<BTreeMap<String, Vec<u8>>> {
     let keys = db.keys().await?.context("it is in plain text")?;
@@ -466,7 +472,32 @@ async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
             Ok(())
         })
         .await?;
-        db.settles(3).await.map(drop)
+        // Others of the same authorities, as when they are renewed.
+        let (members, before) = (db.identities().await?, roll::pods(&db.view().await?));
+        let shown_till_now = certificates(&db).await?;
+        put(scene, "p", &peers.signs(&peer)?.keys(&peers.trusted())).await?;
+        put(scene, "s", &clients.signs(&server)?.keys(&clients.trusted())).await?;
+        put(scene, "c", &clients.signs(&client)?.keys(&clients.trusted())).await?;
+        show_others(&db, &shown_till_now).await?;
+        none_was_restarted(&db.view().await?)?;
+        // Who connects anew shows the new ones, and is let in.
+        pods::delete_by_force(&db, &["db-0"]).await?;
+        db.settles(3).await?;
+        roll::only_another(&before, &roll::pods(&db.view().await?), "db-0")?;
+        db.is_the_same_as(&members).await?;
+        etcdctl(scene, &["endpoint", "health", "--cluster"]).await.map(drop)
+    })
+    .await
+}
+
+/// Waits until each member shows its clients another certificate. A kubelet takes its time to write what a Secret holds into a
+/// pod (`syncFrequency`, a minute).
+async fn show_others(db: &Cluster, served: &BTreeMap<String, Vec<u8>>) -> Result<()> {
+    wait_for("each member to show another certificate", PATIENCE, async || {
+        let now = certificates(db).await?;
+        let same: Vec<_> = now.iter().filter(|(member, shown)| served.get(*member) == Some(shown)).collect();
+        ensure!(same.is_empty() && now.len() == served.len(), "{} of {} do not", same.len(), served.len());
+        Ok(())
     })
     .await
 }

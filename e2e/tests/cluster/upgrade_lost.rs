@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use quorate_crds::names;
 use quorate_e2e::faults::pods;
-use quorate_e2e::scene::{Cluster, PATIENCE, Stage, View, Wish, Writer, play, told, wait_for};
+use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, play, told, wait_for};
 
 use super::roll::times_told;
 use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, arrives, arrives_showing, goes_to, is_mixed, wish_for};
@@ -118,36 +118,43 @@ async fn a_member_lost_between_3_6_and_3_7_is_replaced_by_one_that_is_sent_no_en
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_downgrade_is_taken_back_for_a_newcomer_and_enabled_again() -> Result<()> {
-    play("upgrade_cancelled", Stage::Shared, async |scene| {
-        let db = scene.create(&Wish::new("db", 3).version(V3_7)).await?;
-        db.settles(3).await?;
-        let writer = Writer::start_hasty(&db, "w").await?;
-        for late in 0..TRIES {
-            if loses_one_before_the_first_switch(&db).await? {
-                eprintln!("{late} tries were late");
-                return writer.stop().await?.check(&db).await;
-            }
-            goes_to(&db, V3_7).await?;
+    play("upgrade_cancelled", Stage::Shared, async |scene| takes_back_for_a_newcomer(scene, V3_7, V3_6).await).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_downgrade_to_3_5_is_taken_back_for_a_newcomer_and_enabled_again() -> Result<()> {
+    play("upgrade_cancelled_3_5", Stage::Shared, async |scene| takes_back_for_a_newcomer(scene, V3_6, V3_5).await).await
+}
+
+async fn takes_back_for_a_newcomer(scene: &Scene, from: &str, to: &str) -> Result<()> {
+    let db = scene.create(&Wish::new("db", 3).version(from)).await?;
+    db.settles(3).await?;
+    let writer = Writer::start_hasty(&db, "w").await?;
+    for late in 0..TRIES {
+        if loses_one_before_the_first_switch(&db, from, to).await? {
+            eprintln!("{late} tries were late");
+            return writer.stop().await?.check(&db).await;
         }
-        bail!("in each of {TRIES} tries a member was told to switch before one was lost")
-    })
-    .await
+        goes_to(&db, from).await?;
+    }
+    bail!("in each of {TRIES} tries a member was told to switch before one was lost")
 }
 
 /// Wishes for the minor below and loses a member once etcd may lower the version. Whether that came before any was told to
 /// switch; if so, all that has to follow has followed. In any case the way has ended.
-async fn loses_one_before_the_first_switch(db: &Cluster) -> Result<bool> {
+async fn loses_one_before_the_first_switch(db: &Cluster, from: &str, to: &str) -> Result<bool> {
     let before = db.settles(3).await?;
     let leader = before.leader()?;
     let lost = before.members.keys().find(|name| *name != leader).context("there is only a leader")?;
     let (enabled, taken_back) = (times_told(db, ENABLED).await?, times_told(db, TAKEN_BACK).await?);
-    wish_for(db, V3_6).await?;
+    wish_for(db, to).await?;
     is_told_again(db, ENABLED, enabled).await?;
     let (newcomer, view) = loses(db, lost).await?;
-    let in_time = !is_one_told(&view, V3_6);
+    let in_time = !is_one_told(&view, to);
     if in_time {
         let first = view.pods.get(&newcomer).and_then(image).context("the newcomer's pod has no image")?;
-        ensure!(first.ends_with(&format!(":v{V3_7}")), "{newcomer} begins with {first}");
+        ensure!(first.ends_with(&format!(":v{from}")), "{newcomer} begins with {first}");
         is_told_again(db, TAKEN_BACK, taken_back).await?;
         is_told_again(db, ENABLED, enabled + 1).await?;
         let voters = db.answers().await?;

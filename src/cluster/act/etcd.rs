@@ -36,7 +36,16 @@ impl Acting<'_> {
         Ok(())
     }
 
-    pub(super) async fn remove(&self, step: &Step, id: MemberId, expect: &Roster) -> Result<(), Stop> {
+    pub(super) async fn remove(
+        &self,
+        step: &Step,
+        serial: Option<Serial>,
+        id: MemberId,
+        expect: &Roster,
+    ) -> Result<(), Stop> {
+        if let Some(serial) = serial {
+            self.others_still_serve(serial).await?;
+        }
         let member = self.member_that_agrees(expect).await?;
         self.change(step, "remove", member.remove(quorate_etcd::MemberId(id.0))).await?;
         Ok(())
@@ -61,7 +70,12 @@ impl Acting<'_> {
 
     pub(super) async fn cancel_downgrade(&self, step: &Step) -> Result<(), Stop> {
         let member = self.leader_client()?;
-        self.change(step, "cancel-downgrade", member.cancel_downgrade()).await
+        let Some(runs_at) = self.observed.said.leader().and_then(|(serial, _)| self.alive(serial)?.cluster_version)
+        else {
+            return Err(Stop::Surprise("the leader has not said at which version the cluster runs".into()));
+        };
+        let below = format!("{}.0", runs_at.previous());
+        self.change(step, "cancel-downgrade", member.cancel_downgrade(&below)).await
     }
 
     fn leader_client(&self) -> Result<MemberClient, Stop> {
@@ -130,18 +144,31 @@ impl Acting<'_> {
         }
     }
 
-    /// Demands, right before a voter that serves is stopped for a change, that all others serve now and nobody has asked one of
-    /// them to go: with a slow API server half a minute may have gone by since they were looked at.
+    /// Demands, right before a voter that serves is stopped for a change or removed, that all others serve now and nobody has
+    /// asked one of them to go: with a slow API server half a minute may have gone by since they were looked at. One that was
+    /// not seen to serve must not answer now either.
     pub(super) async fn others_still_serve(&self, serial: Serial) -> Result<(), Stop> {
-        let (Membership::Known(list), true) = (&self.observed.world.membership, self.is_to_go_on()) else {
+        if !self.is_to_go_on() {
             return Ok(());
+        }
+        let voters: Option<BTreeSet<_>> = match &self.observed.world.membership {
+            Membership::Known(list) => {
+                let serial_of = |listed: &Listed| listed.serial.filter(|_| listed.role == Role::Voter);
+                Some(list.members.values().filter_map(serial_of).collect())
+            }
+            Membership::Unknown => None,
         };
-        let serial_of = |listed: &Listed| listed.serial.filter(|_| listed.role == Role::Voter);
-        let voters: BTreeSet<_> = list.members.values().filter_map(serial_of).collect();
-        if !voters.contains(&serial) || self.alive(serial).is_none() {
+        if voters.as_ref().is_some_and(|voters| !voters.contains(&serial)) {
             return Ok(());
         }
         let addresses = self.addresses();
+        if self.alive(serial).is_none() {
+            return match addresses.get(&serial) {
+                Some(address) => is_still_silent(serial, address).await,
+                None => Ok(()),
+            };
+        }
+        let Some(voters) = voters else { return Ok(()) };
         let others = voters.into_iter().filter(|other| *other != serial);
         let looks = others.map(async |other| {
             let Some(address) = addresses.get(&other) else { return Ok(false) };
@@ -220,6 +247,14 @@ impl Acting<'_> {
             }
             writes::Error::Failed(error) => error.into(),
         })
+    }
+}
+
+/// Demands that no etcd answers at this address: one look that found nothing may have come a moment too early.
+async fn is_still_silent(serial: Serial, address: &Address) -> Result<(), Stop> {
+    match members::look(address).await.sight {
+        Sight::Etcd(_) => Err(Stop::Surprise(format!("{serial} was to go as one that does not answer, and answers"))),
+        Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => Ok(()),
     }
 }
 

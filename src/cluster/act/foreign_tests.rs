@@ -6,12 +6,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::runtime::watcher::Event;
 use quorate_crds::{Reason, names};
-use quorate_statemachine::{Bind, Birth, NodeName, Phase, Serial, Step};
+use quorate_statemachine::{Bind, Birth, Memory, NodeName, Phase, Serial, Step};
 use serde_json::{Value, json};
 
 use super::furnish_tests::{BUDGET, CLIENT, HEADLESS, cluster, furnishes};
 use super::{Acted, Furnished, Stop};
 use crate::cluster::Driver;
+use crate::cluster::ledger;
 use crate::cluster::memo::Memo;
 use crate::cluster::observe::{Observed, facts};
 use crate::cluster::report::fixture;
@@ -219,6 +220,38 @@ async fn an_object_of_ours_that_lost_its_labels_gets_them_back() {
         assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
         assert_eq!(api.object(path)["metadata"]["labels"][names::LABEL_CLUSTER], "db");
     }
+}
+
+/// Nothing that lists by label shows it, and what was created on it is a member that must not be taken for lost.
+#[tokio::test]
+async fn a_claim_that_lost_its_label_is_no_lost_volume_and_gets_the_label_back() {
+    let (api, mut glanced) = cluster();
+    let Memory::Ledger(ledger) = &glanced.world.memory else { panic!("it has one") };
+    let mut object = api.object(CLUSTER);
+    object["status"] = json!({ "ledger": ledger::write("db", ledger) });
+    api.put(CLUSTER, object);
+    glanced.cluster = watched(&api);
+    let driver = driver(&api, Claim::forever());
+    let stares = async |uid: &str| {
+        let annotations = json!({ names::ANNOTATION_CLUSTER_UID: "uid" });
+        let labels = json!({ names::LABEL_CLUSTER: "other" });
+        api.put(
+            CLAIM,
+            json!({ "metadata": { "name": "db-1", "uid": uid, "annotations": annotations, "labels": labels } }),
+        );
+        let stare = Box::pin(driver.observer.stare(&glanced));
+        stare.await.unwrap().unwrap()
+    };
+    let anothers = stares("another-claim").await;
+    assert!(!anothers.claims.contains_key(&SERIAL), "the member was not created on it");
+    let observed = stares("claim-1").await;
+    assert_eq!(observed.claims.keys().collect::<Vec<_>>(), [&SERIAL]);
+    assert!(observed.world.seats[&SERIAL].claim.as_ref().is_some_and(|claim| claim.ours && !claim.terminating));
+    let acted = furnishes(&driver, &observed, &mut Furnished::default()).await;
+    assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
+    assert_eq!(api.object(CLAIM)["metadata"]["labels"][names::LABEL_CLUSTER], "db");
+    let told = driver.observer.stare(&glanced).await.unwrap().unwrap();
+    assert_eq!(told.claims[&SERIAL].label.as_deref(), Some("db"), "now lists show it");
 }
 
 /// The watch still shows the one that was ours.

@@ -49,8 +49,9 @@ impl Acting<'_> {
         headless?;
         budget?;
         let verification = self.furnish_verification(furnished).await.err().map(Stop::from);
+        let labelled = self.label_claims_again().await.err().map(Stop::from);
         let larger = self.grow_claims(&mut furnished.ungrown).await;
-        Ok(client.err().or(verification).or(larger))
+        Ok(client.err().or(verification).or(labelled).or(larger))
     }
 
     /// Applies an object that is due. Where no watch shows one of ours in its place, what has its name is looked at first.

@@ -124,6 +124,7 @@ fn with_small_claims() -> (FakeApi, Observed) {
         let claim = ClaimFacts {
             uid: Uid::new(&uid),
             cluster_uid: Some("uid".into()),
+            label: Some("db".into()),
             terminating: false,
             volume_name: None,
             class: None,

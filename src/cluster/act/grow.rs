@@ -1,10 +1,10 @@
-//! Lets the claims of members grow with the spec. Nothing tells when a StorageClass or a quota allows what it did not: what
+//! Looks after the claims of members: lets them grow with the spec, and labels them again. Nothing tells when a StorageClass or a quota allows what it did not: what
 //! was refused is asked for again after a while, and told meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use quorate_crds::{Quantity, Reason};
 use quorate_statemachine::{Serial, Uid};
@@ -47,6 +47,22 @@ impl Acting<'_> {
         }
         let refused = small.iter().find_map(|(_, claim)| ungrown.told(claim));
         refused.or(failed)
+    }
+
+    /// Gives claims of ours the labels back by which lists and watches find them, if they have lost them.
+    pub(super) async fn label_claims_again(&self) -> Result<(), Error> {
+        let (name, labels) = (self.cluster.name, self.cluster.labels());
+        let lost = self.observed.claims.iter().filter(|(_, claim)| {
+            claim.cluster_uid.as_deref() == Some(self.cluster.uid) && claim.label.as_deref() != Some(name)
+        });
+        let labelled = lost.map(async |(serial, claim)| {
+            let member = self.cluster.member(*serial);
+            let change = json!({ "metadata": { "uid": claim.uid.as_str(), "labels": labels } });
+            self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &member, &change).await?;
+            tracing::warn!(cluster = %name, claim = member, "had lost its labels, and has them again");
+            Ok(())
+        });
+        try_join_all(labelled).await.map(drop)
     }
 
     fn is_to_grow(&self, claim: &ClaimFacts) -> bool {
@@ -103,6 +119,7 @@ mod tests {
         let claim = |size: &str| ClaimFacts {
             uid: Uid::new("u"),
             cluster_uid: None,
+            label: None,
             terminating: false,
             volume_name: None,
             class: None,

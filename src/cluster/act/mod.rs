@@ -334,7 +334,7 @@ impl Acting<'_> {
             Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
             Step::AddLearner { serial, expect } => self.add_learner(step, *serial, expect).await,
             Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
-            Step::Remove { serial: _, id, expect } => self.remove(step, *id, expect).await,
+            Step::Remove { serial, id, expect } => self.remove(step, *serial, *id, expect).await,
             Step::MoveLeader { from, to } => self.move_leader(step, *from, *to).await,
             Step::SwitchRelease { serial, pod, release, ticket } => {
                 self.switch_release(*serial, pod, release, ticket.as_ref()).await

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
-use quorate_crds::names::ANNOTATION_CLUSTER_UID;
+use quorate_crds::names::{ANNOTATION_CLUSTER_UID, LABEL_CLUSTER};
 use quorate_statemachine::{Home, Millis, NodeName, NodeSight, Uid};
 use serde_json::Value;
 
@@ -36,6 +36,8 @@ pub struct ClaimFacts {
     pub uid: Uid,
     /// The UID of the EtcdCluster that it was made for.
     pub cluster_uid: Option<String>,
+    /// The cluster that its label names, by which watches and lists find it.
+    pub label: Option<String>,
     /// It has a deletion timestamp.
     pub terminating: bool,
     /// The PersistentVolume that it is bound to.
@@ -53,6 +55,7 @@ impl ClaimFacts {
         Some(Self {
             uid: Uid::new(claim.metadata.uid.as_deref()?),
             cluster_uid: claim.annotations().get(ANNOTATION_CLUSTER_UID).cloned(),
+            label: claim.labels().get(LABEL_CLUSTER).cloned(),
             terminating: claim.metadata.deletion_timestamp.is_some(),
             volume_name: spec.and_then(|s| s.volume_name.clone()).filter(|name| !name.is_empty()),
             class: spec.and_then(|s| s.storage_class_name.clone()).filter(|name| !name.is_empty()),

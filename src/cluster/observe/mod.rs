@@ -199,7 +199,9 @@ impl Observer {
         let pods = pods?.iter().filter_map(|pod| Some((pod.name_any(), AnyPod::of(pod)?))).collect();
         let (pods, trials) = own_pods(&cluster, pods);
         let claims = claims?.iter().filter_map(|claim| Some((claim.name_any(), ClaimFacts::of(claim)?))).collect();
-        let claims = by_serial(&cluster, claims);
+        let mut claims = by_serial(&cluster, claims);
+        let unlisted = self.unlisted_claims(&cluster, &claims).await?;
+        claims.extend(unlisted);
         let said = Said { list, ..glanced.said.clone() };
         let mut said = self.complete(said, &addresses(&cluster, &pods)).await;
         said.disown_strangers(|member| serial_of(&cluster, member));
@@ -208,6 +210,27 @@ impl Observer {
         let freshness = Freshness::Quorum;
         let objects = Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
+    }
+
+    /// The claims on which members were created and that no list by label shows, by their names: one that lost its label is no
+    /// volume that is lost.
+    async fn unlisted_claims(
+        &self,
+        cluster: &EtcdCluster,
+        listed: &BTreeMap<Serial, ClaimFacts>,
+    ) -> Result<BTreeMap<Serial, ClaimFacts>, Error> {
+        let Key { namespace, name } = key(cluster);
+        let Memory::Ledger(ledger) = ledger::read(&name, cluster.status.as_ref()) else { return Ok(BTreeMap::new()) };
+        if cluster.spec.storage.ephemeral {
+            return Ok(BTreeMap::new());
+        }
+        let created = ledger.members.iter().filter_map(|(serial, entry)| Some((*serial, entry.create.clone()?)));
+        let unlisted = created.filter(|(serial, _)| !listed.contains_key(serial)).map(async |(serial, create)| {
+            let found = self.kube.get::<PersistentVolumeClaim>(&namespace, &names::member(&name, serial.0)).await?;
+            let found = found.as_ref().and_then(ClaimFacts::of).filter(|claim| claim.uid == create);
+            Ok(found.map(|claim| (serial, claim)))
+        });
+        Ok(try_join_all(unlisted).await?.into_iter().flatten().collect())
     }
 
     /// The member list once more, if there was one a moment ago.

@@ -31,7 +31,7 @@ pub(super) fn seats(
         return seats;
     }
     for (serial, facts) in claims {
-        let ClaimFacts { uid, cluster_uid, terminating, volume_name: _, class: _, requested: _ } = facts;
+        let ClaimFacts { uid, cluster_uid, label: _, terminating, volume_name: _, class: _, requested: _ } = facts;
         seats.entry(*serial).or_default().claim = Some(Claim {
             uid: uid.clone(),
             ours: *cluster_uid == cluster.uid(),

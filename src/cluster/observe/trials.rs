@@ -105,7 +105,7 @@ fn outcome(pod: &Pod) -> (Outcome, String) {
             Trouble::ContainerFailing => (Outcome::Failed, told.words),
             Trouble::ImageUnreachable => (Outcome::ImageUnreachable, told.words),
             Trouble::AgentImageMissing => (Outcome::AgentImageMissing, told.words),
-            Trouble::Unschedulable | Trouble::ContainerKilled => (Outcome::Open, told.words),
+            Trouble::Unschedulable | Trouble::ContainerKilled | Trouble::BesideFailing => (Outcome::Open, told.words),
         },
         (None, None) if phase == Some("Failed") => (Outcome::Undecided, String::new()),
         (None, None) if is_stranded(pod) => (Outcome::Undecided, "its container was made and not started".to_owned()),

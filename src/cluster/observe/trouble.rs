@@ -66,7 +66,8 @@ pub struct Told {
 /// What keeps this pod from running, if anything does.
 pub fn of(pod: &Pod) -> Option<Told> {
     let status = pod.status.as_ref()?;
-    // What runs beside etcd is no trouble of the member's once etcd runs.
+    // Once etcd's container runs, what fails beside it says nothing of etcd: one that a webhook has put in, as that of a mesh.
+    // That of the backup is told of where the backup is.
     let etcd_runs = status.container_statuses.iter().flatten().any(|container| {
         container.name == ETCD_CONTAINER && container.state.as_ref().is_some_and(|state| state.running.is_some())
     });
@@ -75,6 +76,7 @@ pub fn of(pod: &Pod) -> Option<Told> {
     let ready_until = unready_since(status);
     containers
         .find_map(|container| in_container(pod, container, ready_until))
+        .map(|told| if etcd_runs { Told { trouble: Trouble::BesideFailing, ..told } } else { told })
         .or_else(|| status.conditions.iter().flatten().find_map(in_condition))
 }
 
@@ -338,6 +340,26 @@ mod tests {
         status["containerStatuses"] = waiting("CrashLoopBackOff", "");
         status["containerStatuses"][0]["state"] = json!({ "running": {} });
         assert_eq!(of(&pod(&status)), None);
+    }
+
+    #[test]
+    fn what_somebody_has_put_in_is_no_trouble_of_etcd_once_that_runs() {
+        let beside = |etcd: serde_json::Value, reason: &str| {
+            let mut statuses = waiting(reason, "back-off 5m0s restarting failed container=proxy");
+            statuses[0]["name"] = json!("proxy");
+            let mut own = waiting("", "");
+            own[0]["state"] = etcd;
+            statuses.as_array_mut().unwrap().push(own[0].clone());
+            of(&pod(&json!({ "containerStatuses": statuses }))).unwrap()
+        };
+        let runs = || json!({ "running": {} });
+        for reason in ["CrashLoopBackOff", "ImagePullBackOff"] {
+            let told = beside(runs(), reason);
+            assert_eq!(told.trouble, Trouble::BesideFailing, "{reason}");
+            assert!(told.words.starts_with(&format!("container proxy: {reason}")), "{}", told.words);
+        }
+        let waits = json!({ "waiting": { "reason": "ContainerCreating" } });
+        assert_eq!(beside(waits, "CrashLoopBackOff").trouble, Trouble::ContainerFailing);
     }
 
     #[test]

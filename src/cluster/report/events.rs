@@ -161,6 +161,8 @@ const FAULTS: [&str; 6] = [
     Reason::StoreUnfit.as_str(),
 ];
 const BACKUP_OFF: &str = Reason::BackupOff.as_str();
+const ARCHIVE_BEGINS: &str = Reason::ArchiveBegins.as_str();
+const QUORUM_LOST: &str = Reason::QuorumLost.as_str();
 const EXPIRING: &str = Reason::CertificatesExpiring.as_str();
 
 fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec<News> {
@@ -180,13 +182,18 @@ fn find(all: &[Condition], kind: ConditionType) -> Option<&Condition> {
 /// Whether what a condition says now is a warning; `None` if it is nothing to tell of.
 fn is_warning(kind: ConditionType, before: Option<&Condition>, now: &Condition, wanted_away: bool) -> Option<bool> {
     let (is_true, is_false) = (now.status == "True", now.status == "False");
-    let was_true = before.is_some_and(|before| before.status == "True");
+    let was = |status: &str| before.is_some_and(|before| before.status == status);
+    // What was true is often not known for a while before it is known to be false.
+    let (was_true, was_unknown) = (was("True"), was("Unknown"));
     let turned = before.is_none_or(|before| before.status != now.status);
     let other_reason = before.is_some_and(|before| before.reason != now.reason);
     let reason = now.reason.as_str();
     match kind {
         ConditionType::Ready => (is_true && turned).then_some(false),
-        ConditionType::Available => (is_false && was_true && !wanted_away).then_some(true),
+        ConditionType::Available => {
+            let lost = was_true || (was_unknown && reason == QUORUM_LOST);
+            (is_false && lost && !wanted_away).then_some(true)
+        }
         ConditionType::Stalled => (is_true && (turned || other_reason)).then_some(true),
         ConditionType::CertificatesValid => {
             let faulty = is_false && PRESSING.contains(&reason) && other_reason;
@@ -196,7 +203,7 @@ fn is_warning(kind: ConditionType, before: Option<&Condition>, now: &Condition, 
         ConditionType::BackupHealthy if is_true => turned.then_some(false),
         ConditionType::BackupHealthy => {
             // Not while it merely begins, or is given up by wish.
-            let lost = was_true && reason != BACKUP_OFF;
+            let lost = (was_true || (was_unknown && reason != ARCHIVE_BEGINS)) && reason != BACKUP_OFF;
             let faulty = FAULTS.contains(&reason) && other_reason;
             (is_false && (lost || faulty)).then_some(true)
         }

@@ -261,7 +261,13 @@ fn remedy_for_image(observed: &Observed, about: Option<Serial>) -> &'static str 
             "its image's registry does not answer: it is asked again. If this lasts, mend the registry or the way there, or \
              correct spec.image"
         }
-        Some(Trouble::ImageMissing | Trouble::Unschedulable | Trouble::ContainerFailing | Trouble::ContainerKilled)
+        Some(
+            Trouble::ImageMissing
+            | Trouble::Unschedulable
+            | Trouble::ContainerFailing
+            | Trouble::ContainerKilled
+            | Trouble::BesideFailing,
+        )
         | None => "correct spec.version or spec.image, or provide the image",
     }
 }

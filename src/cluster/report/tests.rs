@@ -116,6 +116,16 @@ fn a_majority_that_was_seen_down_is_not_available() {
     assert!(told(&observed).contains(&Reason::QuorumLost));
 }
 
+/// As when nodes lose their power: nothing is heard at first, and later Kubernetes says that their pods are not ready.
+#[test]
+fn a_quorum_that_is_lost_by_way_of_silence_is_told_once() {
+    let silent = || sighted(&SERIALS.map(|serial| (serial, Sight::Unknown)), false);
+    let down = || sighted(&[(Serial(1), Sight::Waiting(None)), (Serial(2), Sight::Waiting(None))], false);
+    let (told, _) = through(vec![silent(), down(), down(), silent(), healthy()], report(&healthy(), EARLY).1);
+    let lost = |news: &Vec<News>| news.iter().filter(|news| news.warning && news.reason == Reason::QuorumLost).count();
+    assert_eq!(told.iter().map(lost).collect::<Vec<_>>(), [0, 1, 0, 0, 0], "{told:?}");
+}
+
 #[test]
 fn members_that_run_and_give_no_list_are_no_loss_of_quorum() {
     let (_, before) = report(&healthy(), EARLY);
@@ -195,6 +205,7 @@ fn a_storage_class_that_does_not_exist_is_named_as_the_cause() {
     let claim = crate::cluster::observe::facts::ClaimFacts {
         uid: quorate_statemachine::Uid::new("claim-2"),
         cluster_uid: Some("uid".into()),
+        label: Some("db".into()),
         terminating: false,
         volume_name: None,
         class: Some("nope".into()),
@@ -317,6 +328,20 @@ fn the_status_shows_what_runs_and_what_is_on_its_way() {
     assert_eq!(status.target_version.as_deref(), Some("3.7.3"));
     assert_eq!(truth(&status, "Reconciling"), ("True".into(), "Upgrading".into()));
     assert_eq!(truth(&status, "Available").0, "True");
+}
+
+#[test]
+fn the_version_of_a_mix_is_the_lowest_that_runs() {
+    let shown = |versions: [&str; 3]| {
+        let mut observed = healthy();
+        for (seen, version) in observed.said.seen.values_mut().zip(versions) {
+            seen.version = Some(version.to_owned());
+        }
+        report(&observed, EARLY).1.version
+    };
+    assert_eq!(shown(["3.7.3", "3.6.16", "3.7.3"]).as_deref(), Some("3.6.16"));
+    assert_eq!(shown(["3.6.16", "3.7.3", "3.7.3"]).as_deref(), Some("3.6.16"));
+    assert_eq!(shown(["3.6.16", "3.6.9", "3.6.16"]).as_deref(), Some("3.6.9"), "by numbers, not by letters");
 }
 
 #[test]

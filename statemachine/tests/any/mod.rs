@@ -265,6 +265,7 @@ fn pod() -> impl Strategy<Value = Pod> {
         Trouble::Unschedulable,
         Trouble::ContainerFailing,
         Trouble::ContainerKilled,
+        Trouble::BesideFailing,
     ]);
     let label = select(vec![RoleLabel::Absent, RoleLabel::Returning, RoleLabel::Voter]);
     let what = (uid(), instant(), option::of(node_name()), stage, prop::bool::weighted(0.2));
@@ -400,6 +401,7 @@ fn event() -> impl Strategy<Value = Event> {
         Scene::restored,
         |scene, serial| scene.trouble(serial, Trouble::ContainerFailing),
         |scene, serial| scene.trouble(serial, Trouble::ContainerKilled),
+        |scene, serial| scene.trouble(serial, Trouble::BesideFailing),
         |scene, serial| scene.ticket(serial, Start::Join(BTreeSet::new())),
         |scene, serial| scene.ticket(serial, Start::Resume),
         |scene, serial| scene.ticket_age(serial, 61_000),

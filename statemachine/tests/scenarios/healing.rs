@@ -37,6 +37,15 @@ fn a_pod_made_for_another_volume_is_replaced() {
 }
 
 #[test]
+fn one_look_that_found_nothing_does_not_end_an_etcd_beside_which_something_fails() {
+    let unheard = |trouble| cluster(3).unheard(1).outdated(1).trouble(1, trouble).plan();
+    unheard(Trouble::BesideFailing).does([]).tells(1, Finding::ContainerFailing);
+    unheard(Trouble::ContainerFailing).does(["delete pod 1"]);
+    let refused = cluster(3).refused(1, Refusal::Other).trouble(1, Trouble::BesideFailing).plan();
+    refused.tells(1, Finding::LauncherRefuses);
+}
+
+#[test]
 fn a_member_on_a_node_that_is_away_is_left_alone() {
     let told = cluster(3).unheard(1).node_not_ready(1).plan();
     told.does([]).phase(Phase::Healing).tells(1, Finding::NodeUnreachable).looks(LookAgain::Later);

@@ -2,7 +2,7 @@
 
 use quorate_statemachine::{Finding, LookAgain, Phase, Serial};
 
-use crate::scene::{cluster, id};
+use crate::scene::{Scene, cluster, id};
 
 #[test]
 fn the_highest_serial_goes_first() {
@@ -22,6 +22,13 @@ fn the_budget_lets_none_go_while_one_is_removed() {
 fn the_leader_hands_over_before_it_goes() {
     let told = cluster(3).wish(1).led_by(2).plan().does(["move leader 2 to 0"]);
     told.phase(Phase::Scaling).looks(LookAgain::AtOnce);
+    // raft takes no writes while it waits for one that lags.
+    let lags = |scene: Scene, serial: u32| {
+        scene.etcd(serial, |alive| alive.applied = 0).etcd(2, |alive| alive.committed = 5_000)
+    };
+    let behind = || lags(cluster(3).wish(1).led_by(2), 0).etcd(1, |alive| alive.applied = 4_999);
+    behind().plan().does(["move leader 2 to 1"]);
+    lags(behind(), 1).plan().does([]).looks(LookAgain::Soon).tells_all(Finding::QuorumTooThin);
     cluster(3).wish(1).list(|list| list.leader = None).plan().does([]).looks(LookAgain::Soon);
 }
 

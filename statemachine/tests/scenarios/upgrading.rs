@@ -413,6 +413,10 @@ fn a_newcomer_gets_its_log_from_a_leader_that_was_started_on_a_cut_one() {
     lost(wished().runs(1, V7)).spare(3).plan().also_does("move leader 0 to 1").never("add");
     lost(wished().runs(1, V7)).added(3).plan().also_does("move leader 0 to 1").never("ticket");
     lost(wished().runs(1, V7).led_by(1)).spare(3).told(3, V7).plan().also_does("add 3").never("move");
+    // One that overlooks somebody would hand over again for the addition, and so on for ever.
+    let overlooks = || lost(wished().runs(1, V7)).overlooked(1, 0).spare(3);
+    overlooks().plan().also_does("add 3").never("move");
+    overlooks().led_by(1).told(3, V7).plan().also_does("move leader 1 to 0").never("add");
     let told = lost(wished()).added(3).plan().also_does("ticket 3: join [0, 1, 3] on claim-3");
     assert!(!told.ledger().logs_cut);
 }
