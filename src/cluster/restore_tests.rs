@@ -23,7 +23,7 @@ const CLAIM: &str = "/api/v1/namespaces/ns/persistentvolumeclaims/db-0";
 
 fn source() -> Source {
     let store = serde_json::from_value(json!({ "address": "s3://bucket/etcd", "credentials": { "name": "s3" } }));
-    Source { store: store.unwrap(), lineage: "blue".into(), cluster: None, generation: None, to: None }
+    Source { store: store.unwrap(), lineage: "blue".into(), cluster: None, generation: None, to: None, manifest: None }
 }
 
 /// A cluster of one that is to begin with this backup; its first pod restores, with this sight.

@@ -106,15 +106,24 @@ impl Feed {
         self.backlog.has_ended()
     }
 
+    /// Whether news wait to be taken.
+    pub fn holds(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
     /// From now on its news may wait in all the room there is.
     pub fn take_all_room(&self) {
         self.backlog.take_all_room();
     }
 
-    /// Asks etcd up to where it has sent everything. The answer is news; a watch that has ended is not asked.
+    /// Asks etcd up to where it has sent everything. The answer is news; a watch that has ended is not asked, and of one that
+    /// can't be asked any more what has come is taken first.
     pub async fn ask_progress(&self) -> Result<(), FeedError> {
         match self.requests.lock().await.as_mut() {
-            Some(requests) => Ok(requests.request_progress().await?),
+            Some(requests) => match requests.request_progress().await {
+                Err(error) if !self.holds() => Err(error.into()),
+                Ok(()) | Err(_) => Ok(()),
+            },
             None => Ok(()),
         }
     }
@@ -206,6 +215,18 @@ mod tests {
         let feed = Feed { requests, backlog, receiving, begins_ahead: false };
         feed.in_step().await.unwrap();
         assert_eq!(feed.next().await.unwrap().news, News::Progress(7), "it stays for who records");
+    }
+
+    #[tokio::test]
+    async fn of_a_watch_that_can_not_be_asked_any_more_what_has_come_is_taken_first() {
+        let (_folder, backlog) = backlog();
+        let (requests, _) = tokio::sync::mpsc::channel(1);
+        let requests = Arc::new(Mutex::new(Some(WatchRequestSender(requests))));
+        assert!(backlog.push(News::Progress(7)));
+        let feed = Feed { requests, backlog, receiving: tokio::spawn(async {}), begins_ahead: false };
+        feed.ask_progress().await.unwrap();
+        feed.next().await.unwrap();
+        assert!(matches!(feed.ask_progress().await, Err(FeedError::Etcd(_))));
     }
 
     #[tokio::test(start_paused = true)]

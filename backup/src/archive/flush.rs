@@ -132,10 +132,10 @@ pub(super) mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::format::tests::stored;
-    use crate::format::{COMMIT_WITHIN, Hash, Revision};
+    use crate::format::tests::{at, stored};
+    use crate::format::{COMMIT_WITHIN, Hash, Revision, Sample};
     use crate::keys::KeyFiles;
-    use crate::store::tests::faulty::{Fault, Faulty};
+    use crate::store::tests::faulty::{Fault, Faulty, sound};
     use crate::store::{CredentialsFolder, Settings};
 
     fn settings(address: &str) -> Settings {
@@ -184,6 +184,20 @@ pub(super) mod tests {
         flush(&door, (&mut chain, &Seal::Open), batch(), Vec::new(), &board, COMMIT_WITHIN).await.unwrap();
         assert_eq!(board.read().fault.unwrap().reason, Reason::StoreRefused);
         assert_eq!(Chain::read(&store, &chain.key).await.unwrap().head(), batch().to);
+    }
+
+    #[tokio::test]
+    async fn a_manifest_that_nobody_would_read_is_not_committed() {
+        let store = sound();
+        let mut chain = stored(&store, 100, &[]).await;
+        let board = Board::new(store.address(), &chain.key.lineage);
+        let door = Door::to(store.clone(), settings("file:///nowhere"));
+        let sample = Sample { at: at(200), revision: batch().to };
+        // As many make some 20 MiB.
+        let batch = Batch { samples: vec![sample; 400_000], ..batch() };
+        let flushed = flush(&door, (&mut chain, &Seal::Open), batch, Vec::new(), &board, COMMIT_WITHIN).await;
+        assert!(matches!(flushed, Err(FlushError::Chain(ChainError::Manifest { .. }))), "{flushed:?}");
+        assert_eq!(Chain::read(&store, &chain.key).await.unwrap(), chain);
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,7 +35,7 @@ use crate::care::Keep;
 use crate::format::{ChainError, Lineage};
 use crate::keys::KeysError;
 use crate::snapshot::TakeError;
-use crate::source::AccessError;
+use crate::source::{AccessError, remedy};
 use crate::store::StoreError;
 
 pub use board::Board;
@@ -83,7 +83,7 @@ pub enum ArchiveError {
     #[error(transparent)]
     Access(#[from] AccessError),
     /// etcd refuses.
-    #[error("failed to ask etcd: {0}")]
+    #[error("failed to ask etcd: {0}{remedy}", remedy = remedy(.0))]
     Etcd(#[from] etcd_client::Error),
     /// etcd does not answer.
     #[error("failed to ask etcd: no answer came in time")]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use prost::Message;
 
 use crate::bolt::mvcc::{BucketKey, KeyValue};
-use crate::format::{EventHash, Hash, Record, RecordFault, Revision, Sample, split_record, write_record};
+use crate::format::{EventHash, Hash, Hasher, Record, RecordFault, Revision, Sample, split_record, write_record};
 
 /// etcd's number for a deletion (`mvccpb.Event.EventType`).
 const DELETE: i32 = 1;
@@ -82,6 +82,8 @@ struct Open {
     at: Timestamp,
     /// Where its records begin in the recorder's.
     start: usize,
+    /// Of its records.
+    hasher: Hasher,
 }
 
 /// Records from a head on.
@@ -135,10 +137,13 @@ impl Recorder {
         recorder
     }
 
-    /// What is closed from now on is not told to have come before this moment: a clock that was set back, or another node's
-    /// that is ahead, must not put what is restored to a time out of order.
+    /// What is held, and what is closed from now on, is not told to have come before this moment: a clock that was set back, or
+    /// another node's that is ahead, must not put what is restored to a time out of order.
     pub fn not_before(&mut self, moment: Timestamp) {
         self.latest = self.latest.max(moment);
+        for sample in &mut self.closed.samples {
+            sample.at = sample.at.max(moment);
+        }
     }
 
     /// Another generation was left at this end. Once this one comes as far it is not told to have come before that moment: of the
@@ -197,8 +202,11 @@ impl Recorder {
                 Stage::Recording => Fault::Order { expected, found: main },
             });
         }
-        let start = self.records.len();
-        let open = self.open.get_or_insert(Open { revision: main, events: 0, at: now, start });
+        let (begin, event_hash) = (self.records.len(), self.event_hash);
+        let open = self.open.get_or_insert_with(|| {
+            let hasher = event_hash.hasher();
+            Open { revision: main, events: 0, at: now, start: begin, hasher }
+        });
         open.at = now;
         let tombstone = event.r#type == DELETE;
         let key = BucketKey { main, sub: open.events, tombstone };
@@ -211,6 +219,12 @@ impl Recorder {
             kv.encode_to_vec()
         };
         write_record(&mut self.records, Record { key, value: &value })?;
+        open.hasher.update(self.records.get(begin..).unwrap_or_default());
+        match self.stage {
+            Stage::Recording => {}
+            // It is stored, and its hash is all that counts, however large it is.
+            Stage::Skipping(_) | Stage::Proving(_) => self.records.truncate(begin),
+        }
         let held = self.records.len() - open.start;
         if held > MOST_OPEN { Err(Fault::Large(main)) } else { Ok(lease) }
     }
@@ -268,16 +282,12 @@ impl Recorder {
     /// As [`Self::forget`], for a revision that has not come, or not to its end.
     fn skip_to(&mut self, revision: u64, last_events: Hash) {
         self.closed = Closed::default();
-        let start = self.open.as_ref().filter(|open| open.revision == revision).map(|open| open.start);
-        if let (Some(start), Some(open)) = (start, &mut self.open) {
-            self.records.drain(..start);
-            open.start = 0;
-            self.stage = Stage::Proving(last_events);
-        } else {
-            self.records.clear();
-            self.open = None;
-            self.stage = Stage::Skipping(last_events);
-        }
+        self.records.clear();
+        self.open = self.open.take().filter(|open| open.revision == revision).map(|open| Open { start: 0, ..open });
+        self.stage = match self.open {
+            Some(_) => Stage::Proving(last_events),
+            None => Stage::Skipping(last_events),
+        };
         self.head = revision;
     }
 
@@ -294,11 +304,10 @@ impl Recorder {
     }
 
     fn close(&mut self) -> Result<(), Fault> {
-        let Some(Open { revision, events, at, start }) = self.open.take() else { return Ok(()) };
-        let hash = self.event_hash.of(self.records.get(start..).unwrap_or_default());
+        let Some(Open { revision, events, at, start: _, hasher }) = self.open.take() else { return Ok(()) };
+        let hash = hasher.finish();
         if let Stage::Proving(recorded) = self.stage {
             self.stage = Stage::Recording;
-            self.records.truncate(start);
             return if hash == recorded {
                 Ok(())
             } else {
@@ -311,12 +320,9 @@ impl Recorder {
         closed.events += events;
         closed.end = self.records.len();
         closed.last_events = Some(hash);
-        self.not_before(at);
-        if let Some(other) = self.other_end.filter(|other| other.revision.get() <= revision) {
-            self.not_before(other.at);
-        }
+        let other = self.other_end.filter(|other| other.revision.get() <= revision);
+        self.latest = self.latest.max(at).max(other.map_or(at, |other| other.at));
         let at = self.latest;
-        let closed = &mut self.closed;
         let sample = Sample { at, revision: Revision::new(revision).unwrap_or_default() };
         match closed.samples.as_mut_slice() {
             // The last of each second stays, and so does the first of all: moments between have an answer.

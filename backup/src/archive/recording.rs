@@ -8,7 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -42,6 +42,8 @@ const CATCH_UP_EVERY: Duration = Duration::from_secs(1);
 const LOOK_AROUND: Duration = Duration::from_mins(1);
 /// After so many flushes and a look around without anything new, nobody adds to a generation any more.
 const FLUSHES_THAT_COUNT: u32 = 3;
+/// Clocks that are apart by less do no more harm than restores by a time are exact.
+const CLOCK_BEHIND: SignedDuration = SignedDuration::from_mins(1);
 /// The least time for which something lies unstored before one that stands by stores it: one that records may be slow, and
 /// loses its session to whoever is before it.
 const STAND_IN_AFTER: Duration = Duration::from_secs(15);
@@ -202,6 +204,8 @@ impl<'a> Recording<'a> {
                 self.catch_up(true);
             }
             (true, Post::TakingOver | Post::Committer) => {}
+            // The member is gone, and nobody else may have what it has sent: this ends by itself once that is taken.
+            (false, Post::Committer) if self.feed.has_ended() => {}
             (false, Post::Standby | Post::TakingOver | Post::Committer) => {
                 self.post = Post::Standby;
                 self.successor.drop_it();
@@ -358,6 +362,13 @@ impl<'a> Recording<'a> {
                 board.stored(&chain, Timestamp::now());
                 (self.moved, self.left_since) = (Instant::now(), None);
                 tracing::debug!("recorded up to revision {}", chain.head());
+                let behind = chain.last_moment().duration_since(Timestamp::now());
+                if behind > CLOCK_BEHIND {
+                    tracing::warn!(
+                        "this clock is {behind:#} behind the last moment of what was recorded: what comes until then can be restored by \
+                         its revision, and not by a time"
+                    );
+                }
                 self.chain = Some(chain);
             }
             Did::CaughtUp { post, before, newer } => {

@@ -47,10 +47,14 @@ impl Overview {
         let state = match Chain::read_and_report(store, &key, report).await {
             Ok(chain) => State::Whole(Box::new(chain)),
             Err(ChainError::NoFull(_)) => State::WithoutFull,
-            Err(ChainError::Store(error)) => return Err(error),
-            Err(error @ (ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })) => {
-                State::Damaged(error.to_string())
-            }
+            Err(ChainError::Store(error)) if !matches!(error, StoreError::Refused { .. }) => return Err(error),
+            // That one object alone is refused must not keep the others from being looked at.
+            Err(
+                error @ (ChainError::Store(_)
+                | ChainError::Manifest { .. }
+                | ChainError::Broken(_)
+                | ChainError::Gap { .. }),
+            ) => State::Damaged(error.to_string()),
         };
         Ok(Self { key, state })
     }

@@ -202,9 +202,9 @@ fn is_kept(looked: &Looked, whole: &[(Times, &GenerationKey)], keep: Keep, now: 
     let later = whole.get(whole.partition_point(|one| *one <= (times, &looked.key))..).unwrap_or_default();
     let goes_furthest = whole.iter().all(|(other, _)| other.end <= times.end);
     let among_newest = later.len() < keep.newest.max(1) || goes_furthest;
-    // It is needed for what was until the next one began; and to its end, which may be later: somebody took a snapshot beside
-    // it.
-    let needed_until = later.first().map_or(now, |(next, _)| times.end.max(next.begin));
+    // It is needed for what was until another one had begun that goes as far: not one that somebody took beside it.
+    let further = later.iter().find(|(next, _)| next.end >= times.end);
+    let needed_until = further.map_or(now, |(next, _)| times.end.max(next.begin));
     let in_time = now.duration_since(needed_until).unsigned_abs() <= keep.last || needed_until > now;
     among_newest || in_time
 }
@@ -274,9 +274,11 @@ async fn remove(store: &Store, key: &Key, bytes: Option<u64>, pruned: &mut Prune
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::format::tests::{at, generation, stored};
-    use crate::store::tests::faulty::sound;
+    use crate::store::tests::faulty::{Faulty, sound};
 
     /// In seconds.
     const DAY: i64 = 24 * 60 * 60;
@@ -353,6 +355,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_the_store_refuses_to_show_stays_and_keeps_nothing_else() {
+        let objects = Faulty::puts(&[]);
+        let refused = Arc::clone(&objects.refused);
+        let store = objects.store();
+        let hidden = stored(&store, 100, &[]).await.key;
+        let old = stored(&store, 200, &[]).await.key;
+        stored(&store, 300, &[]).await;
+        *refused.lock().unwrap() = Some(hidden.full().to_string());
+        let keep = Keep { newest: 1, last: Duration::ZERO };
+        let gone = plan(&store, &old.lineage, keep, Timestamp::now(), &|_, _| {}).await.unwrap().removals;
+        assert_eq!(gone, [Removal::Generation(old)]);
+    }
+
+    #[tokio::test]
     async fn a_clock_that_is_far_ahead_makes_nothing_old() {
         let store = sound();
         store.prepare().await.unwrap();
@@ -385,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_went_on_beside_a_later_snapshot_is_needed_to_its_end() {
+    async fn what_went_on_beside_a_later_snapshot_is_needed_until_another_one_begins() {
         let store = sound();
         store.prepare().await.unwrap();
         let record = stored(&store, 100, &[(20, 110), (90, 500)]).await;
@@ -401,8 +417,8 @@ mod tests {
         // It goes furthest: an archive may record into it, however old it is.
         assert_eq!(gone(1, 5000).await, []);
         let next = stored(&store, 600, &[(95, 610)]).await.key;
-        assert_eq!(gone(50, 540).await, [], "500 is within the last 50 s");
-        assert_eq!(gone(50, 551).await, std::slice::from_ref(&record.key));
+        assert_eq!(gone(50, 649).await, [], "what was till 600 takes it, and the snapshot tells less of it");
+        assert_eq!(gone(50, 651).await, [record.key.clone(), snapshot.clone()]);
         assert_eq!(gone(1, 5000).await, [record.key.clone(), snapshot]);
         assert!(!gone(1, 5000).await.contains(&next));
     }

@@ -1,7 +1,7 @@
 //! Arguments that say which backup is meant.
 
 use clap::Args;
-use quorate_backup::format::{Cluster, GenerationName, Lineage, Target};
+use quorate_backup::format::{Cluster, GenerationName, Hash, Lineage, Target};
 use quorate_backup::restore::Wanted;
 
 /// Which backup.
@@ -20,10 +20,14 @@ pub struct WantedArguments {
     /// The state to restore: latest, a revision, or a time such as 2026-11-21T14:25:36Z
     #[arg(long, value_name = "TARGET", default_value = "latest")]
     to: Target,
+    /// The hash of its full snapshot's manifest, as snapshot and the status.hash of an EtcdBackup tell it: with another one
+    /// nothing is restored
+    #[arg(long, value_name = "BLAKE3")]
+    manifest_blake3: Option<Hash>,
 }
 
 impl From<WantedArguments> for Wanted {
-    fn from(WantedArguments { lineage, cluster, generation, to }: WantedArguments) -> Self {
-        Self { lineage, cluster, generation, target: to }
+    fn from(WantedArguments { lineage, cluster, generation, to, manifest_blake3 }: WantedArguments) -> Self {
+        Self { lineage, cluster, generation, target: to, manifest: manifest_blake3 }
     }
 }

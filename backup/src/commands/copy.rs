@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quorate_backup::care::{Copied, Overview, State, copy, keys};
-use quorate_backup::format::{GenerationName, Lineage};
+use quorate_backup::format::{GenerationName, Lineage, has_deltas};
 use quorate_backup::keys::KeyFiles;
 use quorate_backup::store::{Address, CredentialsFolder, Settings, Store};
 use serde::Serialize;
@@ -76,15 +76,21 @@ impl Copy {
             ca: target_ca,
             keys: KeyFiles::default(),
         })?;
-        let mut lines = Vec::new();
+        let (mut lines, mut left_out) = (Vec::new(), 0);
         for key in keys(&from, Some(&lineage)).await? {
             if generation.as_ref().is_some_and(|name| *name != key.name) {
                 continue;
             }
             let Overview { key, state } = Overview::read(&from, key, &|_, _| {}).await?;
-            let State::Whole(chain) = state else {
-                tracing::warn!("{key} is not whole, and is left out");
-                continue;
+            let chain = match state {
+                State::Whole(chain) => chain,
+                State::WithoutFull | State::Damaged(_) => {
+                    tracing::warn!("{key} is not whole, and is left out");
+                    // One that has only begun is no backup yet.
+                    let was_one = matches!(state, State::Damaged(_)) || has_deltas(&from, &key).await?;
+                    left_out += usize::from(was_one);
+                    continue;
+                }
             };
             let bar = print::bytes_bar("copy");
             let copied = copy(&from, &to, &chain, |done, total| print::set(&bar, done, total)).await;
@@ -92,7 +98,7 @@ impl Copy {
             let Copied { manifests, present, bytes } = copied?;
             lines.push(Line { generation: key.to_string(), manifests, present, bytes });
         }
-        if lines.is_empty() {
+        if lines.is_empty() && left_out == 0 {
             anyhow::bail!("there is no such backup of {lineage} in {}", from.address());
         }
         print::show(output, &lines, || {
@@ -102,6 +108,7 @@ impl Copy {
             };
             let rows: Vec<_> = lines.iter().map(row).collect();
             print::table(&["GENERATION", "COPIED", "PRESENT", "SIZE"], &rows)
-        })
+        })?;
+        if left_out == 0 { Ok(()) } else { anyhow::bail!("{left_out} damaged generations were left out") }
     }
 }

@@ -1,6 +1,7 @@
 //! Reads a generation: its full snapshot's manifest, and delta after delta, each proved to follow the one before. Listings
 //! only make it faster; what is there is found by asking for the one name that may come next.
 
+use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 
@@ -84,13 +85,13 @@ impl Chain {
         let all = 1 + hints.len() as u64;
         report(1, all);
         let mut hinted = stream::iter(hints)
-            .map(|from| async move { Ok::<_, StoreError>((from, store.read(&key.delta(from), MANIFEST_LIMIT).await?)) })
+            .map(|from| async move { Ok::<_, ChainError>((from, manifest(store, &key.delta(from)).await?)) })
             .buffered(AHEAD);
         while let Some((from, bytes)) = hinted.try_next().await? {
             // The listing may have been late: what it left out is asked for.
             while from > chain.head().next() {
                 let next = key.delta(chain.head().next());
-                let Some(bytes) = store.read(&next, MANIFEST_LIMIT).await? else {
+                let Some(bytes) = manifest(store, &next).await? else {
                     return Err(ChainError::Gap { missing: next, next: key.delta(from), after: chain.head() });
                 };
                 chain.add(&bytes)?;
@@ -108,7 +109,7 @@ impl Chain {
 
     /// Reads what has been added since.
     pub async fn extend(&mut self, store: &Store) -> Result<(), ChainError> {
-        while let Some(bytes) = store.read(&self.key.delta(self.head().next()), MANIFEST_LIMIT).await? {
+        while let Some(bytes) = manifest(store, &self.key.delta(self.head().next())).await? {
             self.add(&bytes)?;
         }
         Ok(())
@@ -207,9 +208,9 @@ impl Extent {
 /// The last delta of a generation, by a listing; `None` if it has none. Nothing is proved of those before it.
 pub async fn read_last_delta(store: &Store, key: &GenerationKey) -> Result<Option<Delta>, ChainError> {
     let Some(from) = last_delta(store, key).await? else { return Ok(None) };
-    let manifest = key.delta(from);
-    let Some(bytes) = store.read(&manifest, MANIFEST_LIMIT).await? else { return Ok(None) };
-    Delta::read(&bytes, key, from).map(Some).map_err(|fault| ChainError::Manifest { key: manifest, fault })
+    let place = key.delta(from);
+    let Some(bytes) = manifest(store, &place).await? else { return Ok(None) };
+    Delta::read(&bytes, key, from).map(Some).map_err(|fault| ChainError::Manifest { key: place, fault })
 }
 
 /// With which revision the last delta of a generation begins, by a listing; `None` if it has none.
@@ -225,11 +226,21 @@ pub async fn has_deltas(store: &Store, key: &GenerationKey) -> Result<bool, Stor
 
 /// The manifest with which a generation begins, and its hash.
 async fn full(store: &Store, key: &GenerationKey) -> Result<(Full, Hash), ChainError> {
-    let Some(bytes) = store.read(&key.full(), MANIFEST_LIMIT).await? else {
+    let Some(bytes) = manifest(store, &key.full()).await? else {
         return Err(ChainError::NoFull(key.clone()));
     };
     let full = Full::read(&bytes, key).map_err(|fault| ChainError::Manifest { key: key.full(), fault })?;
     Ok((full, Hash::of(&bytes)))
+}
+
+/// A manifest as it is stored, if it is there. One that is too large is damaged: the store is well.
+async fn manifest(store: &Store, key: &Key) -> Result<Option<Bytes>, ChainError> {
+    store.read(key, MANIFEST_LIMIT).await.map_err(|error| match error {
+        StoreError::TooLarge { key, bytes, limit: _ } => {
+            ChainError::Manifest { key, fault: ManifestFault::TooLarge(bytes) }
+        }
+        error => error.into(),
+    })
 }
 
 /// The generations of a lineage, by their clusters and names. What a listing shows is taken at its word here: a generation

@@ -153,6 +153,21 @@ pub enum ChoiceError {
         /// That revision.
         revision: Revision,
     },
+    /// By the clock of whoever recorded, it was later then.
+    #[error(
+        "what the cluster held at {wanted} is not known: a clock was ahead, and all that came next is told to be of {at}; restore \
+         one of the revisions {first} to {last}"
+    )]
+    ClockAhead {
+        /// What was asked for.
+        wanted: Timestamp,
+        /// The moment that was told until it had come.
+        at: Timestamp,
+        /// The revision that was known to be reached before that.
+        first: Revision,
+        /// The last one that is told to be of that moment.
+        last: Revision,
+    },
 }
 
 /// The generation that was recorded nearest before a revision that comes out of this one's history, if its last revision is still
@@ -251,6 +266,21 @@ fn at_time(chain: &Chain, wanted: Timestamp, still_until: Option<Timestamp>) -> 
         end if end < wanted && still_until.is_none_or(|until| until < wanted) => {
             Err(ChoiceError::NotRecorded { wanted, end, revision })
         }
-        _ => Ok(revision),
+        // At a moment that is noted it was as it is said.
+        _ if reached.is_some_and(|sample| sample.at == wanted) => Ok(revision),
+        _ => match held_up(chain, wanted) {
+            Some((at, last)) => Err(ChoiceError::ClockAhead { wanted, at, first: revision, last }),
+            None => Ok(revision),
+        },
     }
+}
+
+/// The first moment after this one, and the last revision that is told to be of it, if more than two deltas end there: moments
+/// don't go back, so whoever records with a clock that was ahead tells none that is new until its time has come. Two also end at
+/// one moment where somebody takes over whose clock is a little behind.
+fn held_up(chain: &Chain, wanted: Timestamp) -> Option<(Timestamp, Revision)> {
+    let at = chain.samples().find(|sample| sample.at > wanted)?.at;
+    let mut ends = chain.links.iter().filter(|link| link.delta.samples.last().is_some_and(|last| last.at == at));
+    let (_first, _second) = (ends.next()?, ends.next()?);
+    Some((at, ends.next_back()?.delta.to))
 }

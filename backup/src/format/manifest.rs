@@ -29,6 +29,9 @@ pub enum ManifestFault {
     /// something else than was meant.
     #[error("it is no manifest of this format: {0}")]
     Shape(#[from] serde_json::Error),
+    /// It is larger than any is.
+    #[error("it has {0} bytes, and no more than {MANIFEST_LIMIT} are allowed")]
+    TooLarge(u64),
     /// It is of a later version.
     #[error("it has version {0}, and this program knows the versions {VERSION} and {ENCRYPTED_VERSION} only")]
     Version(u32),
@@ -268,6 +271,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ManifestFault> {
     #[derive(Deserialize)]
     struct HeaderVersion {
         format: u32,
+    }
+    // Nobody would read what is about to be written.
+    if bytes.len() as u64 > MANIFEST_LIMIT {
+        return Err(ManifestFault::TooLarge(bytes.len() as u64));
     }
     match serde_json::from_slice(bytes) {
         Ok(manifest) => Ok(manifest),

@@ -273,6 +273,21 @@ async fn what_to_restore_is_chosen_among_histories() {
 }
 
 #[tokio::test]
+async fn a_moment_before_that_of_a_clock_that_was_ahead_is_not_known() {
+    let store = sound();
+    let ahead =
+        [stored(&store, 100, &[(20, 110), (30, 500), (35, 500), (40, 500), (50, 510), (60, 520), (70, 520)]).await];
+    let chosen = |second| chosen(&ahead, Target::Time(at(second)));
+    for second in [111, 499] {
+        let said = chosen(second).unwrap_err().to_string();
+        assert!(said.contains("a clock was ahead") && said.contains("revisions 20 to 40"), "{said}");
+    }
+    // Two of one moment are what somebody leaves who takes over with a clock that is a little behind.
+    let known = [109, 110, 500, 509, 510, 519].map(|second| chosen(second).unwrap().1);
+    assert_eq!(known, [10, 20, 40, 40, 50, 50]);
+}
+
+#[tokio::test]
 async fn what_nobody_recorded_is_in_the_history_of_the_next_snapshot() {
     let store = sound();
     let old = stored(&store, 100, &[(20, 110)]).await;
@@ -386,6 +401,23 @@ fn a_later_version_is_told_from_damage() {
     let bytes = serde_json::to_vec(&unknown).unwrap();
     assert!(matches!(Full::read(&bytes, &key), Err(ManifestFault::Shape(_))));
     assert!(matches!(Full::read(b"", &key), Err(ManifestFault::Shape(_))));
+}
+
+#[tokio::test]
+async fn a_manifest_that_is_too_large_is_damaged_and_the_store_is_well() {
+    let store = sound();
+    let mut chain = stored(&store, 100, &[(20, 110)]).await;
+    let too_large = Bytes::from(vec![b' '; usize::try_from(MANIFEST_LIMIT).unwrap() + 1]);
+    for damaged in [chain.key.delta(revision(21)), chain.key.full()] {
+        store.delete(&damaged).await.unwrap();
+        store.create(&damaged, too_large.clone()).await.unwrap();
+        let faults = [Chain::read(&store, &chain.key).await.err(), Extent::read(&store, &chain.key).await.err()];
+        for fault in faults.map(Option::unwrap) {
+            assert!(matches!(&fault, ChainError::Manifest { key, .. } if *key == damaged), "{fault}");
+        }
+    }
+    let fault = chain.extend(&store).await.unwrap_err();
+    assert!(matches!(fault, ChainError::Manifest { .. }), "{fault}");
 }
 
 /// What a delta's numbers must not be.

@@ -19,8 +19,8 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
-    ChainError, Choice, ChoiceError, Cluster, DataError, GenerationKey, GenerationName, Lineage, Nonce, RecordFault,
-    Revision, Target, demand_identity,
+    ChainError, Choice, ChoiceError, Cluster, DataError, GenerationKey, GenerationName, Hash, Lineage, Nonce,
+    RecordFault, Revision, Target, demand_identity,
 };
 use crate::keys::KeysError;
 use crate::store::{Key, Store, StoreError};
@@ -50,6 +50,19 @@ pub enum RestoreError {
     /// Nothing fits what is wanted.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
+    /// It is not the one that was taken.
+    #[error(
+        "{key} is not what was stored when the backup was taken: its hash is {found} and not {said}; it was damaged, or another \
+         backup was put in its place"
+    )]
+    OtherManifest {
+        /// The full's manifest.
+        key: Key,
+        /// The hash that it is to have.
+        said: Hash,
+        /// The hash that it has.
+        found: Hash,
+    },
     /// It is encrypted, and there is no identity that reads it.
     #[error(transparent)]
     Keys(#[from] KeysError),
@@ -219,6 +232,8 @@ pub struct Wanted {
     pub generation: Option<GenerationName>,
     /// Up to where.
     pub target: Target,
+    /// The hash that the manifest of its full snapshot has; any, if not said.
+    pub manifest: Option<Hash>,
 }
 
 /// How far it is.

@@ -30,6 +30,15 @@ pub enum Damaged {
 /// of a year are takes gigabytes.
 pub async fn find(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Choice, RestoreError> {
     store.check().await?;
+    let choice = fitting(store, wanted, damaged).await?;
+    let Chain { key, full_hash: found, .. } = &choice.chain;
+    match wanted.manifest {
+        Some(said) if said != *found => Err(RestoreError::OtherManifest { key: key.full(), said, found: *found }),
+        Some(_) | None => Ok(choice),
+    }
+}
+
+async fn fitting(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Choice, RestoreError> {
     let mut keys = generations(store, &wanted.lineage).await?;
     keys.retain(|key| {
         wanted.cluster.as_ref().is_none_or(|cluster| *cluster == key.cluster)
@@ -90,6 +99,8 @@ async fn latest(store: &Store, keys: Vec<GenerationKey>, damaged: Damaged) -> Re
     while let Some((extent, key)) = extents.next().await {
         match extent {
             Ok(extent) => sound.push((extent, key)),
+            // Of one object: what can't be used at all is refused to who looks for what there is.
+            Err(ChainError::Store(error @ StoreError::Refused { .. })) => unknown.push((key, error.into())),
             Err(error) => unknown.extend(fault(store, &key, error).await?.map(|fault| (key, fault))),
         }
     }
@@ -125,14 +136,14 @@ async fn may_go_further(store: &Store, key: &GenerationKey, found: Option<&Chain
     Ok(last_delta(store, key).await? > Some(found.head()))
 }
 
-/// Of what is later than what is restored.
+/// Of what is later than what is restored. What the store refuses may be sound.
 fn pass_over(fault: RestoreError, damaged: Damaged) -> Result<(), RestoreError> {
     match damaged {
-        Damaged::LeftOut => {
+        Damaged::LeftOut if !matches!(fault, RestoreError::Store(_)) => {
             tracing::warn!("left out: {fault}");
             Ok(())
         }
-        Damaged::NewestFails | Damaged::Fails => Err(fault),
+        Damaged::LeftOut | Damaged::NewestFails | Damaged::Fails => Err(fault),
     }
 }
 
@@ -196,7 +207,7 @@ mod tests {
 
     /// The generation that is found; where there is more than one to choose from, all of them.
     async fn found(store: &Store, target: Target, damaged: Damaged) -> Result<Vec<GenerationKey>, RestoreError> {
-        let wanted = Wanted { lineage: generation(1).lineage, cluster: None, generation: None, target };
+        let wanted = Wanted { lineage: generation(1).lineage, cluster: None, generation: None, target, manifest: None };
         let choice = find(store, &wanted, damaged).await?;
         if target == Target::Latest {
             return Ok(vec![choice.chain.key]);
@@ -281,6 +292,25 @@ mod tests {
             assert!(error.to_string().contains(unknown.name.as_str()), "{error}");
         }
         assert_eq!(found(&store, Target::Latest, Damaged::LeftOut).await.unwrap(), [last]);
+    }
+
+    #[tokio::test]
+    async fn an_older_object_that_the_store_refuses_is_in_nobodys_way() {
+        let objects = Faulty::puts(&[]);
+        let refused = Arc::clone(&objects.refused);
+        let store = objects.store();
+        store.prepare().await.unwrap();
+        let older = stored(&store, 100, &[(20, 110)]).await.key;
+        let last = stored(&store, 200, &[(30, 210)]).await.key;
+        *refused.lock().unwrap() = Some(older.full().to_string());
+        for damaged in MODES {
+            assert_eq!(found(&store, Target::Latest, damaged).await.unwrap(), std::slice::from_ref(&last));
+        }
+        *refused.lock().unwrap() = Some(last.full().to_string());
+        for damaged in MODES {
+            let error = found(&store, Target::Latest, damaged).await.unwrap_err();
+            assert!(matches!(error, RestoreError::Store(StoreError::Refused { .. })), "{error}");
+        }
     }
 
     #[tokio::test]

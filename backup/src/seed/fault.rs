@@ -145,6 +145,7 @@ fn of_restore(error: &RestoreError) -> Reason {
         RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
         RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
         | RestoreError::Headless(_)
+        | RestoreError::OtherManifest { .. }
         | RestoreError::Data(DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_))
         | RestoreError::Delta { .. }
         | RestoreError::Full { .. }

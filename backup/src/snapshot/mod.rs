@@ -174,11 +174,15 @@ async fn after_all(store: &Store, lineage: &Lineage) -> Result<Timestamp, StoreE
             Ok(extent) if extent.last_moment >= now => {
                 latest = latest.max(extent.last_moment.saturating_add(MOMENT_STEP).unwrap_or(extent.last_moment));
             }
-            Err(ChainError::Store(error)) => return Err(error),
-            // What is wrong with one is for others to tell; its name counts all the same.
+            Err(ChainError::Store(error)) if !matches!(error, StoreError::Refused { .. }) => return Err(error),
+            // What is wrong with one, or that it alone is refused, is for others to tell; its name counts all the same.
             Ok(_)
             | Err(
-                ChainError::NoFull(_) | ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. },
+                ChainError::Store(_)
+                | ChainError::NoFull(_)
+                | ChainError::Manifest { .. }
+                | ChainError::Broken(_)
+                | ChainError::Gap { .. },
             ) => {}
         }
     }
@@ -253,7 +257,7 @@ async fn in_time(
     said
 }
 
-/// The hash of a revision's records, as manifests hold it.
+/// The hash of a revision's records, as manifests hold it: what a watch shows of it.
 fn last_events<P: crate::bolt::Pages>(
     database: &Database<P>,
     revision: u64,
@@ -262,6 +266,11 @@ fn last_events<P: crate::bolt::Pages>(
     let mut hasher = event_hash.hasher();
     let mut record = Vec::new();
     events_of_last(database, revision, |key, value| {
+        // No event, and in no watch: `etcdutl snapshot restore` leaves an entry without a key at the revision to which it bumps
+        // (`unsafeBumpBucketsRevision` in etcdutl/snapshot/v3_snapshot.go).
+        if value.is_empty() {
+            return Ok(());
+        }
         record.clear();
         write_record(&mut record, Record { key, value })?;
         hasher.update(&record);
@@ -279,6 +288,8 @@ async fn discard(store: &Store, generation: &GenerationKey, data: &Data) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
     use tokio::time::{advance, pause};
 
@@ -286,7 +297,7 @@ mod tests {
     use crate::archive::scene::Silent;
     use crate::format::tests::{at, stored};
     use crate::source::Tls;
-    use crate::store::tests::faulty::sound;
+    use crate::store::tests::faulty::{Faulty, sound};
 
     #[tokio::test]
     async fn a_generation_is_later_than_one_of_a_clock_that_was_ahead() {
@@ -300,6 +311,16 @@ mod tests {
         stored(&store, ahead, &[(20, ahead + 1)]).await;
         let next = after_all(&store, &past.lineage).await.unwrap();
         assert!(next > at(ahead + 1) && next < at(ahead + 3), "{next}");
+    }
+
+    #[tokio::test]
+    async fn of_a_generation_that_the_store_refuses_the_name_alone_counts() {
+        let objects = Faulty::puts(&[]);
+        let refused = Arc::clone(&objects.refused);
+        let (store, ahead) = (objects.store(), 40_000_000_000);
+        let past = stored(&store, ahead, &[(20, ahead + 100)]).await.key;
+        *refused.lock().unwrap() = Some(past.full().to_string());
+        assert_eq!(after_all(&store, &past.lineage).await.unwrap(), at(ahead + 1));
     }
 
     #[tokio::test]

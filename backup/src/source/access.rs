@@ -108,8 +108,9 @@ impl Access {
         });
         let user = user.transpose()?;
         let channel = dial.connect_lazy();
-        let options =
-            user.iter().fold(ConnectOptions::new(), |options, (name, password)| options.with_user(name, password));
+        // etcd forgets a login that is not used for some minutes.
+        let options = ConnectOptions::new().with_auto_token_refresh(true);
+        let options = user.iter().fold(options, |options, (name, password)| options.with_user(name, password));
         let raw = etcd_client::Channel::Tonic(channel.clone());
         // On the heap, as all of etcd-client's calls: its futures have tens of kilobytes.
         let client = Box::pin(Client::from_channel(raw, Some(options)))

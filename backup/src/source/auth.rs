@@ -38,6 +38,10 @@ impl AuthRevision {
 
     /// The revision now. It goes through etcd's log, so it is not for asking every moment.
     pub async fn ask(&mut self) -> Result<u64, etcd_client::Error> {
+        // Of who shows no token etcd does not say that one is missing, but that the user has no name.
+        if self.token.is_none() {
+            self.log_in().await?;
+        }
         match self.try_once().await {
             // Tokens run out.
             Err(status) if status.code() == Code::Unauthenticated && self.connection.user.is_some() => {

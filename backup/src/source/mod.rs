@@ -23,6 +23,16 @@ const FIRST_WITH_WHOLE_WATCHES: [u64; 3] = [3, 5, 16];
 /// How long a member may take to let us in and to say who it is.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
+/// What ends a refusal, if that is known: etcd says no more than that it refuses.
+pub(crate) fn remedy(error: &etcd_client::Error) -> &'static str {
+    match error {
+        etcd_client::Error::GRpcStatus(status) if status.message().contains("permission denied") => {
+            "; the user as whom a backup is taken needs the role root"
+        }
+        _ => "",
+    }
+}
+
 /// Which member it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {

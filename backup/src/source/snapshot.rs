@@ -9,6 +9,8 @@ use etcd_client::{Client, SnapshotStreaming};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
+use super::remedy;
+
 /// The size of the SHA-256 that etcd sends after the database.
 pub const TRAILER: usize = 32;
 /// The size in which pieces are handed on. etcd sends 32 KiB at a time.
@@ -20,7 +22,7 @@ const SILENCE: Duration = Duration::from_mins(1);
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// etcd refuses, or the connection is lost.
-    #[error("failed to read the snapshot from etcd: {0}")]
+    #[error("failed to read the snapshot from etcd: {0}{remedy}", remedy = remedy(.0))]
     Etcd(#[from] etcd_client::Error),
     /// etcd sends nothing more.
     #[error("failed to read the snapshot from etcd: nothing came for {SILENCE:?}")]

@@ -4,13 +4,15 @@
 use std::path::Path;
 
 use etcd_client::CompactionOptions;
-use quorate_backup::archive::status::Role;
+use quorate_backup::archive::status::{Reason, Role};
 
 use crate::agent::{Ended, run};
 use crate::archive_real::chains;
 use crate::archive_roles::{Archive, put, reached};
+use crate::fake::{Mood, Served};
 use crate::real::{Binaries, Etcd, each_version};
-use crate::recorded::address;
+use crate::recorded::{address, files};
+use crate::snapshot::large;
 
 fn beside(etcd: &Etcd, store: &Path) -> Archive {
     Archive::into(etcd, &["--store", &address(store), "--flush-every", "200ms"])
@@ -78,4 +80,27 @@ async fn goes_on_or_begins_anew(binaries: &Binaries) {
 #[test]
 fn one_whose_pod_was_away_goes_on_or_begins_anew_where_the_history_was_compacted() {
     each_version(goes_on_or_begins_anew);
+}
+
+#[tokio::test]
+async fn one_beside_an_etcd_whose_watches_leave_events_out_says_so_and_records_nothing() {
+    let store = tempfile::tempdir().unwrap();
+    let member = Served::of_version("3.5.15", Mood::Sound, large(0));
+    let at = address(store.path());
+    let mut archive = Archive::beside(&member.url, &["--store", &at, "--flush-every", "200ms"]);
+    let fault = archive.says("what is wrong", |report| report.fault.is_some()).await.fault.unwrap();
+    assert_eq!(fault.reason, Reason::MemberUnreadable, "{}", fault.message);
+    let words = ["etcd 3.5.15", "3.5.16 or later", "`quorate-agent snapshot` does not"];
+    assert!(words.iter().all(|words| fault.message.contains(words)), "{}", fault.message);
+    // A snapshot needs no watch, and is there beside it.
+    let files = files(store.path());
+    assert_eq!(files.len(), 1, "more than what says the format: {files:?}");
+    let taken = run(&["snapshot", "--endpoint", &member.url, "--store", &at, "--lineage", "blue", "-o", "json"]).json();
+    assert_eq!(taken["revision"].as_u64(), Some(7), "{taken}");
+    let since = fault.since;
+    let report = archive.says("still the same", |report| report.fault.is_some()).await;
+    assert_eq!((report.fault.unwrap().since, report.head), (since, None));
+    let all = chains(store.path()).await;
+    let [chain] = &all[..] else { panic!("{} generations", all.len()) };
+    assert_eq!((chain.full.etcd_version.as_str(), chain.links.len()), ("3.5.15", 0));
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::agent::run;
 use crate::archive_real::{Archive, Moment, chains, comes_back_from, recorded, write};
 use crate::real::{Binaries, Etcd, each_version, newest};
-use crate::recorded::address;
+use crate::recorded::{address, files};
 
 /// Each moment comes back from the generation that it is told to come from, as etcd itself hashed it.
 fn come_back(store: &Path, moments: &[(&Chain, &Moment)]) {
@@ -263,4 +263,48 @@ async fn a_record_that_has_got_old_ends_with_a_full_snapshot() {
         let end = end_of(chain, &mut client).await;
         come_back(store.path(), &[(chain, &end)]);
     }
+}
+
+/// All that is kept of a cluster, byte for byte.
+fn kept_of(store: &Path, chain: &Chain) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = store.join(chain.key.folder().as_str()).parent().unwrap().to_owned();
+    files(&folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+/// Two clusters with one history, as two that were restored from one backup have it: by that nobody can tell them apart.
+async fn keeps_clusters_apart(binaries: &Binaries) {
+    let store = tempfile::tempdir().unwrap();
+    let put = async |client: &mut Client, value: &str| {
+        let revision = client.put("key", value, None).await.unwrap().header().unwrap().revision();
+        Moment { revision, hash: client.hash_kv(revision).await.unwrap().hash() }
+    };
+    let [mut first, mut second] = [(); 2].map(|()| Etcd::start(binaries));
+    let mut clients = [first.connect().await, second.connect().await];
+    for client in &mut clients {
+        put(client, "same").await;
+    }
+    let archive = Archive::start(&first, store.path());
+    let same = recorded(store.path(), 1, 1).await;
+    let mut moments = [put(&mut clients[0], "same too").await, put(&mut clients[1], "same too").await];
+    assert_eq!(moments[0].revision, moments[1].revision);
+    let old = recorded(store.path(), 1, moments[0].revision).await;
+    assert!(same.full.revision < old.head(), "there is no delta");
+    archive.stop();
+    first.kill();
+    let before = kept_of(store.path(), &old);
+
+    let archive = Archive::start(&second, store.path());
+    moments[1] = put(&mut clients[1], "other").await;
+    let new = recorded(store.path(), 2, moments[1].revision).await;
+    archive.stop();
+    second.kill();
+    assert_eq!((new.key.lineage.clone(), new.key.cluster == old.key.cluster), (old.key.lineage.clone(), false));
+    assert_eq!(chains(store.path()).await.len(), 2);
+    assert!(kept_of(store.path(), &old) == before, "what was recorded of the first cluster has changed");
+    come_back(store.path(), &[(&old, &moments[0]), (&new, &moments[1])]);
+}
+
+#[test]
+fn another_cluster_gets_a_generation_of_its_own_and_leaves_those_of_the_first_as_they_are() {
+    each_version(keeps_clusters_apart);
 }

@@ -4,21 +4,27 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, PutOptions};
+use etcd_client::{Client, LeaseGrantOptions, PutOptions};
 use prost::Message;
 use quorate_backup::bolt::mvcc::{BucketKey, KeyValue};
+use quorate_backup::format::LeaseGrant;
 use quorate_backup::restore::UNKNOWN_TTL;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::archive_real::{Archive, chains, comes_back, recorded, restore};
+use crate::archive_roles::{self, reached};
 use crate::database::{events_after, leases};
+use crate::programs::get;
 use crate::real::{Binaries, Etcd, each_version};
+use crate::recorded::address;
 
 const KEY: &str = "brief";
 /// For how long the lease is granted that runs out, in seconds. It is kept alive for a while, on machines that may be busy.
 const BRIEF: i64 = 5;
 const KEEP_ALIVE_EVERY: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Long before an archive stores that does so twice a minute.
+const SOON: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 async fn keep_alive(mut client: Client, lease: i64) {
@@ -145,4 +151,101 @@ async fn ends_unseen(binaries: &Binaries) {
 #[test]
 fn a_lease_that_nobody_could_learn_of_gets_a_time_and_its_key_can_be_written() {
     each_version(ends_unseen);
+}
+
+/// How many questions for a lease etcd has answered.
+fn leases_told(etcd: &Etcd) -> u64 {
+    let (_, metrics) = get(etcd.client, "/metrics").unwrap();
+    let is_it = |line: &&str| {
+        line.starts_with("grpc_server_handled_total{")
+            && line.contains("grpc_code=\"OK\"")
+            && line.contains("grpc_method=\"LeaseTimeToLive\"")
+    };
+    metrics.lines().find(is_it).map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+}
+
+/// A lease is revoked as soon as the archive was told of it, long before it stores anything; and once more, when the same id was
+/// granted for another time.
+async fn is_learned_at_first_sight(binaries: &Binaries) {
+    const ID: i64 = 4711;
+    let store = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(binaries);
+    let mut client = etcd.connect().await;
+    let mut archive = archive_roles::Archive::into(&etcd, &["--store", &address(store.path()), "--flush-every", "30s"]);
+    archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let mut rounds = Vec::new();
+    for ttl in [700, 900] {
+        let told = leases_told(&etcd);
+        let lease = client.lease_grant(ttl, Some(LeaseGrantOptions::new().with_id(ID))).await.unwrap().id();
+        let used = put(&mut client, KEY, Some(PutOptions::new().with_lease(lease))).await;
+        let begun = Instant::now();
+        while leases_told(&etcd) == told {
+            assert!(begun.elapsed() < SOON, "nobody asks for the lease");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        client.lease_revoke(lease).await.unwrap();
+        let last = put(&mut client, "after", None).await;
+        archive.says("all of it", |report| reached(report, last)).await;
+        rounds.push((used, ttl));
+    }
+    archive.kill();
+    drop(etcd);
+    let all = chains(store.path()).await;
+    let [chain] = &all[..] else { panic!("{} generations", all.len()) };
+    for (used, ttl) in rounds {
+        let delta = chain.links.iter().map(|link| &link.delta).find(|delta| delta.to.to_etcd() >= used).unwrap();
+        assert!(delta.from.to_etcd() <= used && delta.to.to_etcd() > used + 1, "it was stored before it was revoked");
+        assert_eq!(delta.leases, [LeaseGrant { id: ID, ttl }]);
+        let (etcd, told) = comes_back(binaries, store.path(), &used.to_string());
+        assert_eq!(told["leasesOfUnknownTtl"].as_u64(), Some(0), "{told}");
+        let lease = etcd.connect().await.lease_time_to_live(ID, None).await.unwrap();
+        assert_eq!(lease.granted_ttl(), ttl);
+    }
+}
+
+#[test]
+fn a_lease_that_ends_before_anything_is_stored_is_asked_for_at_its_first_sight() {
+    each_version(is_learned_at_first_sight);
+}
+
+/// How long a lease has still to live, in seconds.
+async fn left(client: &mut Client, lease: i64) -> i64 {
+    client.lease_time_to_live(lease, None).await.unwrap().ttl()
+}
+
+async fn begins_anew(binaries: &Binaries) {
+    const TTL: i64 = 600;
+    /// So much is left of it when it is recorded, at most, and when the restored etcd has just begun to serve, at least.
+    const RUN_DOWN: i64 = 590;
+    const FRESH: i64 = 592;
+    let store = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(binaries);
+    let mut client = etcd.connect().await;
+    // One is in the full snapshot, and of the other only a delta tells.
+    let early = client.lease_grant(TTL, None).await.unwrap().id();
+    put(&mut client, "early", Some(PutOptions::new().with_lease(early))).await;
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 1, 1).await;
+    let late = client.lease_grant(TTL, None).await.unwrap().id();
+    put(&mut client, "late", Some(PutOptions::new().with_lease(late))).await;
+    let begun = Instant::now();
+    while left(&mut client, late).await >= RUN_DOWN {
+        assert!(begun.elapsed() < PATIENCE, "the leases do not run down");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let last = put(&mut client, "after", None).await;
+    recorded(store.path(), 1, last).await;
+    archive.stop();
+    drop(etcd);
+    let (etcd, _) = comes_back(binaries, store.path(), &last.to_string());
+    let mut client = etcd.connect().await;
+    for lease in [early, late] {
+        let left = left(&mut client, lease).await;
+        assert!((FRESH..=TTL).contains(&left), "{left} s are left of {TTL}");
+    }
+}
+
+#[test]
+fn leases_that_have_run_down_begin_anew_where_they_are_restored() {
+    each_version(begins_anew);
 }

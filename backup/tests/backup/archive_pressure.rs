@@ -7,7 +7,7 @@ mod gated;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, GetOptions};
+use etcd_client::{Client, GetOptions, WatchOptions};
 use jiff::SignedDuration;
 use quorate_backup::archive::status::{Report, Role};
 
@@ -15,6 +15,7 @@ use gated::Gated;
 
 use crate::archive_real::{self, chains, recorded, restore};
 use crate::archive_roles::{Archive, put, reached};
+use crate::programs::get;
 use crate::real::{Binaries, Etcd, each_version, newest};
 use crate::recorded::address;
 
@@ -169,6 +170,80 @@ async fn much_is_stored_long_before_its_time() {
     assert!(link.delta.data.plain_bytes > 3 << 20, "{} bytes are not much", link.delta.data.plain_bytes);
     assert!(chain.head().to_etcd() < last, "what is little waits for its time");
     comes_back(&mut etcd.connect().await, store.path(), chain.head().to_etcd()).await;
+}
+
+/// How many watches etcd could not tell all that was written at once.
+fn slow_watches(etcd: &Etcd) -> u64 {
+    let (_, metrics) = get(etcd.client, "/metrics").unwrap();
+    let slow = metrics.lines().find_map(|line| line.strip_prefix("etcd_debugging_mvcc_slow_watcher_total "));
+    slow.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_watch_of_an_archive_keeps_up_while_the_store_is_shut() {
+    /// Far more than what etcd holds for a watch that is not read: 128 answers, and what is on its way.
+    const ROUNDS: u64 = 10;
+    const PUTS: u64 = 40;
+    const VALUE: usize = 64 << 10;
+    let Some(binaries) = newest() else { return };
+    let Some(store) = Gated::start(Duration::ZERO) else { return };
+    let etcd = Etcd::start(&binaries);
+    let (mut archive, first) = begun(&etcd, &store, ENOUGH).await;
+    store.shut();
+    for round in 0..ROUNDS {
+        write(&etcd, PUTS, VALUE).await;
+        assert_eq!(slow_watches(&etcd), 0, "round {round}");
+    }
+    archive.says("so far behind", |report| report.lag.is_some_and(|lag| lag.revisions >= ROUNDS * PUTS)).await;
+    assert_eq!(slow_watches(&etcd), 0);
+
+    // One that is opened and never read does not.
+    let all = Some(WatchOptions::new().with_all_keys());
+    let unread = Box::pin(etcd.connect().await.watch("", all)).await.unwrap();
+    let last = write(&etcd, ROUNDS * PUTS, VALUE).await;
+    assert_eq!(slow_watches(&etcd), 1, "only that one");
+    drop(unread);
+    store.open();
+    let report = archive.says("all of it", |report| reached(report, last)).await;
+    assert_eq!((report.generation, report.fault), (first.generation, None));
+}
+
+/// How often an archive looks that has nothing to store, and for how long nobody writes.
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(10);
+/// What may come beside one entry of the log for each look: the one at the edge, and what etcd itself has to say.
+const ENTRIES: u64 = 2;
+
+async fn raft_index(etcd: &Etcd) -> u64 {
+    etcd.connect().await.status().await.unwrap().raft_index()
+}
+
+/// Users and roles are asked for through the log, which each member writes to its disk.
+async fn costs_little(binaries: &Binaries) {
+    let store = tempfile::tempdir().unwrap();
+    let [etcd, alone] = [(); 2].map(|()| Etcd::start(binaries));
+    for etcd in [&etcd, &alone] {
+        put(etcd).await;
+    }
+    let interval = format!("{}s", IDLE_INTERVAL.as_secs());
+    let mut archive = Archive::into(&etcd, &["--store", &address(store.path()), "--flush-every", &interval]);
+    archive.says("a committer with a full snapshot", |report| report.head.is_some()).await;
+    let before = [raft_index(&etcd).await, raft_index(&alone).await];
+    let begun = Instant::now();
+    tokio::time::sleep(IDLE).await;
+    let after = [raft_index(&etcd).await, raft_index(&alone).await];
+    let looks = begun.elapsed().as_millis().div_ceil(IDLE_INTERVAL.as_millis());
+    let [beside, without] = [after[0] - before[0], after[1] - before[1]];
+    assert!(beside <= without + u64::try_from(looks).unwrap() + ENTRIES, "{beside} entries instead of {without}");
+    // It was there all the time.
+    let last = put(&etcd).await;
+    let report = archive.says("all of it", |report| reached(report, last)).await;
+    assert_eq!((report.role, report.fault), (Role::Committer, None));
+}
+
+#[test]
+fn one_that_has_nothing_to_store_adds_to_the_log_of_etcd_no_more_than_one_entry_for_each_look() {
+    each_version(costs_little);
 }
 
 /// How long the store keeps each answer back: from where a full snapshot is read in etcd to its end six of them are waited for.

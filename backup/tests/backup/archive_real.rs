@@ -242,6 +242,30 @@ fn one_that_has_heard_nothing_since_its_full_snapshot_ends_soon() {
     each_version(ends_soon);
 }
 
+/// What etcdutl leaves at the revision to which it bumps is shown by no watch.
+async fn goes_on_in_a_restored_cluster(binaries: &Binaries) {
+    let (before, store) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let etcd = Etcd::start(binaries);
+    etcd.connect().await.put("key", "x", None).await.unwrap();
+    let at = address(before.path());
+    assert!(run(&["snapshot", "--endpoint", &etcd.url(), "--store", &at, "--lineage", "blue"]).success);
+    drop(etcd);
+    let (etcd, _) = comes_back(binaries, before.path(), "latest");
+    let archive = Archive::start(&etcd, store.path());
+    recorded(store.path(), 1, 1).await;
+    archive.kill();
+    let archive = Archive::start(&etcd, store.path());
+    let put = etcd.connect().await.put("key", "y", None).await.unwrap();
+    recorded(store.path(), 1, put.header().unwrap().revision()).await;
+    archive.stop();
+    assert_eq!(chains(store.path()).await.len(), 1, "nothing called for a second full snapshot");
+}
+
+#[test]
+fn the_first_write_of_a_restored_cluster_is_recorded_behind_the_full_snapshot_before_it() {
+    each_version(goes_on_in_a_restored_cluster);
+}
+
 /// A deletion of many keys is one revision, however large its events are.
 async fn records_a_large_revision(binaries: &Binaries) {
     /// With keys of a kilobyte these are more bytes in one revision than the archive holds of closed ones.

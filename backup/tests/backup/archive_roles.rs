@@ -38,9 +38,14 @@ impl Archive {
 
     /// Into the store that these arguments are about.
     pub fn into(etcd: &Etcd, more: &[&str]) -> Self {
+        Self::beside(&etcd.url(), more)
+    }
+
+    /// The same beside whatever member answers at this URL.
+    pub fn beside(endpoint: &str, more: &[&str]) -> Self {
         let answers = free_address();
-        let (endpoint, listen) = (etcd.url(), format!("--listen={answers}"));
-        let arguments = ["archive", "--beside-leader", "--endpoint", &endpoint, "--lineage", "blue", &listen];
+        let listen = format!("--listen={answers}");
+        let arguments = ["archive", "--beside-leader", "--endpoint", endpoint, "--lineage", "blue", &listen];
         let arguments = [&arguments[..], more].concat();
         let process = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self { process, answers }

@@ -237,6 +237,25 @@ async fn a_copy_restores_and_is_continued() {
     assert_eq!(tail(&database).revision, 40);
 }
 
+#[tokio::test]
+async fn a_copy_that_leaves_out_what_is_damaged_copies_the_rest_and_fails() {
+    let recorded = Recorded::with_deltas(&[10]).await;
+    let before = |seconds| recorded.taken_at(recorded.chain.full.taken - SignedDuration::from_secs(seconds));
+    let (damaged, begun) = (before(20).await, before(10).await);
+    let path = |key: &GenerationKey| recorded.folder.path().join(key.full().as_str());
+    fs::write(path(&damaged), "{").unwrap();
+    fs::remove_file(path(&begun)).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let to = address(target.path());
+    let ended = recorded.run("copy", &["--target", &to]);
+    assert!(ended.error().contains("1 damaged generations were left out"), "{}", ended.stderr);
+    let listed = run(&["list", "--store", &to, "-o", "json"]).json();
+    assert_eq!(listed[0]["whole"]["lastRevision"].as_u64(), Some(10), "{listed}");
+    // One that is being taken is none that is missed.
+    fs::remove_dir_all(recorded.folder.path().join(damaged.folder().as_str())).unwrap();
+    recorded.run("copy", &["--target", &to]).json();
+}
+
 /// Five generations, a day apart, the last of them an hour old.
 pub async fn days() -> (Recorded, Vec<GenerationKey>) {
     let recorded = Recorded::full().await;

@@ -36,9 +36,13 @@ pub enum Mood {
     Nothing,
 }
 
+/// The version of a member that says nothing else.
+const VERSION: &str = "3.6.16";
+
 struct Fake {
     mood: Mood,
     pieces: Pieces,
+    version: &'static str,
 }
 
 /// The member, until it is dropped.
@@ -49,13 +53,17 @@ pub struct Served {
 
 impl Served {
     pub fn start(mood: Mood, pieces: Pieces) -> Self {
+        Self::of_version(VERSION, mood, pieces)
+    }
+
+    pub fn of_version(version: &'static str, mood: Mood, pieces: Pieces) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let runtime = Runtime::new().unwrap();
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let service = PbMaintenanceServer::new(Fake { mood, pieces });
+            let service = PbMaintenanceServer::new(Fake { mood, pieces, version });
             let server = tonic::transport::Server::builder().add_service(service);
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });
@@ -113,7 +121,9 @@ impl PbMaintenanceService for Fake {
 
     async fn status(&self, _: Request<PbStatusRequest>) -> Result<Response<PbStatusResponse>, Status> {
         let header = Some(PbResponseHeader { cluster_id: 0xab, member_id: 3, ..PbResponseHeader::default() });
-        Ok(Response::new(PbStatusResponse { header, version: "3.6.16".into(), ..PbStatusResponse::default() }))
+        // It leads.
+        let status = PbStatusResponse { leader: 3, version: self.version.into(), ..PbStatusResponse::default() };
+        Ok(Response::new(PbStatusResponse { header, ..status }))
     }
 
     async fn snapshot(&self, _: Request<PbSnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {

@@ -17,6 +17,7 @@ mod archive_pressure;
 mod archive_real;
 mod archive_roles;
 mod archive_rotation;
+mod archive_users;
 mod bolt_real;
 mod care;
 #[path = "../clouds/mod.rs"]

@@ -109,7 +109,7 @@ async fn what_comes_out_of_a_later_snapshot_is_of_the_history_that_was_recorded_
         let found = async |recorded: &Recorded, generation| {
             let lineage = "blue".parse().unwrap();
             let target = Target::Revision(revision(30));
-            let wanted = Wanted { lineage, cluster: None, generation, target };
+            let wanted = Wanted { lineage, cluster: None, generation, target, manifest: None };
             restore::find(&recorded.store, &wanted, Damaged::Fails).await.unwrap()
         };
         let path = folder.path().join("30.db");

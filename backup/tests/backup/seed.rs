@@ -274,6 +274,26 @@ async fn a_damaged_manifest_is_not_passed_over_for_an_older_backup() {
     seed.killed();
 }
 
+/// What stands in it could not be told from what was stored otherwise: nothing else holds a hash of the last manifest.
+#[tokio::test]
+async fn another_backup_in_the_place_of_the_one_that_was_taken_is_refused() {
+    let place = Place::of(Recorded::with_deltas(&[]).await);
+    let taken = format!("--manifest-blake3={}", place.recorded.chain.full_hash);
+    let path = place.recorded.folder.path().join(place.recorded.chain.key.full().as_str());
+    let sound = fs::read_to_string(&path).unwrap();
+    let other = sound.replacen("\"3.6.16\"", "\"3.6.10\"", 1);
+    assert_ne!(sound, other);
+    fs::write(&path, &other).unwrap();
+    let seed = place.start("whole", &[&taken]);
+    let told = seed.says(Reason::BackupDamaged);
+    assert!(told.message.contains("another backup was put in its place"), "{told:?}");
+    assert!(place.has_fetched_nothing());
+    // It goes on when the manifest is what it was.
+    fs::write(&path, &sound).unwrap();
+    seed.ends();
+    assert_eq!(place.marker(), DONE);
+}
+
 #[tokio::test]
 async fn each_fault_has_its_word() {
     let place = Place::new().await;

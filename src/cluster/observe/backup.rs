@@ -2,6 +2,7 @@
 //! that the spec names. Nobody looks at it once a seed is chosen.
 
 use kube::ResourceExt;
+use quorate_backup::format::Hash;
 use quorate_crds::{BackupPhase, BackupStore, EtcdBackup, EtcdCluster, Reason, Restore};
 use quorate_statemachine::{Memory, Origin, Readiness, Seeding};
 
@@ -33,6 +34,8 @@ pub struct Source {
     pub generation: Option<String>,
     /// Up to a revision or a time, as the agent takes it; else the newest.
     pub to: Option<String>,
+    /// The hash that its manifest had when it was taken, if that is known here.
+    pub manifest: Option<Hash>,
 }
 
 impl Observer {
@@ -80,7 +83,8 @@ fn of_backup(name: &str, found: Option<&EtcdBackup>) -> Backup {
             None => Backup::Unfit(
                 Reason::BackupMissing,
                 format!(
-                    "The status of EtcdBackup {name} does not say where it is. Give its store and lineage instead."
+                    "The status of EtcdBackup {name} does not say where it is, or has a hash that is none. Give its store and \
+                     lineage instead."
                 ),
             ),
         },
@@ -105,7 +109,8 @@ fn source_of(backup: &EtcdBackup) -> Option<Source> {
     let (lineage, cluster, generation) = (parts.next()?, parts.next()?, parts.next()?);
     let to = Some(status.revision?.to_string());
     let store = backup.spec.store.clone();
-    Some(Source { store, lineage, cluster: Some(cluster), generation: Some(generation), to })
+    let manifest = status.hash.as_deref().map(str::parse).transpose().ok()?;
+    Some(Source { store, lineage, cluster: Some(cluster), generation: Some(generation), to, manifest })
 }
 
 fn of_store(restore: &Restore) -> Backup {
@@ -117,6 +122,7 @@ fn of_store(restore: &Restore) -> Backup {
             cluster: None,
             generation: generation.clone(),
             to: revision.map(|revision| revision.to_string()).or_else(|| time.clone()),
+            manifest: None,
         })),
         // The API server lets no such spec in.
         (Some(_) | None, Some(_) | None) => Backup::Unfit(
@@ -148,13 +154,15 @@ mod tests {
 
     #[test]
     fn a_complete_backup_is_restored_as_it_was_taken() {
-        let status = json!({ "phase": "Complete", "manifest": MANIFEST, "revision": 41 });
+        let hash = Hash::of(b"the manifest").to_string();
+        let status = json!({ "phase": "Complete", "manifest": MANIFEST, "revision": 41, "hash": hash });
         let Backup::Ready(source) = of_backup("b", Some(&taken(&status))) else { panic!("it is complete") };
         assert_eq!((source.lineage.as_str(), source.to.as_deref()), ("uid-1", Some("41")));
         assert_eq!(source.cluster.as_deref(), Some("00000000000000ab"));
         assert_eq!(source.generation.as_deref(), Some("20261121T142536Z-3f9a0c1d22e84b57"));
         assert_eq!(source.store.credentials.unwrap().name, "s3");
         assert_eq!(source.store.encryption.unwrap().secret_name, "keys");
+        assert_eq!(source.manifest, Some(Hash::of(b"the manifest")), "and nothing that was put in its place");
     }
 
     #[test]
@@ -173,8 +181,11 @@ mod tests {
         for missing in [None, Some(&going)] {
             assert!(matches!(of_backup("b", missing), Backup::Unfit(Reason::BackupMissing, _)));
         }
-        let odd = of_backup("b", Some(&taken(&json!({ "phase": "Complete", "manifest": "x", "revision": 1 }))));
-        assert_eq!(origin(Some(&odd)), Origin::Backup(Readiness::Unfit));
+        for (manifest, hash) in [("x", Value::Null), (MANIFEST, json!("b3"))] {
+            let status = json!({ "phase": "Complete", "manifest": manifest, "revision": 1, "hash": hash });
+            let odd = of_backup("b", Some(&taken(&status)));
+            assert_eq!(origin(Some(&odd)), Origin::Backup(Readiness::Unfit));
+        }
     }
 
     #[test]

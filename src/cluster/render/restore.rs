@@ -22,11 +22,12 @@ pub fn with_restore(
     release: &Release,
     source: &Source,
 ) -> Result<Pod, RenderError> {
-    let Source { store, lineage, cluster: cluster_id, generation, to } = source;
+    let Source { store, lineage, cluster: cluster_id, generation, to, manifest } = source;
     let quota = cluster.spec.etcd.quota_bytes(&cluster.spec.storage)?;
     let mut command: Vec<String> = vec![AGENT.into(), "seed".into(), format!("--lineage={lineage}")];
     let chosen = [("cluster", cluster_id), ("generation", generation), ("to", to)];
     command.extend(chosen.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
+    command.extend(manifest.map(|hash| format!("--manifest-blake3={hash}")));
     command.extend([
         format!("--peer-url={}", cluster.peer_url(serial)),
         format!("--token={}", cluster.uid),
@@ -72,6 +73,9 @@ mod tests {
     use super::super::{Begin, Delivery, Volume, fixture, pod, ticket};
     use super::*;
 
+    /// Of nothing.
+    const HASH: &str = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+
     fn s3() -> BackupStore {
         BackupStore {
             address: Some("s3://bucket/etcd".into()),
@@ -85,7 +89,14 @@ mod tests {
 
     fn source(store: BackupStore) -> Source {
         let (lineage, generation) = ("blue".to_owned(), Some("g".to_owned()));
-        Source { store, lineage, cluster: None, generation, to: Some("41".into()) }
+        Source {
+            store,
+            lineage,
+            cluster: None,
+            generation,
+            to: Some("41".into()),
+            manifest: Some(HASH.parse().unwrap()),
+        }
     }
 
     fn rendered(volume: Volume<'_>, delivery: Delivery, source: &Source) -> Value {
@@ -110,7 +121,8 @@ mod tests {
         assert_eq!(restore["image"], "quay.io/coreos/etcd:v3.6.16");
         let words = words(restore);
         assert_eq!(words[..3], ["/quorate/quorate-agent", "seed", "--lineage=blue"]);
-        for word in ["--generation=g", "--to=41", "--etcd-version=3.6.16", "--quota=2147483648"] {
+        let hash = format!("--manifest-blake3={HASH}");
+        for word in ["--generation=g", "--to=41", &hash, "--etcd-version=3.6.16", "--quota=2147483648"] {
             assert!(words.iter().any(|own| own == word), "{word}: {words:?}");
         }
         let spec = EtcdClusterSpec::default();

@@ -32,6 +32,43 @@ fn a_revision_too_large_to_be_held_is_told_in_bounded_memory() {
 }
 
 #[test]
+fn a_head_is_proved_and_not_held_however_large_it_is() {
+    let key = "k".repeat(1 << 20);
+    let events: Vec<_> = (0..).take((MOST_OPEN >> 20) + 1).map(|_| event(11, &key, 0)).collect();
+    let hash = {
+        let mut records = Vec::new();
+        for (sub, event) in (0..).zip(&events) {
+            let key = BucketKey { main: 11, sub, tombstone: false };
+            let value = event.kv.as_ref().unwrap().encode_to_vec();
+            write_record(&mut records, Record { key, value: &value }).unwrap();
+        }
+        Hash::of(&records)
+    };
+    let mut recorder = Recorder::new(revision(11), hash, EventHash::Plain);
+    for event in events {
+        recorder.event(event, at(0)).unwrap();
+        assert_eq!(recorder.bytes(), 0);
+    }
+    recorder.progress(11).unwrap();
+    assert!(recorder.proved());
+}
+
+#[test]
+fn what_is_held_is_not_told_to_have_come_before_what_another_has_recorded() {
+    let mut recorder = new(10);
+    for (revision, now) in [(11, 1_000), (12, 2_000), (13, 9_000)] {
+        recorder.event(event(revision, "a", 0), at(now)).unwrap();
+        recorder.progress(revision.unsigned_abs()).unwrap();
+    }
+    let other = hash_of(&[event(11, "a", 0)], 11);
+    recorder.forget(revision(11), other).unwrap();
+    recorder.not_before(at(5_000));
+    let samples = recorder.take().unwrap().samples;
+    let told: Vec<_> = samples.iter().map(|sample| (sample.at.as_millisecond(), sample.revision.get())).collect();
+    assert_eq!(told, [(5_000, 12), (9_000, 13)]);
+}
+
+#[test]
 fn a_clock_that_is_set_back_puts_no_moment_out_of_order() {
     for (clock, moments) in [
         ([5_000, 5_400, 3_900], vec![5_000, 5_400]),

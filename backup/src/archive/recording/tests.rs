@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
+use super::next_full::MOST_DELTAS;
 use super::*;
 use crate::archive::backlog::Backlog;
 use crate::archive::feed::FeedError;
@@ -48,6 +49,28 @@ async fn what_was_heard_until_the_watch_ended_is_stored() {
     assert_eq!(recording.into_chain(), Some(stored));
 }
 
+#[tokio::test]
+async fn what_waits_when_the_member_is_gone_is_stored_however_late_the_store_takes_it() {
+    let scene = Scene::new();
+    let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
+    let (start, news) = scene.start(chain.clone()).await;
+    for revision in 21..=23 {
+        assert!(news.push(put(revision)));
+    }
+    news.end(lost());
+    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    // Nobody reaches the member, which does not lead any more, while all of it waits.
+    Box::pin(recording.look(&mut course(), true)).await.unwrap();
+    recording.turn(false);
+    assert_eq!(scene.board.read().role, Role::Committer);
+    let (_lead, leads) = watch::channel(false);
+    let (_tell, stop) = watch::channel(false);
+    let ended = Box::pin(recording.run(&mut course(), leads, stop)).await;
+    assert!(matches!(ended, Err(ArchiveError::Feed(FeedError::Canceled(_)))), "{ended:?}");
+    let stored = Chain::read(&scene.door.store(), &chain.key).await.unwrap();
+    assert_eq!(stored.head().get(), 22);
+}
+
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_in_the_end_for_what_was_never_written() {
     let scene = Scene::new();
@@ -78,6 +101,16 @@ async fn what_is_closed_is_stored_in_the_end_though_etcd_hangs() {
     let (_tell, stop) = watch::channel(true);
     recording.last_words(&Ok(Next::Stop), &mut Course::new(Retention::new(None)), stop).await;
     assert_eq!(recording.into_chain().map(|chain| chain.head().get()), Some(21));
+}
+
+#[tokio::test]
+async fn a_generation_of_many_deltas_is_followed_by_another() {
+    let scene = Scene::new();
+    let mut chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
+    chain.links = vec![chain.links[0].clone(); MOST_DELTAS + 1];
+    let (start, _news) = scene.start(chain).await;
+    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    assert!(recording.full_is_due(None).await.unwrap().is_some_and(|reason| reason.contains("deltas")));
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! A store that fails as told: before or after it did what it was asked, or by not keeping its word.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -50,6 +50,8 @@ pub struct Faulty {
     pub arrived: Arc<AtomicUsize>,
     /// Objects that were read, or asked for.
     pub reads: Arc<AtomicUsize>,
+    /// The end of the name of the object that nobody may read, if there is one.
+    pub refused: Arc<Mutex<Option<String>>>,
 }
 
 impl Faulty {
@@ -67,6 +69,7 @@ impl Faulty {
             aborted: Arc::default(),
             arrived: Arc::default(),
             reads: Arc::default(),
+            refused: Arc::default(),
         }
     }
 
@@ -139,6 +142,9 @@ impl ObjectStore for Faulty {
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
         self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.refused.lock().unwrap().as_ref().is_some_and(|refused| path.as_ref().ends_with(refused)) {
+            return Err(Error::PermissionDenied { path: path.to_string(), source: "403 Forbidden".into() });
+        }
         self.inner.get_opts(path, options).await
     }
 

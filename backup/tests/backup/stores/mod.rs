@@ -340,6 +340,18 @@ fn a_read_that_never_comes_to_its_end_is_told_and_nothing_appears() {
     troubles::of_reads_that_last_are_told();
 }
 
+#[tokio::test]
+async fn a_copy_whose_read_loses_its_connection_goes_on_where_it_broke_off() {
+    for server in each_troubled() {
+        Box::pin(troubles::of_a_copy_are_passed_over(&*server)).await;
+    }
+}
+
+#[test]
+fn a_copy_whose_read_never_comes_to_its_end_is_told_and_is_no_backup() {
+    troubles::of_a_copy_that_last_are_told();
+}
+
 #[test]
 fn a_store_that_overwrites_is_refused_each_time_before_a_backup_is_written() {
     on_each_troubled(troubles::of_a_store_that_overwrites_are_told);

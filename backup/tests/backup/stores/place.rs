@@ -85,13 +85,18 @@ impl Place {
 
     /// Copies the backups of a lineage from here to another place; what the agent tells of each.
     pub fn copy(&self, lineage: &str, to: &Self) -> Value {
+        self.try_to_copy(lineage, to).json()
+    }
+
+    /// The same, which may fail.
+    pub fn try_to_copy(&self, lineage: &str, to: &Self) -> Ended {
         // A target is told in the same words as a store.
         let as_target = |argument: String| {
             argument.strip_prefix("--store").map_or_else(|| argument.clone(), |rest| format!("--target{rest}"))
         };
         let target: Vec<_> = to.arguments().into_iter().map(as_target).collect();
         let more = [&["--lineage", lineage][..], &target.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat();
-        self.run("copy", &more).json()
+        self.run("copy", &more)
     }
 
     /// All that is there, byte for byte.

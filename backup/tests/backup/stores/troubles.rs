@@ -12,6 +12,7 @@ use super::Server;
 use super::google::{Double, Trouble};
 use super::place::Place;
 use super::slow::until;
+use super::volume::Volume;
 use crate::archive_roles::{Archive, put, reached};
 use crate::database::{events_after, small, tail};
 use crate::fake::{Mood, Served};
@@ -231,6 +232,39 @@ pub fn of_reads_that_last_are_told() {
     server.turn_to(Trouble::None);
     proves(&place);
     restores(&place);
+}
+
+/// Of a read whose backup is copied: it goes on where it broke off.
+pub async fn of_a_copy_are_passed_over(server: &dyn Troubling) {
+    let (place, volume) = (server.place("troubled"), Volume::new());
+    take(&place, LARGE);
+    let target = volume.place("copy");
+    server.turn_to(Trouble::HalfRead);
+    let copied = place.copy("blue", &target);
+    assert_eq!((copied[0]["manifests"].as_u64(), copied.as_array().unwrap().len()), (Some(1), 1), "{copied}");
+    // As where it is proved or restored, with three parts.
+    assert!(server.troubled_requests() >= 7, "{} requests had trouble", server.troubled_requests());
+    server.turn_to(Trouble::None);
+    assert!(target.content().await == place.content().await);
+    restores(&target);
+}
+
+/// Of a read whose backup is copied that never comes to its end.
+pub fn of_a_copy_that_last_are_told() {
+    let (server, volume) = (Double::start(), Volume::new());
+    let (place, target) = (server.place("troubled"), volume.place("copy"));
+    take(&place, SMALL);
+    server.turn_to(Trouble::NeverRead);
+    let ended = place.try_to_copy("blue", &target);
+    assert!(ended.error().contains("failed to read") && ended.stderr.contains("/d/"), "{}", ended.stderr);
+    assert_eq!(server.troubled_requests(), 1);
+    let listed = target.run("list", &[]).json();
+    assert!(listed.as_array().unwrap().iter().all(|line| line["state"] != "whole"), "{listed}");
+    assert_eq!(volume.parts_left(), Some(0));
+    server.turn_to(Trouble::None);
+    place.copy("blue", &target);
+    proves(&target);
+    restores(&target);
 }
 
 /// Of a store that does not know of puts that only create: nothing is written but what finds that out, each time.
