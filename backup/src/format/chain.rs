@@ -259,3 +259,30 @@ pub async fn generations(store: &Store, lineage: &Lineage) -> Result<Vec<Generat
     found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::format::tests::stored;
+    use crate::store::tests::faulty::Faulty;
+
+    /// What was stored a moment ago may not be in a listing yet, of some stores.
+    #[tokio::test]
+    async fn what_a_listing_leaves_out_is_found_all_the_same() {
+        let objects = Faulty::puts(&[]);
+        let unlisted = Arc::clone(&objects.unlisted);
+        let store = objects.store();
+        let chain = stored(&store, 100, &[(11, 110), (40, 120), (41, 130), (60, 140)]).await;
+        let names: Vec<String> = chain.links.iter().map(|link| chain.key.delta(link.delta.from).to_string()).collect();
+        for left_out in 0_u32..1 << names.len() {
+            let is_left_out = |at: &usize| left_out & (1 << at) != 0;
+            let hidden: Vec<_> = (0..names.len()).filter(is_left_out).filter_map(|at| names.get(at).cloned()).collect();
+            unlisted.lock().unwrap().clone_from(&hidden);
+            let listed: Vec<_> = store.list(Some(&chain.key.deltas())).try_collect().await.unwrap();
+            assert_eq!(listed.len(), names.len() - hidden.len(), "what is left out is not listed");
+            assert_eq!(Chain::read(&store, &chain.key).await.unwrap(), chain, "without {hidden:?}");
+        }
+    }
+}

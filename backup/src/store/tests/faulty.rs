@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -52,6 +52,8 @@ pub struct Faulty {
     pub reads: Arc<AtomicUsize>,
     /// The end of the name of the object that nobody may read, if there is one.
     pub refused: Arc<Mutex<Option<String>>>,
+    /// The ends of the names of objects that no listing shows.
+    pub unlisted: Arc<Mutex<Vec<String>>>,
 }
 
 impl Faulty {
@@ -70,6 +72,7 @@ impl Faulty {
             arrived: Arc::default(),
             reads: Arc::default(),
             refused: Arc::default(),
+            unlisted: Arc::default(),
         }
     }
 
@@ -153,7 +156,12 @@ impl ObjectStore for Faulty {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        let unlisted = self.unlisted.lock().unwrap().clone();
+        let is_listed = move |found: &Result<ObjectMeta>| {
+            let name = found.as_ref().map(|object| object.location.to_string()).unwrap_or_default();
+            !unlisted.iter().any(|end| name.ends_with(end.as_str()))
+        };
+        self.inner.list(prefix).filter(move |found| std::future::ready(is_listed(found))).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
