@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::archive_load::restores::{Point, is_the_live_history, restore};
 use crate::backup;
 use crate::operator::leader_tells;
-use crate::restore::SECRET_PATIENCE;
+use crate::restore::{SECRET_PATIENCE, fill, holds};
 use crate::upgrade::in_place;
 
 /// How often is stored.
@@ -371,6 +371,32 @@ async fn what_the_store_does_not_take_waits_on_disk_or_is_followed_by_a_full_sna
         let proved = agent(scene, &store, &["verify", &whose, "--strict", "--scratch=/scratch"]).await?;
         ensure!(proved["revision"].as_i64() >= Some(last), "{proved}, and not {last}");
         Ok(())
+    })
+    .await
+}
+
+/// A sidecar shows the certificate that applications mount, and etcd takes its name for the user's.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_cluster_whose_users_are_turned_on_is_recorded_and_comes_back() -> Result<()> {
+    play("archive_users", Stage::Shared, async |scene| {
+        let gateway = Gateway::start().await?;
+        let db = begin(scene, &gateway).await?;
+        fill(&db, "restored").await?;
+        db.ask(async |client| Ok(client.auth_enable().await.map(drop)?)).await?;
+        let first = generation_after(&db, &[]).await?;
+        add_role(&db, 1).await?;
+        let second = generation_after(&db, &[first]).await?;
+        db.put("with", "users").await?;
+        let contents = db.contents().await?;
+        let (_, report) = leader_records(&db, None, contents.0, SOON).await?;
+        ensure!(report["generation"] == second.as_str(), "{report}, and not in {second}");
+        let (held, state) = (db.held(contents).await?, is_healthy(&db, true).await?);
+        db.delete().await?;
+        let from = json!({ "store": gateway.store("s3"), "lineage": state.lineage });
+        let restored = scene.create(&Wish::new("restored", 3).with("/bootstrap/restore", from)).await?;
+        restored.settles(3).await?;
+        holds(&restored, &held).await
     })
     .await
 }
