@@ -74,27 +74,19 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
         return Ok(u8::from(!violations.is_empty()));
     }
     if options.inside {
-        let Options {
-            seed,
-            minutes,
-            version,
-            stay,
-            down,
-            replay,
-            shrink,
-            json,
-            summary: _,
-            judge: _,
-            no_deploy: _,
-            inside: _,
-        } = options;
-        let length = Duration::from_mins(minutes.into());
-        let versions = match (stay, down) {
-            (true, _) => Versions::Stay,
-            (false, true) => Versions::Down,
-            (false, false) => Versions::Up,
+        let session = Session {
+            seed: options.seed,
+            length: Duration::from_mins(options.minutes.into()),
+            version: options.version,
+            versions: match (options.stay, options.down) {
+                (true, _) => Versions::Stay,
+                (false, true) => Versions::Down,
+                (false, false) => Versions::Up,
+            },
+            replay: options.replay,
+            shrink: options.shrink,
+            json: options.json,
         };
-        let session = Session { seed, length, version, versions, replay, shrink, json };
         return Ok(u8::from(!session.play().await?));
     }
     let progress = Progress::new();

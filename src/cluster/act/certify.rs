@@ -136,7 +136,7 @@ impl Acting<'_> {
         match found.filter(|secret| is_owned(secret, &*self.observed.cluster)) {
             Some(secret) => {
                 self.wallet.forget();
-                Err(self.label_again(&secret).await?)
+                Err(self.find_again(&secret).await?)
             }
             None => Ok(()),
         }
@@ -224,7 +224,7 @@ impl Acting<'_> {
         let found = self.actor.kube.get::<Secret>(self.cluster.namespace, name).await?;
         let Some(found) = found else { return Ok(not_known_of(name)) };
         match holder(&found, &*self.observed.cluster) {
-            Holder::Us => self.label_again(&found).await,
+            Holder::Us => self.find_again(&found).await,
             Holder::Nobody => Ok(not_known_of(name)),
             Holder::Stranger => Ok(of_a_stranger(&found)),
         }
@@ -232,15 +232,13 @@ impl Acting<'_> {
 
     /// Gives a Secret of ours the labels back by which lists and watches find it, if it has lost one. What it holds is left
     /// as it is, to be judged when it is found.
-    async fn label_again(&self, secret: &Secret) -> Result<Stop, Stop> {
+    async fn find_again(&self, secret: &Secret) -> Result<Stop, Stop> {
         let (name, labels) = (secret.name_any(), self.cluster.labels());
         if labels.iter().all(|(key, value)| secret.labels().get(key) == Some(value)) {
             return Ok(not_known_of(&name));
         }
-        let change = json!({ "metadata": { "uid": secret.metadata.uid,
-            "resourceVersion": secret.metadata.resource_version, "labels": labels } });
-        self.actor.kube.merge::<Secret>(self.cluster.namespace, &name, &change).await?;
-        tracing::warn!(cluster = %self.cluster.name, secret = name, "had lost its labels, and has them again");
+        let still = json!({ "uid": secret.metadata.uid, "resourceVersion": secret.metadata.resource_version });
+        self.label_again::<Secret>(&name, still).await?;
         Ok(Stop::Surprise(format!("Secret {name} had lost its labels")))
     }
 

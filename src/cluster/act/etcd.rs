@@ -64,23 +64,23 @@ impl Acting<'_> {
 
     /// Lets etcd lower the version that the cluster runs at. It refuses all but the minor below, and asks all members.
     pub(super) async fn enable_downgrade(&self, step: &Step, to: Minor) -> Result<(), Stop> {
-        let member = self.leader_client()?;
+        let member = self.client(self.leader()?)?;
         self.change(step, "enable-downgrade", member.enable_downgrade(&format!("{to}.0"))).await
     }
 
     pub(super) async fn cancel_downgrade(&self, step: &Step) -> Result<(), Stop> {
-        let member = self.leader_client()?;
-        let Some(runs_at) = self.observed.said.leader().and_then(|(serial, _)| self.alive(serial)?.cluster_version)
-        else {
+        let leader = self.leader()?;
+        let member = self.client(leader)?;
+        let Some(runs_at) = self.alive(leader).and_then(|alive| alive.cluster_version) else {
             return Err(Stop::Surprise("the leader has not said at which version the cluster runs".into()));
         };
         let below = format!("{}.0", runs_at.previous());
         self.change(step, "cancel-downgrade", member.cancel_downgrade(&below)).await
     }
 
-    fn leader_client(&self) -> Result<MemberClient, Stop> {
+    fn leader(&self) -> Result<Serial, Stop> {
         let leader = self.observed.said.leader().map(|(serial, _)| serial);
-        self.client(leader.ok_or_else(|| Stop::Surprise("nobody leads".into()))?)
+        leader.ok_or_else(|| Stop::Surprise("nobody leads".into()))
     }
 
     /// Demands that nobody wrote the object since it was read. Another operator may have added a learner and removed it

@@ -11,7 +11,7 @@ use quorate_statemachine::Plan;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::grow::Ungrown;
+use super::claims::Ungrown;
 use super::{Acting, Stop};
 use crate::api::{Error, Namespaced};
 use crate::cluster::observe::verify;

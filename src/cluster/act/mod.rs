@@ -2,10 +2,10 @@
 //! their order, each guarded where it is done. The first surprise ends it: the next round observes again.
 
 mod certify;
+mod claims;
 mod courier;
 mod etcd;
 mod furnish;
-mod grow;
 mod objects;
 mod release;
 mod taken;

@@ -8,10 +8,11 @@ use quorate_crds::{EtcdCluster, names};
 use quorate_statemachine::{
     Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::taken::{whose_child, whose_claim};
 use super::{Acting, Stop};
+use crate::api::{Error, Namespaced};
 use crate::cluster::observe::backup::Backup;
 use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::{self, members};
@@ -120,6 +121,16 @@ impl Acting<'_> {
             Membership::Unknown => None,
         };
         serial.ok_or_else(|| Stop::Surprise(format!("member {id} has no serial")))
+    }
+
+    /// Gives an object of ours the labels back by which lists and watches find it, if it is `still` the one whose metadata has
+    /// these fields.
+    pub(super) async fn label_again<K: Namespaced>(&self, name: &str, still: Value) -> Result<(), Error> {
+        let mut metadata = still;
+        metadata["labels"] = json!(self.cluster.labels());
+        self.actor.kube.merge::<K>(self.cluster.namespace, name, &json!({ "metadata": metadata })).await?;
+        tracing::warn!(cluster = %self.cluster.name, kind = %K::kind(&()), name, "had lost its labels, and has them again");
+        Ok(())
     }
 
     /// The pod that the plan speaks of, as it was observed.

@@ -30,16 +30,21 @@ fn lost() -> FeedError {
     FeedError::Canceled("the stream has ended".into())
 }
 
-#[tokio::test]
-async fn what_was_heard_until_the_watch_ended_is_stored() {
-    let scene = Scene::new();
+/// It has sent three revisions behind the end of this record.
+async fn of_a_member_that_is_gone(scene: &Scene) -> (Chain, Recording<'_>) {
     let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
     let (start, news) = scene.start(chain.clone()).await;
     for revision in 21..=23 {
         assert!(news.push(put(revision)));
     }
     news.end(lost());
-    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    (chain, Recording::new(scene.session(), start, Post::Committer))
+}
+
+#[tokio::test]
+async fn what_was_heard_until_the_watch_ended_is_stored() {
+    let scene = Scene::new();
+    let (chain, mut recording) = of_a_member_that_is_gone(&scene).await;
     let (_lead, leads) = watch::channel(true);
     let (_tell, stop) = watch::channel(false);
     let ended = Box::pin(recording.run(&mut course(), leads, stop)).await;
@@ -52,13 +57,7 @@ async fn what_was_heard_until_the_watch_ended_is_stored() {
 #[tokio::test]
 async fn what_waits_when_the_member_is_gone_is_stored_however_late_the_store_takes_it() {
     let scene = Scene::new();
-    let chain = stored(&scene.door.store(), 100, &[(20, 110)]).await;
-    let (start, news) = scene.start(chain.clone()).await;
-    for revision in 21..=23 {
-        assert!(news.push(put(revision)));
-    }
-    news.end(lost());
-    let mut recording = Recording::new(scene.session(), start, Post::Committer);
+    let (chain, mut recording) = of_a_member_that_is_gone(&scene).await;
     // Nobody reaches the member, which does not lead any more, while all of it waits.
     Box::pin(recording.look(&mut course(), true)).await.unwrap();
     recording.turn(false);

@@ -1,5 +1,5 @@
-//! Looks after the claims of members: lets them grow with the spec, and labels them again. Nothing tells when a StorageClass or a quota allows what it did not: what
-//! was refused is asked for again after a while, and told meanwhile.
+//! Looks after the claims of members: lets them grow with the spec, and labels them again. Nothing tells when a StorageClass or
+//! a quota allows what it did not: what was refused is asked for again after a while, and told meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,16 +51,13 @@ impl Acting<'_> {
 
     /// Gives claims of ours the labels back by which lists and watches find them, if they have lost them.
     pub(super) async fn label_claims_again(&self) -> Result<(), Error> {
-        let (name, labels) = (self.cluster.name, self.cluster.labels());
+        let name = self.cluster.name;
         let lost = self.observed.claims.iter().filter(|(_, claim)| {
             claim.cluster_uid.as_deref() == Some(self.cluster.uid) && claim.label.as_deref() != Some(name)
         });
         let labelled = lost.map(async |(serial, claim)| {
-            let member = self.cluster.member(*serial);
-            let change = json!({ "metadata": { "uid": claim.uid.as_str(), "labels": labels } });
-            self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &member, &change).await?;
-            tracing::warn!(cluster = %name, claim = member, "had lost its labels, and has them again");
-            Ok(())
+            let still = json!({ "uid": claim.uid.as_str() });
+            self.label_again::<PersistentVolumeClaim>(&self.cluster.member(*serial), still).await
         });
         try_join_all(labelled).await.map(drop)
     }
