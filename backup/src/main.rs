@@ -156,7 +156,7 @@ fn main() -> anyhow::Result<ExitCode> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
     match Command::parse().action {
         Action::Install { path } => {
-            install::install(&path).with_context(|| format!("no copy at {}", path.display()))?;
+            install::install(&path).with_context(|| format!("failed to install a copy at {}", path.display()))?;
             Ok(ExitCode::SUCCESS)
         }
         Action::Launch(launch) => Ok(launch::run(launch.into())?),

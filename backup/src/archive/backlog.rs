@@ -1,5 +1,8 @@
 //! What a watch has brought and nobody has taken yet: first in memory, then in a file, both bounded. The order stays.
 
+#[cfg(test)]
+mod fault_tests;
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -25,8 +28,13 @@ const EVENT_OVERHEAD: usize = 160;
 /// The file is written and read no slower than this on a disk on which etcd lives well. Nothing is received meanwhile.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// What is before each of the news in the file: its length and its moment.
-const BEFORE: u64 = 16;
+/// What is before each of the news in the file: a BLAKE3 hash of the rest, its length and its moment.
+const BEFORE: u64 = 48;
+
+/// The first of that.
+const HASH: u64 = blake3::OUT_LEN as u64;
+/// Why something that was put aside can't be used.
+const DAMAGED: &str = "what was put aside in a file is damaged";
 
 /// So much of the file that was read is given back to the disk at a time, and in such blocks.
 const GIVEN_BACK: u64 = 1 << 20;
@@ -214,7 +222,8 @@ impl Spill {
         self.read == self.written
     }
 
-    /// Each of the news as etcd's own message, with its length and its moment before it.
+    /// Each of the news as etcd's own message, with its length and its moment before it, and a hash of all that: a disk that
+    /// changes a bit must not change what is recorded.
     fn push(&mut self, Heard { at, news }: Heard) -> io::Result<()> {
         let message = match news {
             News::Events(events) => PbWatchResponse { events, ..PbWatchResponse::default() },
@@ -224,43 +233,57 @@ impl Spill {
                 PbWatchResponse { header, ..PbWatchResponse::default() }
             }
         };
-        let bytes = message.encode_to_vec();
-        let end = self.written + BEFORE + bytes.len() as u64;
-        if !self.room.take(end - self.written) {
+        let length = message.encoded_len() as u64;
+        if !self.room.take(BEFORE + length) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the spill file is full"));
         }
-        let begin = std::mem::replace(&mut self.written, end);
-        self.file.write_all_at(&(bytes.len() as u64).to_le_bytes(), begin)?;
-        self.file.write_all_at(&at.as_microsecond().to_le_bytes(), begin + 8)?;
-        self.file.write_all_at(&bytes, begin + BEFORE)
+        let mut hashed = [length.to_le_bytes(), at.as_microsecond().to_le_bytes()].concat();
+        hashed.extend(message.encode_to_vec());
+        let put_aside = self.file.write_all_at(blake3::hash(&hashed).as_bytes(), self.written);
+        let put_aside = put_aside.and_then(|()| self.file.write_all_at(&hashed, self.written + HASH));
+        // What is half there is not there.
+        match put_aside {
+            Ok(()) => self.written += BEFORE + length,
+            Err(_) => self.room.give_back(BEFORE + length),
+        }
+        put_aside
     }
 
     fn pop(&mut self) -> io::Result<Option<Heard>> {
         if self.is_empty() {
             return Ok(None);
         }
+        let mut hash = [0; blake3::OUT_LEN];
+        self.file.read_exact_at(&mut hash, self.read)?;
         let mut length = [0; 8];
-        self.file.read_exact_at(&mut length, self.read)?;
+        self.file.read_exact_at(&mut length, self.read + HASH)?;
         let length = u64::from_le_bytes(length);
-        let mut at = [0; 8];
-        self.file.read_exact_at(&mut at, self.read + 8)?;
-        let at = Timestamp::from_microsecond(i64::from_le_bytes(at)).map_err(io::Error::other)?;
-        let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-        self.file.read_exact_at(&mut bytes, self.read + BEFORE)?;
+        if length > self.written - self.read {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, DAMAGED));
+        }
+        let mut hashed = vec![0; usize::try_from(BEFORE - HASH + length).map_err(io::Error::other)?];
+        self.file.read_exact_at(&mut hashed, self.read + HASH)?;
+        if blake3::hash(&hashed) != hash {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, DAMAGED));
+        }
         self.read += BEFORE + length;
-        self.give_back()?;
-        let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(&bytes[..]).map_err(io::Error::other)?;
+        self.give_back();
+        let (before, bytes) = hashed.split_at(16);
+        let at = i64::from_le_bytes(before[8..].try_into().map_err(io::Error::other)?);
+        let at = Timestamp::from_microsecond(at).map_err(io::Error::other)?;
+        let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(bytes).map_err(io::Error::other)?;
         let revision = header.and_then(|header| u64::try_from(header.revision).ok());
         Ok(Some(Heard { at, news: revision.map_or(News::Events(events), News::Progress) }))
     }
 
     /// Gives back the room of what was read: a store that is just as fast as what comes never lets the file become empty.
-    fn give_back(&mut self) -> io::Result<()> {
+    fn give_back(&mut self) {
         if self.is_empty() {
-            self.file.set_len(0)?;
+            // Where that fails the disk has it back with the file, and what comes is written over it.
+            let _ = self.file.set_len(0);
             self.room.give_back(self.written - self.given_back);
             (self.read, self.written, self.given_back) = (0, 0, 0);
-            return Ok(());
+            return;
         }
         let end = self.read - self.read % BLOCK;
         let bytes = end - self.given_back;
@@ -270,7 +293,6 @@ impl Spill {
             self.room.give_back(bytes);
             self.given_back = end;
         }
-        Ok(())
     }
 }
 

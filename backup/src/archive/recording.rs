@@ -1,6 +1,8 @@
 //! Recording into one generation: what the watch brings is held until it is stored, by this archive or by another one. Who
 //! stands by holds what the other has not stored yet, and so can go on from there at once.
 
+#[cfg(test)]
+mod clock_tests;
 mod last_words;
 mod next_full;
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl Retention {
         let (store, lineage, current) = (store.clone(), lineage.clone(), current.clone());
         self.working = Some(tokio::spawn(async move {
             match clear(&store, &lineage, keep, &current).await {
-                Ok(Pruned { objects, bytes, failed }) => {
+                Ok(Pruned { objects, bytes, anew: _, failed }) => {
                     if objects > 0 {
                         tracing::info!("{objects} objects that no rule keeps are gone, {bytes} bytes");
                     }
@@ -97,7 +97,7 @@ fn spare(mut plan: Plan, current: &GenerationKey) -> Plan {
     let before = plan.removals.len();
     plan.removals.retain(|removal| match removal {
         Removal::Generation(key) => key != current,
-        Removal::Garbage { key, bytes: _ } => !key.as_str().starts_with(&data),
+        Removal::Garbage(listed) | Removal::Staged(listed) => !listed.key.as_str().starts_with(&data),
     });
     plan.kept += usize::from(plan.removals.len() < before);
     plan
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use crate::archive::flush::tests::refusing;
     use crate::format::{Cluster, GenerationName};
-    use crate::store::Key;
     use crate::store::tests::faulty::sound;
+    use crate::store::{Key, Listed};
 
     fn key(lineage: &str) -> GenerationKey {
         let name = GenerationName::new(Timestamp::UNIX_EPOCH);
@@ -162,13 +162,17 @@ mod tests {
     #[test]
     fn what_is_recorded_into_stays_whatever_the_rules_say() {
         let (current, old) = (key("blue"), key("green"));
+        let listed = |key| Listed { key, bytes: 1, modified: Timestamp::UNIX_EPOCH };
+        let (garbage, staged) = (current.data_folder().join("x"), current.data_folder().join("x#1"));
+        let elsewhere = Removal::Garbage(listed(Key::new("elsewhere")));
         let removals = vec![
             Removal::Generation(current.clone()),
             Removal::Generation(old.clone()),
-            Removal::Garbage { key: current.data_folder().join("x"), bytes: 1 },
-            Removal::Garbage { key: Key::new("elsewhere"), bytes: 1 },
+            Removal::Garbage(listed(garbage)),
+            Removal::Staged(listed(staged)),
+            elsewhere.clone(),
         ];
         let spared = spare(Plan { removals, kept: 1 }, &current).removals;
-        assert_eq!(spared, [Removal::Generation(old), Removal::Garbage { key: Key::new("elsewhere"), bytes: 1 }]);
+        assert_eq!(spared, [Removal::Generation(old), elsewhere]);
     }
 }

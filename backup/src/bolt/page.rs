@@ -6,10 +6,15 @@ use std::os::unix::fs::FileExt;
 
 use super::BoltError;
 use super::meta::Meta;
+use crate::format::MAX_RECORD;
 
-/// The most bytes that one page with its overflow may have. A page overflows for the sake of one value, and those are
-/// bounded by the largest request that etcd takes (1.5 MiB by default; more than 10 MiB is advised against).
-pub const MOST_IN_PAGE: u64 = 80 << 20;
+/// The most bytes that one page with its overflow may have. bbolt splits no node of fewer than five entries, and leaves two on
+/// each side (`splitTwo` in node.go), so that a leaf may hold four of the largest entries. Those are bounded by the largest
+/// request that etcd takes (1.5 MiB by default; more than 10 MiB is advised against), and for us by what a record may hold.
+pub const MOST_IN_PAGE: u64 = (MOST_UNSPLIT * MAX_RECORD as u64) + (1 << 20);
+
+/// So many entries bbolt leaves in one node however large they are.
+const MOST_UNSPLIT: u64 = 4;
 
 /// The size of a page's header, and of an entry of a leaf or a branch.
 pub(super) const HEADER: usize = 16;

@@ -1,6 +1,6 @@
 //! What is in a store: every generation, whole or not.
 
-use crate::format::{Chain, ChainError, GenerationKey, Lineage, generations};
+use crate::format::{Chain, ChainError, Damage, GenerationKey, Lineage, Reading, Span, generations};
 use crate::store::{Store, StoreError};
 
 /// A generation, as far as it can be read.
@@ -19,7 +19,14 @@ pub enum State {
     Whole(Box<Chain>),
     /// Its full snapshot is being taken, or never was.
     WithoutFull,
-    /// It can't be restored beyond some point, or at all.
+    /// It can't be restored beyond some point.
+    BrokenOff {
+        /// What comes before that. It went on, so nothing may be told of it by where this ends.
+        sound: Box<Chain>,
+        /// What is wrong, and up to where it can be restored.
+        damage: String,
+    },
+    /// It can't be restored at all.
     Damaged(String),
 }
 
@@ -44,8 +51,12 @@ impl Overview {
         key: GenerationKey,
         report: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Self, StoreError> {
-        let state = match Chain::read_and_report(store, &key, report).await {
-            Ok(chain) => State::Whole(Box::new(chain)),
+        let state = match Reading::and_report(store, &key, report).await {
+            Ok(Reading::Whole(chain)) => State::Whole(Box::new(chain)),
+            Ok(Reading::BrokenOff { sound, fault }) => {
+                let damage = Damage { span: Span::broken_off(&sound), fault }.to_string();
+                State::BrokenOff { sound: Box::new(sound), damage }
+            }
             Err(ChainError::NoFull(_)) => State::WithoutFull,
             Err(ChainError::Store(error)) if !matches!(error, StoreError::Refused { .. }) => return Err(error),
             // That one object alone is refused must not keep the others from being looked at.

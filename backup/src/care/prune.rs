@@ -1,6 +1,9 @@
-//! Removes what is old: whole generations that nobody asked to keep, and data that no manifest refers to. What is decided is
-//! pure; carrying it out begins with the manifests, so that nothing is ever seen that can't be restored.
+//! Removes what is old: whole generations that nobody asked to keep, data that no manifest refers to, and what killed uploads
+//! have left on a volume. What is decided is pure; carrying it out begins with the manifests, so that nothing is ever seen that
+//! can't be restored.
 
+#[cfg(test)]
+mod garbage_tests;
 #[cfg(test)]
 mod landing;
 
@@ -11,7 +14,9 @@ use futures::TryStreamExt;
 use jiff::Timestamp;
 
 use super::overview::{Overview, State};
-use crate::format::{ChainError, Cluster, GARBAGE_AGE, GenerationKey, Lineage, generations, read_last_delta};
+use crate::format::{
+    ChainError, Cluster, GARBAGE_AGE, GenerationKey, GenerationName, Lineage, generations, read_last_delta,
+};
 use crate::store::{Key, Listed, Store, StoreError};
 
 /// How far the store's clock may be behind ours for nothing: it tells whole seconds (S3), and is another machine's.
@@ -32,12 +37,9 @@ pub enum Removal {
     /// A whole generation.
     Generation(GenerationKey),
     /// Data that no manifest refers to.
-    Garbage {
-        /// The object.
-        key: Key,
-        /// Its size, in bytes.
-        bytes: u64,
-    },
+    Garbage(Listed),
+    /// What an upload to a volume left behind when its process was killed.
+    Staged(Listed),
 }
 
 /// What would be removed.
@@ -56,6 +58,8 @@ pub struct Pruned {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Garbage that was none any more: somebody has written it anew since.
+    pub anew: Vec<Key>,
     /// What could not be removed, and why: a locked bucket keeps objects for a time.
     pub failed: Vec<String>,
 }
@@ -113,12 +117,29 @@ pub async fn plan(
     let kept = all.len() - gone.len();
     let mut removals: Vec<_> = gone.iter().cloned().map(Removal::Generation).collect();
     let staying = all.into_iter().filter(|looked| !gone.contains(&looked.key));
-    for Listed { key, bytes, modified } in staying.flat_map(|looked| looked.unreferred) {
-        if store_now.duration_since(modified).unsigned_abs() >= GARBAGE_AGE {
-            removals.push(Removal::Garbage { key, bytes });
-        }
-    }
+    let unreferred = staying.flat_map(|looked| looked.unreferred);
+    removals.extend(unreferred.filter(|listed| is_old(listed, store_now)).map(Removal::Garbage));
+    removals.extend(left_behind(store, lineage, now).await?.into_iter().map(Removal::Staged));
     Ok(Plan { removals, kept })
+}
+
+fn is_old(listed: &Listed, now: Timestamp) -> bool {
+    listed.modified <= now && now.duration_since(listed.modified).unsigned_abs() >= GARBAGE_AGE
+}
+
+/// What killed uploads have left on a volume, also where nothing else came of a generation. Here it is as late as it is for us:
+/// what filled the volume may be the newest on it. A clock that is days ahead costs an upload that is on its way, and no backup.
+async fn left_behind(store: &Store, lineage: &Lineage, now: Timestamp) -> Result<Vec<Listed>, StoreError> {
+    let mut staged = store.staged(&Key::new(lineage.as_str())).await?;
+    staged.retain(|listed| is_in_generation(&listed.key) && is_old(listed, now));
+    staged.sort_by(|one, other| one.key.cmp(&other.key));
+    Ok(staged)
+}
+
+fn is_in_generation(key: &Key) -> bool {
+    let mut words = key.as_str().split('/').skip(1);
+    let is_cluster = words.next().is_some_and(|word| word.parse::<Cluster>().is_ok());
+    is_cluster && words.next().is_some_and(|word| word.parse::<GenerationName>().is_ok()) && words.next().is_some()
 }
 
 /// Looks at one generation.
@@ -149,7 +170,7 @@ async fn look(store: &Store, key: GenerationKey, report: &(dyn Fn(u64, u64) + Sy
             data.clear();
             headless(store, &key).await?
         }
-        State::Damaged(_) => {
+        State::BrokenOff { .. } | State::Damaged(_) => {
             data.clear();
             Reach::Unknown
         }
@@ -220,13 +241,39 @@ pub async fn prune(store: &Store, plan: &Plan) -> Result<Pruned, StoreError> {
     let mut pruned = Pruned::default();
     for removal in &plan.removals {
         match removal {
-            Removal::Garbage { key, bytes } => {
-                remove(store, key, Some(*bytes), &mut pruned).await;
+            Removal::Garbage(listed) => remove_garbage(store, listed, &mut pruned).await,
+            Removal::Staged(listed) => {
+                let gone = store.delete_staged(listed).await;
+                count(gone, listed, &mut pruned);
             }
             Removal::Generation(key) => remove_generation(store, key, &mut pruned).await?,
         }
     }
     Ok(pruned)
+}
+
+/// Removes data that no manifest referred to, unless somebody has written it anew since: a copy that goes on uses its names
+/// again, and commits its manifest soon.
+async fn remove_garbage(store: &Store, listed: &Listed, pruned: &mut Pruned) {
+    let is_anew = |found: &Listed| found.modified > listed.modified || found.bytes != listed.bytes;
+    let gone = match store.look(&listed.key).await {
+        Ok(found) if found.as_ref().is_none_or(is_anew) => Ok(false),
+        Ok(_) => store.delete(&listed.key).await.map(|()| true),
+        Err(error) => Err(error),
+    };
+    count(gone, listed, pruned);
+}
+
+/// Counts what is gone, or says why it is not.
+fn count(gone: Result<bool, StoreError>, listed: &Listed, pruned: &mut Pruned) {
+    match gone {
+        Ok(true) => {
+            pruned.objects += 1;
+            pruned.bytes += listed.bytes;
+        }
+        Ok(false) => pruned.anew.push(listed.key.clone()),
+        Err(error) => pruned.failed.push(error.to_string()),
+    }
 }
 
 /// Removes a generation, its manifests first.

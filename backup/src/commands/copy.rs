@@ -76,7 +76,7 @@ impl Copy {
             ca: target_ca,
             keys: KeyFiles::default(),
         })?;
-        let (mut lines, mut left_out) = (Vec::new(), 0);
+        let (mut lines, mut left_out, mut broken_off) = (Vec::new(), 0, 0);
         for key in keys(&from, Some(&lineage)).await? {
             if generation.as_ref().is_some_and(|name| *name != key.name) {
                 continue;
@@ -84,6 +84,11 @@ impl Copy {
             let Overview { key, state } = Overview::read(&from, key, &|_, _| {}).await?;
             let chain = match state {
                 State::Whole(chain) => chain,
+                State::BrokenOff { sound, damage } => {
+                    tracing::warn!("{key} is copied up to where it is damaged: {damage}");
+                    broken_off += 1;
+                    sound
+                }
                 State::WithoutFull | State::Damaged(_) => {
                     tracing::warn!("{key} is not whole, and is left out");
                     // One that has only begun is no backup yet.
@@ -109,6 +114,13 @@ impl Copy {
             let rows: Vec<_> = lines.iter().map(row).collect();
             print::table(&["GENERATION", "COPIED", "PRESENT", "SIZE"], &rows)
         })?;
-        if left_out == 0 { Ok(()) } else { anyhow::bail!("{left_out} damaged generations were left out") }
+        match (left_out, broken_off) {
+            (0, 0) => Ok(()),
+            (_, 0) => anyhow::bail!("{left_out} damaged generations were left out"),
+            (0, _) => anyhow::bail!("{broken_off} damaged generations were copied only up to the damage"),
+            (_, _) => anyhow::bail!(
+                "{left_out} damaged generations were left out, and {broken_off} were copied only up to the damage"
+            ),
+        }
     }
 }

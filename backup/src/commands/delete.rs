@@ -8,9 +8,9 @@ use clap::Args;
 use quorate_backup::care::{DeleteError, Pruned, delete};
 use quorate_backup::format::{GenerationKey, Hash};
 use quorate_backup::keys::KeyFiles;
+use quorate_backup::snapshot::FINAL;
 use serde::Serialize;
 
-use super::FINAL;
 use super::arguments::StoreArguments;
 use super::print::{self, Output};
 
@@ -19,7 +19,7 @@ use super::print::{self, Output};
 pub struct Delete {
     #[command(flatten)]
     store: StoreArguments,
-    /// The backup's manifest: <lineage>/<cluster>/<generation>/full, as `snapshot` and the status of an EtcdBackup show it
+    /// The backup's manifest: <lineage>/<cluster>/<generation>/full, as `snapshot`, `inspect` and the status of an EtcdBackup show it
     #[arg(value_parser = GenerationKey::of_full)]
     manifest: GenerationKey,
     /// The BLAKE3 hash of the manifest, as they show it
@@ -52,7 +52,7 @@ impl Delete {
             Ok::<core::result::Result<Pruned, DeleteError>, _>(Box::pin(delete(&store, &manifest, hash)).await)
         })?;
         match deleted {
-            Ok(Pruned { objects, bytes, failed: _ }) => {
+            Ok(Pruned { objects, bytes, anew: _, failed: _ }) => {
                 let result = Result { objects, bytes };
                 print::show(output, &result, || format!("gone: {objects} objects, {}", print::size(bytes)))?;
                 Ok(ExitCode::SUCCESS)

@@ -55,6 +55,9 @@ struct Line {
     fault: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     whole: Option<Whole>,
+    /// What can be restored of one that is damaged further on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sound: Option<Whole>,
 }
 
 /// What can be restored of it.
@@ -94,13 +97,14 @@ impl Whole {
 
 impl Line {
     fn of(Overview { key, state }: &Overview) -> Self {
-        let (word, fault, whole) = match state {
-            State::Whole(chain) => ("whole", None, Some(Whole::of(chain))),
-            State::WithoutFull => ("incomplete", None, None),
-            State::Damaged(fault) => ("damaged", Some(fault.clone()), None),
+        let (word, fault, whole, sound) = match state {
+            State::Whole(chain) => ("whole", None, Some(Whole::of(chain)), None),
+            State::WithoutFull => ("incomplete", None, None, None),
+            State::BrokenOff { sound, damage } => ("damaged", Some(damage.clone()), None, Some(Whole::of(sound))),
+            State::Damaged(fault) => ("damaged", Some(fault.clone()), None, None),
         };
         let (lineage, cluster) = (key.lineage.to_string(), key.cluster.to_string());
-        Self { lineage, cluster, generation: key.name.to_string(), state: word, fault, whole }
+        Self { lineage, cluster, generation: key.name.to_string(), state: word, fault, whole, sound }
     }
 
     fn row(&self) -> Vec<String> {
@@ -143,9 +147,12 @@ impl List {
 
 /// A generation with its parts.
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Parts<'a> {
     key: String,
     full: &'a Full,
+    /// Of that manifest, as it is stored.
+    manifest_blake3: String,
     deltas: Vec<&'a quorate_backup::format::Delta>,
 }
 
@@ -169,8 +176,9 @@ impl Inspect {
         let read = Overview::read(&store, key, &|done, total| print::set(&bar, done, total)).await;
         bar.finish_and_clear();
         let Overview { key, state } = read?;
-        let chain = match state {
-            State::Whole(chain) => chain,
+        let (chain, damage) = match state {
+            State::Whole(chain) => (chain, None),
+            State::BrokenOff { sound, damage } => (sound, Some(damage)),
             State::WithoutFull => anyhow::bail!("{key} has no full snapshot: it is being taken, or never was"),
             State::Damaged(fault) => anyhow::bail!(fault),
         };
@@ -179,20 +187,26 @@ impl Inspect {
             opened_by(&identity, &chain.full.data, &key.to_string())?;
         }
         let deltas = chain.links.iter().map(|link| &link.delta).collect();
-        let parts = Parts { key: key.to_string(), full: &chain.full, deltas };
-        print::show(output, &parts, || text(&chain))
+        let manifest_blake3 = chain.full_hash.to_string();
+        let parts = Parts { key: key.to_string(), full: &chain.full, manifest_blake3, deltas };
+        print::show(output, &parts, || text(&chain))?;
+        // What is shown is what can be restored, and not all of it.
+        damage.map_or(Ok(()), |damage| Err(anyhow::anyhow!(damage)))
     }
 }
 
 fn text(chain: &Chain) -> String {
     let Full { etcd_version, revision, compact_revision, taken, database_bytes, data, .. } = &chain.full;
     let mut text = format!(
-        "{}\nfull: revision {revision} (compacted up to {compact_revision}) of etcd {etcd_version}, {}\n      {} as {} in {}",
+        "{}\nfull: revision {revision} (compacted up to {compact_revision}) of etcd {etcd_version}, {}\n      {} as {} in {}\n      \
+         manifest {} with the hash {}",
         chain.key,
         print::time(*taken),
         print::size(*database_bytes),
         print::size(data.stored_bytes()),
         chain.key.data(&data.name),
+        chain.key.full(),
+        chain.full_hash,
     );
     if !data.recipients().is_empty() {
         let _ = write!(text, "\n      encrypted to {}", Fingerprints(data.recipients().to_vec()));

@@ -20,8 +20,6 @@ use anyhow::Context;
 use quorate_backup::store::taken_back;
 use tokio::runtime::Builder;
 
-/// The exit code of a failure that a repetition would not mend. The one of all others is 1.
-const FINAL: u8 = 3;
 /// How long a command that ends waits until uploads that were given up are taken back: for their parts on the way, and for a
 /// request or two.
 const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(10);

@@ -64,12 +64,15 @@ impl Prune {
         let planned = plan(&store, &lineage, keep, Timestamp::now(), &report).await;
         bar.finish_and_clear();
         let plan: Plan = planned?;
-        let Pruned { objects, bytes, failed } = if dry_run { Pruned::default() } else { prune(&store, &plan).await? };
+        let Pruned { objects, bytes, anew, failed } =
+            if dry_run { Pruned::default() } else { prune(&store, &plan).await? };
         let (mut generations, mut garbage) = (Vec::new(), Vec::new());
         for removal in &plan.removals {
             match removal {
                 Removal::Generation(key) => generations.push(key.to_string()),
-                Removal::Garbage { key, bytes: _ } => garbage.push(key.to_string()),
+                // What somebody has written anew since was none.
+                Removal::Garbage(listed) | Removal::Staged(listed) if anew.contains(&listed.key) => {}
+                Removal::Garbage(listed) | Removal::Staged(listed) => garbage.push(listed.key.to_string()),
             }
         }
         let result = Result { dry_run, kept: plan.kept, generations, garbage, objects, bytes, failed };

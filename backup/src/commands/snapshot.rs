@@ -8,10 +8,9 @@ use anyhow::Context;
 use clap::Args;
 use quorate_backup::format::Lineage;
 use quorate_backup::keys::Fingerprints;
-use quorate_backup::snapshot::{self, Complete, Failure, Progress, Report};
+use quorate_backup::snapshot::{self, Complete, FINAL, Failure, Progress, Report};
 use tokio::sync::watch;
 
-use super::FINAL;
 use super::arguments::{ListenArguments, RecipientsArgument, SourceArguments, StoreArguments};
 use super::print::{self, Output};
 
@@ -86,11 +85,12 @@ impl Snapshot {
 
 fn text(complete: &Complete) -> String {
     let mut text = format!(
-        "revision {} of etcd {} is in {}\n{}: {} as {}, in {:.1} s",
+        "revision {} of etcd {} is in {}\n{} (hash {}): {} as {}, in {:.1} s",
         complete.revision,
         complete.etcd_version,
         complete.location,
         complete.manifest,
+        complete.manifest_blake3,
         print::size(complete.database_bytes),
         print::size(complete.stored_bytes),
         complete.seconds,

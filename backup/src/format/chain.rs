@@ -68,43 +68,56 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Reads a generation up to its head.
+    /// Reads a generation up to its head: all of it, or an error. [`super::Reading`] is as much as is sound.
     pub async fn read(store: &Store, key: &GenerationKey) -> Result<Self, ChainError> {
-        Self::read_and_report(store, key, &|_, _| {}).await
+        let (chain, ended) = Self::read_as_far(store, key, &|_, _| {}).await?;
+        ended.map(|()| chain)
     }
 
-    /// The same. `report` is told how many manifests have been read, of all that a listing shows.
-    pub async fn read_and_report(
+    /// Reads its full snapshot, and its deltas as far as they are sound; with what is wrong with the next one. `report` is told
+    /// how many manifests have been read, of all that a listing shows.
+    pub(super) async fn read_as_far(
         store: &Store,
         key: &GenerationKey,
         report: &(dyn Fn(u64, u64) + Sync),
-    ) -> Result<Self, ChainError> {
+    ) -> Result<(Self, Result<(), ChainError>), ChainError> {
         let (full, full_hash) = full(store, key).await?;
         let mut chain = Self { key: key.clone(), full, full_hash, links: Vec::new() };
         let hints = chain.hints(store).await?;
+        let ended = chain.read_deltas(store, hints, report).await;
+        Ok((chain, ended))
+    }
+
+    async fn read_deltas(
+        &mut self,
+        store: &Store,
+        hints: Vec<Revision>,
+        report: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<(), ChainError> {
         let all = 1 + hints.len() as u64;
         report(1, all);
+        let key = &self.key.clone();
         let mut hinted = stream::iter(hints)
-            .map(|from| async move { Ok::<_, ChainError>((from, manifest(store, &key.delta(from)).await?)) })
+            .map(|from| async move { (from, manifest(store, &key.delta(from)).await) })
             .buffered(AHEAD);
-        while let Some((from, bytes)) = hinted.try_next().await? {
+        while let Some((from, read)) = hinted.next().await {
             // The listing may have been late: what it left out is asked for.
-            while from > chain.head().next() {
-                let next = key.delta(chain.head().next());
+            while from > self.head().next() {
+                let next = key.delta(self.head().next());
                 let Some(bytes) = manifest(store, &next).await? else {
-                    return Err(ChainError::Gap { missing: next, next: key.delta(from), after: chain.head() });
+                    return Err(ChainError::Gap { missing: next, next: key.delta(from), after: self.head() });
                 };
-                chain.add(&bytes)?;
+                self.add(&bytes)?;
             }
-            if from == chain.head().next()
-                && let Some(bytes) = bytes
+            // What can't be read is nobody's fault before its turn has come.
+            if from == self.head().next()
+                && let Some(bytes) = read?
             {
-                chain.add(&bytes)?;
+                self.add(&bytes)?;
             }
-            report(1 + chain.links.len() as u64, all);
+            report(1 + self.links.len() as u64, all);
         }
-        chain.extend(store).await?;
-        Ok(chain)
+        self.extend(store).await
     }
 
     /// Reads what has been added since.

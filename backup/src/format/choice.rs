@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::chain::Chain;
 use super::hash::{EventHash, Hash};
 use super::names::{GenerationKey, Revision};
+use super::reading::Reading;
 
 /// How long after the end of what was recorded beside it a full snapshot may be told to have been taken, without a gap between
 /// the two: etcd has begun to read before the first bytes come, which are what tells the moment. Where it is later than that,
@@ -47,7 +48,7 @@ pub struct Span {
     pub key: GenerationKey,
     /// When its full snapshot was taken.
     pub taken: Timestamp,
-    /// The last moment for which a revision is known.
+    /// The last moment for which a revision is known, in what is sound of it.
     pub last_moment: Timestamp,
     /// Up to where the history in its full snapshot was compacted: from there on it holds every revision.
     pub compacted: Revision,
@@ -55,10 +56,33 @@ pub struct Span {
     pub first: Revision,
     /// The hash of that revision's events.
     pub first_events: Hash,
-    /// The last revision in it.
+    /// The last revision in what is sound of it.
     pub head: Revision,
     /// The hash of that revision's events.
     pub last_events: Hash,
+    /// Whether that is where it ends.
+    pub end: End,
+}
+
+/// Whether it is known where a generation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It ends with its last revision.
+    Known,
+    /// It went on, and what came is damaged or missing.
+    Lost {
+        /// The last moment but one for which a revision is known: of the very last one more may have been told in what is lost.
+        known_until: Option<Timestamp>,
+    },
+}
+
+impl From<&Reading> for Span {
+    fn from(reading: &Reading) -> Self {
+        match reading {
+            Reading::Whole(chain) => Self::from(chain),
+            Reading::BrokenOff { sound, fault: _ } => Self::broken_off(sound),
+        }
+    }
 }
 
 impl From<&Chain> for Span {
@@ -72,6 +96,7 @@ impl From<&Chain> for Span {
             first_events: chain.full.last_events,
             head: chain.head(),
             last_events: chain.last_events(),
+            end: End::Known,
         }
     }
 }
@@ -106,12 +131,12 @@ pub struct Choice {
     pub seam: Option<Seam>,
 }
 
-/// The end of what was recorded before a full snapshot.
+/// The last that is known of what was recorded before a full snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seam {
     /// In which generation.
     pub recorded: GenerationKey,
-    /// Its last revision.
+    /// The last revision that is known of it.
     pub revision: Revision,
     /// The hash of that revision's events.
     pub events: Hash,
@@ -171,7 +196,7 @@ pub enum ChoiceError {
 }
 
 /// The generation that was recorded nearest before a revision that comes out of this one's history, if its last revision is still
-/// in that.
+/// in that. One that is damaged shows what it has all the same.
 pub fn recorded_before<'a>(spans: &'a [Span], of: &Span, wanted: Revision) -> Option<&'a Span> {
     let before = |span: &&Span| span.key.cluster == of.key.cluster && span.head > of.compacted && span.head <= wanted;
     spans.iter().filter(before).max_by_key(|span| (span.head, span.taken))
@@ -181,7 +206,8 @@ pub fn recorded_before<'a>(spans: &'a [Span], of: &Span, wanted: Revision) -> Op
 pub fn choose(spans: &[Span], target: Target) -> Result<Chosen<'_>, ChoiceError> {
     match target {
         Target::Latest => {
-            let newest = spans.iter().max_by_key(|span| (span.last_moment, span.head)).ok_or(ChoiceError::Nothing)?;
+            let whole = spans.iter().filter(|span| span.shows(target));
+            let newest = whole.max_by_key(|span| (span.last_moment, span.head)).ok_or(ChoiceError::Nothing)?;
             Ok(Chosen::alone(&newest.key))
         }
         Target::Revision(wanted) => with_revision(spans, wanted),
@@ -189,7 +215,54 @@ pub fn choose(spans: &[Span], target: Target) -> Result<Chosen<'_>, ChoiceError>
     }
 }
 
+/// The damaged generations in whose lost part it may be what is wanted, and that would be chosen before this one then; the
+/// newest one last.
+pub fn in_doubt<'a>(spans: &'a [Span], target: Target, chosen: Option<&GenerationKey>) -> Vec<&'a Span> {
+    let chosen = chosen.and_then(|key| spans.iter().find(|span| span.key == *key));
+    let mut found: Vec<_> = spans.iter().filter(|span| span.may_hold(target, chosen)).collect();
+    found.sort_by_key(|span| span.taken);
+    found
+}
+
 impl Span {
+    /// Of a generation that went on, and of which no more is sound.
+    pub fn broken_off(sound: &Chain) -> Self {
+        let last = sound.last_moment();
+        let known_until = sound.samples().rev().map(|sample| sample.at).find(|at| *at < last);
+        Self { end: End::Lost { known_until }, ..Self::from(sound) }
+    }
+
+    /// Whether what it has shows what is wanted: whether it is in it, or known not to be.
+    pub fn shows(&self, target: Target) -> bool {
+        match (self.end, target) {
+            (End::Known, Target::Latest | Target::Revision(_) | Target::Time(_)) => true,
+            (End::Lost { .. }, Target::Latest) => false,
+            (End::Lost { .. }, Target::Revision(wanted)) => wanted <= self.head,
+            (End::Lost { known_until }, Target::Time(wanted)) => Some(wanted) <= known_until,
+        }
+    }
+
+    /// Whether what is wanted may be in what it has lost, rather than in what was chosen.
+    fn may_hold(&self, target: Target, chosen: Option<&Self>) -> bool {
+        if self.shows(target) {
+            return false;
+        }
+        match (target, chosen) {
+            (Target::Latest, _) | (Target::Revision(_), None) => true,
+            // What recorded it comes before what has it in its history.
+            (Target::Revision(wanted), Some(chosen)) => !chosen.recorded(wanted) || chosen.taken <= self.taken,
+            (Target::Time(wanted), None) => self.taken <= wanted,
+            (Target::Time(wanted), Some(chosen)) => {
+                let goes_further = chosen.last_moment < wanted || chosen.taken <= self.taken;
+                self.taken <= wanted && self.key.cluster == chosen.key.cluster && goes_further
+            }
+        }
+    }
+
+    fn recorded(&self, revision: Revision) -> bool {
+        (self.first..=self.head).contains(&revision)
+    }
+
     /// The first revision that can be restored: that of an empty etcd is 1.
     pub fn oldest(&self) -> Revision {
         self.compacted.max(Revision::FIRST).min(self.first)
@@ -199,7 +272,7 @@ impl Span {
 /// Of the generations that recorded it the newest; if none did, the first snapshot after it that still has it in its history,
 /// rather of the cluster that was backed up last.
 fn with_revision(spans: &[Span], wanted: Revision) -> Result<Chosen<'_>, ChoiceError> {
-    let mut holding: Vec<&Span> = spans.iter().filter(|span| (span.first..=span.head).contains(&wanted)).collect();
+    let mut holding: Vec<&Span> = spans.iter().filter(|span| span.recorded(wanted)).collect();
     holding.sort_by_key(|span| span.taken);
     if holding.is_empty() {
         let newest = spans.iter().max_by_key(|span| span.taken).map(|span| &span.key.cluster);
@@ -225,9 +298,15 @@ fn with_time(spans: &[Span], wanted: Timestamp) -> Result<Chosen<'_>, ChoiceErro
     // Its cluster's archive may have gone on in another one, beside which somebody took this one. What comes nearest to the
     // moment tells most of it.
     let of_its_cluster = begun().filter(|span| span.key.cluster == newest.key.cluster);
-    let span = of_its_cluster.max_by_key(|span| (span.last_moment.min(wanted), span.taken)).unwrap_or(newest);
+    let showing = of_its_cluster.filter(|span| span.shows(Target::Time(wanted)));
+    let nearest = showing.max_by_key(|span| (span.last_moment.min(wanted), span.taken));
+    let span = nearest.ok_or(ChoiceError::Nothing)?;
     let next = spans.iter().filter(|next| next.key.cluster == span.key.cluster && next.taken > wanted);
-    let goes_on = next.filter(|next| begins_at_the_end(next, span) || was_begun_beside(next, span));
+    let goes_on = next.filter(|next| match span.end {
+        End::Known => begins_at_the_end(next, span) || was_begun_beside(next, span),
+        // Its last revision is not its end.
+        End::Lost { .. } => false,
+    });
     Ok(Chosen { still_until: goes_on.map(|next| next.taken).max(), ..Chosen::alone(&span.key) })
 }
 

@@ -9,6 +9,7 @@ mod frames;
 mod hash;
 mod manifest;
 mod names;
+mod reading;
 mod record;
 mod seal;
 #[cfg(test)]
@@ -18,7 +19,7 @@ pub(crate) mod tests;
 mod unseal;
 
 pub use chain::{Chain, ChainError, Extent, Link, generations, has_deltas, last_delta, read_last_delta};
-pub use choice::{Choice, ChoiceError, Chosen, Seam, Span, Target, choose, recorded_before};
+pub use choice::{Choice, ChoiceError, Chosen, End, Seam, Span, Target, choose, in_doubt, recorded_before};
 pub use commit::{COMMIT_WITHIN, CommitError, GARBAGE_AGE, commit};
 pub use data::{DataError, DataObject, DataReader, DataWriter};
 pub use frames::{FRAME, FrameFault, compress, decompress};
@@ -27,6 +28,7 @@ pub use manifest::{
     Data, Delta, ENCRYPTED_VERSION, Full, Header, LeaseGrant, MANIFEST_LIMIT, ManifestFault, Sample, VERSION,
 };
 pub use names::{Cluster, GenerationKey, GenerationName, Lineage, NameFault, Nonce, Revision};
+pub use reading::{Damage, Reading};
 pub use record::{MAX_RECORD, Record, RecordFault, RecordReader, split_record, write_record};
 pub use seal::{Age, Seal, SealFault};
 pub use unseal::{demand_identity, opened_by};

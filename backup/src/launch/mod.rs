@@ -107,9 +107,11 @@ async fn wait_or_stop(settings: Settings) -> Result<ExitCode, LaunchError> {
         http::serve(listen, desk).await;
     });
     let stopped_by = tokio::select! {
-        never = wait::until_etcd(&settings, &board, &inbox, wait::Door::new(door)) => match never {},
+        // Signals first: one that has come must not get lost because etcd could be started at the same moment.
+        biased;
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+        never = wait::until_etcd(&settings, &board, &inbox, wait::Door::new(door)) => match never {},
     };
     listener.abort();
     tracing::info!("stopped by {stopped_by}; etcd was not started");

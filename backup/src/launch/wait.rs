@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
 use super::binary::{self, Binary};
@@ -68,7 +68,10 @@ pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox, mut d
         }
         match shown {
             Ok(Some(text)) if !is_still_refused(refused.as_ref(), &text) => {
-                let refusal = match check(&text, &settings.identity, &mut binary, &volume, board).await {
+                let checked = check(&text, &settings.identity, &mut binary, &volume, board).await;
+                // A signal that came meanwhile is heard before: etcd would not learn of it.
+                yield_now().await;
+                let refusal = match checked {
                     // Checking may have taken seconds: don't follow a ticket that has been taken back meanwhile.
                     Ok(_) if current(settings, inbox).as_ref() != Ok(&Some(text.clone())) => continue,
                     Ok(cleared) => start(&cleared),

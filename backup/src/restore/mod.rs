@@ -19,7 +19,7 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::bolt::{AppendError, BoltError};
 use crate::format::{
-    ChainError, Choice, ChoiceError, Cluster, DataError, GenerationKey, GenerationName, Hash, Lineage, Nonce,
+    ChainError, Choice, ChoiceError, Cluster, Damage, DataError, GenerationKey, GenerationName, Hash, Lineage, Nonce,
     RecordFault, Revision, Target, demand_identity,
 };
 use crate::keys::KeysError;
@@ -44,6 +44,9 @@ pub enum RestoreError {
     /// A generation is damaged.
     #[error(transparent)]
     Chain(#[from] ChainError),
+    /// A generation is damaged from some delta on, and what is wanted is, or may be, beyond that.
+    #[error(transparent)]
+    BrokenOff(#[from] Box<Damage>),
     /// The newest generation has lost its full snapshot.
     #[error("{0} is missing, and deltas that follow it are there: what they hold can't be restored")]
     Headless(Key),
@@ -99,15 +102,15 @@ pub enum RestoreError {
     },
     /// A later snapshot has another history than the one that was recorded before the revision.
     #[error(
-        "{key} has another history than {recorded}, which ends with revision {at}: after that the cluster was begun anew from an \
-         earlier state; to have revision {revision} of the later history, name its generation"
+        "{key} has another history than {recorded}, which has other events of revision {at}: since then the cluster was begun anew \
+         from an earlier state; to have revision {revision} of the later history, name its generation"
     )]
     OtherHistory {
         /// The full's manifest.
         key: Key,
         /// The generation that was recorded before.
         recorded: GenerationKey,
-        /// Its last revision.
+        /// The last revision that is known of it.
         at: Revision,
         /// What was wanted.
         revision: Revision,

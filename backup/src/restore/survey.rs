@@ -1,11 +1,14 @@
 //! Finds what there is to choose from, and decides what becomes of what is damaged. It restores nothing.
 
+#[cfg(test)]
+mod broken_off_tests;
+
 use futures::stream::{self, StreamExt};
 
 use super::{RestoreError, Wanted};
 use crate::format::{
-    Chain, ChainError, Choice, ChoiceError, Chosen, DataObject, Extent, GenerationKey, Seam, Span, Target, choose,
-    generations, has_deltas, last_delta, recorded_before,
+    Chain, ChainError, Choice, ChoiceError, Chosen, Damage, DataObject, Extent, GenerationKey, Reading, Seam, Span,
+    Target, choose, generations, has_deltas, in_doubt, last_delta, recorded_before,
 };
 use crate::store::{Store, StoreError};
 
@@ -14,15 +17,16 @@ const AT_ONCE: usize = 8;
 
 /// What becomes of a generation whose manifests are damaged and that was not asked for by name. Where the newest state is
 /// wanted, it matters only if it goes further than what is restored, or has begun later and its end can't be told; then it is
-/// left out or an error, whatever else has begun.
+/// left out or an error, whatever else has begun. Where a revision or a time is wanted, one that breaks off is as good as any
+/// for what comes before that, and matters only if what is wanted may be in what it has lost, rather than in what is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damaged {
     /// It is left out, with a warning: the others can still be restored, and somebody reads that.
     LeftOut,
-    /// It is left out if a sound one has begun after it, and else an error: the present can't be restored.
+    /// It is left out if another one has begun after it, and else an error: the present can't be restored.
     NewestFails,
     /// It is an error: what was asked for may be in it, and nobody sees that something else comes instead. Only one without
-    /// its full snapshot is left out if a sound one has begun after it: it may be half deleted.
+    /// its full snapshot is left out if another one has begun after it: it may be half deleted.
     Fails,
 }
 
@@ -50,23 +54,79 @@ async fn fitting(store: &Store, wanted: &Wanted, damaged: Damaged) -> Result<Cho
             Ok(Choice::of(chain, wanted.target, None)?)
         }
         (Target::Latest | Target::Revision(_) | Target::Time(_), _) => {
-            let (spans, last) = spans(store, keys, wanted, damaged).await?;
-            let Chosen { key, others, still_until } = choose(&spans, wanted.target)?;
-            let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
-            let chain = match last.filter(|last| last.key == *key) {
-                Some(last) => last,
-                None => Chain::read(store, key).await?,
-            };
-            let choice = Choice::of(chain, wanted.target, still_until)?;
-            if choice.rewinds() {
-                return Ok(Choice { seam: before_it(store, &spans, &choice, &others).await?, ..choice });
-            }
-            if !others.is_empty() {
-                tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
-            }
-            Ok(choice)
+            let surveyed = survey(store, keys, wanted, damaged).await?;
+            among(store, surveyed, wanted.target, damaged).await
         }
     }
+}
+
+/// Chooses, and looks at what may be in what is lost.
+async fn among(
+    store: &Store,
+    Surveyed { spans, last, faults }: Surveyed,
+    target: Target,
+    damaged: Damaged,
+) -> Result<Choice, RestoreError> {
+    let chosen = choose(&spans, target);
+    let doubts = in_doubt(&spans, target, chosen.as_ref().ok().map(|chosen| chosen.key));
+    let mut doubted = faults_of(&doubts, faults);
+    // One that can't be read at all and began later has been dealt with.
+    let is_newest = |damage: &Damage| spans.last().is_some_and(|newest| newest.key == damage.span.key);
+    if let Some(at) = doubted.iter().rposition(|damage| fails(damage, is_newest(damage), damaged)) {
+        return Err(Box::new(doubted.swap_remove(at)).into());
+    }
+    let choice = match chosen {
+        Ok(chosen) => take(store, &spans, chosen, last, target).await,
+        Err(error) => Err(error.into()),
+    };
+    // That nothing has it can't be said where something is lost that may have had it.
+    match (choice, doubted.pop()) {
+        (Err(RestoreError::Choice(_)), Some(damage)) => Err(Box::new(damage).into()),
+        (choice, _) => choice,
+    }
+}
+
+/// What is wrong with those in which it may be what is wanted, in their order.
+fn faults_of(doubts: &[&Span], mut faults: Vec<(GenerationKey, ChainError)>) -> Vec<Damage> {
+    let mut fault_of = |span: &Span| {
+        let at = faults.iter().position(|(key, _)| *key == span.key)?;
+        Some(Damage { span: span.clone(), fault: faults.swap_remove(at).1 })
+    };
+    doubts.iter().filter_map(|span| fault_of(span)).collect()
+}
+
+/// Whether nothing is restored where it may be in this one what is wanted.
+fn fails(Damage { span: _, fault }: &Damage, is_newest: bool, damaged: Damaged) -> bool {
+    let fails = match damaged {
+        Damaged::LeftOut => false,
+        Damaged::NewestFails => is_newest,
+        Damaged::Fails => true,
+    };
+    // What the store refuses may be sound.
+    fails || matches!(fault, ChainError::Store(_))
+}
+
+/// Takes what is wanted out of the generation that was chosen for it.
+async fn take(
+    store: &Store,
+    spans: &[Span],
+    Chosen { key, others, still_until }: Chosen<'_>,
+    last: Option<Chain>,
+    target: Target,
+) -> Result<Choice, RestoreError> {
+    let others: Vec<_> = others.into_iter().map(ToString::to_string).collect();
+    let chain = match last.filter(|last| last.key == *key) {
+        Some(last) => last,
+        None => Reading::of(store, key).await?.showing(target)?,
+    };
+    let choice = Choice::of(chain, target, still_until)?;
+    if choice.rewinds() {
+        return Ok(Choice { seam: before_it(store, spans, &choice, &others).await?, ..choice });
+    }
+    if !others.is_empty() {
+        tracing::warn!("what is wanted is also in {}; {key} is newer", others.join(", "));
+    }
+    Ok(choice)
 }
 
 /// Says that it comes out of a later snapshot, and finds what that has to show.
@@ -84,9 +144,8 @@ async fn before_it(
     let Some(Span { key, head, last_events, .. }) = recorded_before(spans, &Span::from(chain), *revision) else {
         return Ok(None);
     };
-    let recorded = Chain::read(store, key).await?;
-    let data = recorded.links.last().map_or(&recorded.full.data, |link| &link.delta.data);
-    let hash = DataObject::new(store, key, data)?.event_hash();
+    let recorded = Reading::of(store, key).await?;
+    let hash = DataObject::new(store, key, recorded.sound().last_data())?.event_hash();
     Ok(hash.map(|hash| Seam { recorded: key.clone(), revision: *head, events: *last_events, hash }))
 }
 
@@ -109,8 +168,9 @@ async fn latest(store: &Store, keys: Vec<GenerationKey>, damaged: Damaged) -> Re
     while found.is_none()
         && let Some((_, key)) = sound.pop()
     {
-        match Chain::read(store, &key).await {
-            Ok(chain) => found = Some(chain),
+        match Reading::of(store, &key).await.map(|reading| reading.showing(Target::Latest)) {
+            Ok(Ok(chain)) => found = Some(chain),
+            Ok(Err(damage)) => pass_over(damage.into(), damaged)?,
             Err(error) => {
                 if let Some(fault) = fault(store, &key, error).await? {
                     pass_over(fault, damaged)?;
@@ -119,11 +179,21 @@ async fn latest(store: &Store, keys: Vec<GenerationKey>, damaged: Damaged) -> Re
         }
     }
     for (key, fault) in unknown {
-        if may_go_further(store, &key, found.as_ref()).await? {
-            pass_over(fault, damaged)?;
+        if may_go_further(store, &key, found.as_ref()).await?
+            && let Err(fault) = pass_over(fault, damaged)
+        {
+            return Err(with_what_is_left(store, &key, fault).await);
         }
     }
     Ok(found)
+}
+
+/// The same of a generation that is damaged, with what can be restored of it, if anything can.
+async fn with_what_is_left(store: &Store, key: &GenerationKey, fault: RestoreError) -> RestoreError {
+    match (&fault, Reading::of(store, key).await.map(|reading| reading.showing(Target::Latest))) {
+        (RestoreError::Chain(_), Ok(Err(damage))) => damage.into(),
+        (_, Ok(_) | Err(_)) => fault,
+    }
 }
 
 /// Whether a generation whose end can't be told may go further than the one that was found: it began later, or the names of
@@ -138,8 +208,11 @@ async fn may_go_further(store: &Store, key: &GenerationKey, found: Option<&Chain
 
 /// Of what is later than what is restored. What the store refuses may be sound.
 fn pass_over(fault: RestoreError, damaged: Damaged) -> Result<(), RestoreError> {
+    let is_refused = |fault: &ChainError| matches!(fault, ChainError::Store(_));
+    let may_be_sound = matches!(&fault, RestoreError::Store(_))
+        || matches!(&fault, RestoreError::BrokenOff(damage) if is_refused(&damage.fault));
     match damaged {
-        Damaged::LeftOut if !matches!(fault, RestoreError::Store(_)) => {
+        Damaged::LeftOut if !may_be_sound => {
             tracing::warn!("left out: {fault}");
             Ok(())
         }
@@ -147,21 +220,47 @@ fn pass_over(fault: RestoreError, damaged: Damaged) -> Result<(), RestoreError> 
     }
 }
 
-/// How far each complete generation goes; and the last of them, which is often the one.
-async fn spans(
+/// What there is to choose from.
+#[derive(Default)]
+struct Surveyed {
+    /// How far each generation goes that has a sound full snapshot, as far as it is sound.
+    spans: Vec<Span>,
+    /// What is sound of the last of them, which is often the one.
+    last: Option<Chain>,
+    /// What is wrong with those that break off.
+    faults: Vec<(GenerationKey, ChainError)>,
+}
+
+impl Surveyed {
+    fn add(&mut self, reading: Reading) {
+        let span = Span::from(&reading);
+        let sound = match reading {
+            Reading::Whole(chain) => chain,
+            Reading::BrokenOff { sound, fault } => {
+                tracing::warn!("not all of {} can be restored: {fault}", span.key);
+                self.faults.push((span.key.clone(), fault));
+                sound
+            }
+        };
+        self.spans.push(span);
+        self.last = Some(sound);
+    }
+}
+
+/// Finds out how far each generation goes.
+async fn survey(
     store: &Store,
     keys: Vec<GenerationKey>,
     wanted: &Wanted,
     damaged: Damaged,
-) -> Result<(Vec<Span>, Option<Chain>), RestoreError> {
-    let (mut spans, mut last, mut newest_fault) = (Vec::new(), None, None);
+) -> Result<Surveyed, RestoreError> {
+    let (mut surveyed, mut newest_fault) = (Surveyed::default(), None);
     for key in keys {
         // Not held while the next one is read.
-        drop(last.take());
-        match Chain::read(store, &key).await {
-            Ok(chain) => {
-                spans.push(Span::from(&chain));
-                last = Some(chain);
+        drop(surveyed.last.take());
+        match Reading::of(store, &key).await {
+            Ok(reading) => {
+                surveyed.add(reading);
                 newest_fault = None;
             }
             Err(error) if wanted.generation.is_some() => return Err(error.into()),
@@ -177,7 +276,7 @@ async fn spans(
     }
     match (newest_fault, damaged) {
         (Some(fault), Damaged::NewestFails | Damaged::Fails) => Err(fault),
-        (Some(_), Damaged::LeftOut) | (None, _) => Ok((spans, last)),
+        (Some(_), Damaged::LeftOut) | (None, _) => Ok(surveyed),
     }
 }
 
@@ -194,7 +293,7 @@ async fn fault(store: &Store, key: &GenerationKey, error: ChainError) -> Result<
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
@@ -203,7 +302,7 @@ mod tests {
     use crate::format::tests::{generation, stored};
     use crate::store::tests::faulty::{Faulty, sound};
 
-    const MODES: [Damaged; 3] = [Damaged::LeftOut, Damaged::NewestFails, Damaged::Fails];
+    pub const MODES: [Damaged; 3] = [Damaged::LeftOut, Damaged::NewestFails, Damaged::Fails];
 
     /// The generation that is found; where there is more than one to choose from, all of them.
     async fn found(store: &Store, target: Target, damaged: Damaged) -> Result<Vec<GenerationKey>, RestoreError> {
@@ -213,10 +312,10 @@ mod tests {
             return Ok(vec![choice.chain.key]);
         }
         let keys = generations(store, &wanted.lineage).await?;
-        Ok(spans(store, keys, &wanted, damaged).await?.0.into_iter().map(|span| span.key).collect())
+        Ok(survey(store, keys, &wanted, damaged).await?.spans.into_iter().map(|span| span.key).collect())
     }
 
-    async fn damage(store: &Store, key: &GenerationKey, delta: Option<u64>) {
+    pub async fn damage(store: &Store, key: &GenerationKey, delta: Option<u64>) {
         let manifest = delta.map_or_else(|| key.full(), |from| key.delta(Revision::new(from).unwrap()));
         store.delete(&manifest).await.unwrap();
         store.create(&manifest, "{".into()).await.unwrap();

@@ -130,21 +130,29 @@ fn of_store(error: &StoreError) -> Reason {
         StoreError::Full { .. }
         | StoreError::Failed { .. }
         | StoreError::Overwrites { .. }
+        | StoreError::Unlinked { .. }
         | StoreError::Locked { .. } => Reason::StoreFailed,
+    }
+}
+
+fn of_chain(fault: &ChainError) -> Reason {
+    match fault {
+        ChainError::Store(error) => of_store(error),
+        ChainError::NoFull(_) => Reason::BackupMissing,
+        ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. } => Reason::BackupDamaged,
     }
 }
 
 fn of_restore(error: &RestoreError) -> Reason {
     match error {
-        RestoreError::Store(error)
-        | RestoreError::Chain(ChainError::Store(error))
-        | RestoreError::Data(DataError::Store(error)) => of_store(error),
+        RestoreError::Store(error) | RestoreError::Data(DataError::Store(error)) => of_store(error),
+        RestoreError::Chain(fault) => of_chain(fault),
+        RestoreError::BrokenOff(damage) => of_chain(&damage.fault),
         RestoreError::AboveQuota { .. } => Reason::AboveQuota,
         RestoreError::NoRoom { .. } => Reason::NoRoom,
         RestoreError::Keys(_) | RestoreError::Data(DataError::Keys(_)) => Reason::KeysUnfit,
-        RestoreError::Chain(ChainError::NoFull(_)) | RestoreError::Choice(_) => Reason::BackupMissing,
-        RestoreError::Chain(ChainError::Manifest { .. } | ChainError::Broken(_) | ChainError::Gap { .. })
-        | RestoreError::Headless(_)
+        RestoreError::Choice(_) => Reason::BackupMissing,
+        RestoreError::Headless(_)
         | RestoreError::OtherManifest { .. }
         | RestoreError::Data(DataError::Frame { .. } | DataError::Seal { .. } | DataError::Hash(_))
         | RestoreError::Delta { .. }

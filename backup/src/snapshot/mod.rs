@@ -23,7 +23,7 @@ use crate::source::{
 };
 use crate::store::{Store, StoreError};
 
-pub use report::{Complete, Failure, Reason, Report};
+pub use report::{Complete, FINAL, Failure, Reason, Report};
 pub use serve::{PATH, PORT, serve};
 use stored_pages::StoredPages;
 

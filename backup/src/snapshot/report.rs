@@ -67,6 +67,9 @@ pub struct Failure {
     pub message: String,
 }
 
+/// The exit code of a failure that a repetition would not mend. The one of all others is 1. Jobs go by it.
+pub const FINAL: u8 = 3;
+
 /// Why there is no backup, told apart by who can do what about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
@@ -114,7 +117,9 @@ impl Reason {
             | StoreError::OtherRegion { .. } => Self::StoreInvalid,
             StoreError::NoBucket(_) => Self::BucketMissing,
             StoreError::Refused { .. } => Self::StoreRefused,
-            StoreError::Overwrites { .. } | StoreError::OtherFormat { .. } => Self::StoreUnfit,
+            StoreError::Overwrites { .. } | StoreError::Unlinked { .. } | StoreError::OtherFormat { .. } => {
+                Self::StoreUnfit
+            }
             StoreError::Full { .. } => Self::StoreFull,
             // A snapshot overwrites nothing, and takes back only what it has just written.
             StoreError::Locked { .. }

@@ -1,4 +1,5 @@
-//! Which member a backup is taken from: one that has all there is, and rather not the leader, for which every write waits.
+//! Which member a backup is taken from: one that shows that it has all that was acknowledged by now, and rather not the leader,
+//! for which every write waits.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use super::access::{Access, AccessError};
 
 /// How long a member may take to answer. One that takes longer is no good source either.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How many entries of the log a member may be behind. More than this one has in flight only where it lags.
+/// How many entries of the log a member may be behind that is asked to catch up. More than this one has in flight only where it
+/// lags.
 const MOST_BEHIND: u64 = 1_000;
 
 /// Why none can be read.
@@ -40,7 +42,7 @@ struct Standing {
     leads: bool,
 }
 
-/// Chooses one. With a single one there is nothing to choose, and it is not asked.
+/// Chooses one. With a single one there is nothing to choose, and it is not asked: without a quorum it is all that is left.
 pub async fn choose(members: &[Access]) -> Result<&Access, NoMember> {
     if let [only] = members {
         return Ok(only);
@@ -53,7 +55,23 @@ pub async fn choose(members: &[Access]) -> Result<&Access, NoMember> {
             Err(fault) => faults.push(format!("{}: {fault}", member.endpoint)),
         }
     }
-    best(&found).ok_or(NoMember(faults))
+    for member in by_fitness(&found) {
+        match catches_up(member).await {
+            Ok(()) => return Ok(member),
+            Err(fault) => faults.push(format!("{}: {fault}", member.endpoint)),
+        }
+    }
+    Err(NoMember(faults))
+}
+
+/// A snapshot is of what this member has applied (`Snapshot` in server/etcdserver/api/v3rpc/maintenance.go), which may be less
+/// than what others have acknowledged. A linearizable read is answered once it has all that was committed when it was asked.
+async fn catches_up(member: &Access) -> Result<(), Fault> {
+    let asked = async {
+        let mut client = member.connect().await?.client;
+        Ok(Box::pin(client.get("quorate", None)).await.map(drop)?)
+    };
+    timeout(ANSWER, Box::pin(asked)).await.map_err(|_| Fault::Late)?
 }
 
 async fn ask(member: &Access) -> Result<Standing, Fault> {
@@ -70,11 +88,13 @@ async fn ask(member: &Access) -> Result<Standing, Fault> {
     timeout(ANSWER, Box::pin(asked)).await.map_err(|_| Fault::Late)?
 }
 
-/// The first one that is up to date and does not lead, else the leader.
-fn best<'a>(found: &[(&'a Access, Standing)]) -> Option<&'a Access> {
-    let newest = found.iter().map(|(_, standing)| standing.applied).max()?;
-    let current = found.iter().filter(|(_, standing)| standing.applied.saturating_add(MOST_BEHIND) >= newest);
-    current.min_by_key(|(_, standing)| standing.leads).map(|(member, _)| *member)
+/// Those that are not far behind: first who does not lead, then the leader.
+fn by_fitness<'a>(found: &[(&'a Access, Standing)]) -> Vec<&'a Access> {
+    let newest = found.iter().map(|(_, standing)| standing.applied).max().unwrap_or_default();
+    let mut current: Vec<_> =
+        found.iter().filter(|(_, standing)| standing.applied.saturating_add(MOST_BEHIND) >= newest).collect();
+    current.sort_by_key(|(_, standing)| standing.leads);
+    current.into_iter().map(|(member, _)| *member).collect()
 }
 
 #[cfg(test)]
@@ -87,17 +107,17 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_that_is_up_to_date_is_read_and_else_the_leader() {
+    fn followers_that_are_not_far_behind_come_before_the_leader() {
         let [a, b, c] = ["a", "b", "c"].map(member);
         let chosen = |standings: [(u64, bool); 3]| {
             let standings = standings.map(|(applied, leads)| Standing { applied, leads });
             let found: Vec<_> = [&a, &b, &c].into_iter().zip(standings).collect();
-            best(&found).map(|member| member.endpoint.clone())
+            by_fitness(&found).into_iter().map(|member| member.endpoint.clone()).collect::<String>()
         };
-        assert_eq!(chosen([(5000, true), (4990, false), (5000, false)]).as_deref(), Some("b"));
-        assert_eq!(chosen([(5000, true), (3000, false), (5000, false)]).as_deref(), Some("c"));
-        assert_eq!(chosen([(5000, true), (3000, false), (20, false)]).as_deref(), Some("a"));
-        assert!(best(&[]).is_none());
+        assert_eq!(chosen([(5000, true), (4990, false), (5000, false)]), "bca");
+        assert_eq!(chosen([(5000, true), (3000, false), (5000, false)]), "ca");
+        assert_eq!(chosen([(5000, true), (3000, false), (20, false)]), "a");
+        assert!(by_fitness(&[]).is_empty());
     }
 
     #[tokio::test]

@@ -145,6 +145,17 @@ pub enum StoreError {
         /// Which.
         address: String,
     },
+    /// A volume on which a file can't be made so that it overwrites no other one.
+    #[error(
+        "failed to {failure}: the volume's file system makes no hard links, which keep backups from overwriting each other; use \
+         a volume of another kind: {detail}"
+    )]
+    Unlinked {
+        /// What failed.
+        failure: Box<Failure>,
+        /// What the volume answered.
+        detail: String,
+    },
     /// The prefix is used by something else, or by a later version of this format.
     #[error("failed to open the store {address}: {FORMAT_KEY} there is not of this format: {detail}", FORMAT_KEY = super::FORMAT_KEY)]
     OtherFormat {
@@ -192,6 +203,7 @@ impl StoreError {
             }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Self::Refused { failure, detail: short },
             _ if says(&detail, UNTRUSTED) => Self::Failed { failure, detail: format!("{TRUST_IT}: {short}") },
+            _ if makes_no_links(address, act, &detail) => Self::Unlinked { failure, detail: short },
             _ => match without_room(address, act, &detail) {
                 Some(remedy) => Self::Full { failure, detail: format!("{remedy}: {short}") },
                 None => Self::Failed { failure, detail: short },
@@ -259,6 +271,10 @@ const TRUST_IT: &str = "no authority that is trusted has signed the store's cert
 /// What Linux says when a file system has no room, or a user or a file has no more of it, and what helps.
 const NO_ROOM: [(Errno, &str); 3] =
     [(Errno::NOSPC, MAKE_ROOM), (Errno::DQUOT, MAKE_ROOM), (Errno::FBIG, ALLOW_LARGER_FILES)];
+/// What Linux says where a file system has no hard links: CIFS, FAT, some of FUSE.
+const NO_LINKS: [Errno; 3] = [Errno::OPNOTSUPP, Errno::PERM, Errno::NOSYS];
+/// How the library begins to say that a file that was written did not get its name.
+const NAMING: &str = "Unable to rename file";
 const MAKE_ROOM: &str = "make the volume larger, or remove old backups from it (quorate-agent prune)";
 const ALLOW_LARGER_FILES: &str = "no file may get that large there; raise the limit, which is the file system's or the \
                                   process's own, or keep the backups elsewhere";
@@ -267,10 +283,23 @@ const LONGEST: usize = 400;
 
 /// What helps, if nothing more can be written to a volume. What a server tells of its own disk is not about a volume of ours.
 fn without_room(address: &Address, act: Act, detail: &str) -> Option<&'static str> {
-    let on_volume = act == Act::Write && matches!(address.provider, Provider::Volume { .. });
-    // The words name the number of the fault, and the library says nothing else of it.
-    let says_so = |fault: Errno| on_volume && detail.contains(&format!("(os error {})", fault.raw_os_error()));
-    NO_ROOM.iter().find(|(fault, _)| says_so(*fault)).map(|(_, remedy)| *remedy)
+    let on_volume = is_written_to_volume(address, act);
+    NO_ROOM.iter().find(|(fault, _)| on_volume && is_fault(detail, *fault)).map(|(_, remedy)| *remedy)
+}
+
+/// Whether a volume has refused the hard link by which a file gets its name only if no other one has it.
+fn makes_no_links(address: &Address, act: Act, detail: &str) -> bool {
+    let refused = NO_LINKS.iter().any(|fault| is_fault(detail, *fault));
+    refused && detail.contains(NAMING) && is_written_to_volume(address, act)
+}
+
+fn is_written_to_volume(address: &Address, act: Act) -> bool {
+    act == Act::Write && matches!(address.provider, Provider::Volume { .. })
+}
+
+/// The words name the number of the fault, and the library says nothing else of it.
+fn is_fault(detail: &str, fault: Errno) -> bool {
+    detail.contains(&format!("(os error {})", fault.raw_os_error()))
 }
 
 /// That a token was not exchanged is no matter of the bucket's, whatever the library says of it.

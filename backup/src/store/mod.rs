@@ -8,6 +8,7 @@ mod error;
 mod open;
 mod options;
 pub(crate) mod retries;
+mod staged;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upload;
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::keys::KeyFiles;
 
@@ -133,6 +134,11 @@ impl Store {
 
     /// The size of an object, in bytes; `None` if there is none.
     pub async fn size(&self, key: &Key) -> Result<Option<u64>, StoreError> {
+        Ok(self.look(key).await?.map(|found| found.bytes))
+    }
+
+    /// An object as it is now; `None` if there is none. Some stores tell whole seconds here, and more in a listing.
+    pub async fn look(&self, key: &Key) -> Result<Option<Listed>, StoreError> {
         let path = self.path(key);
         let found = match self.objects.head(&path).await {
             // An answer to HEAD has no text, so that a bucket or an account that is missing looks like a missing object.
@@ -140,7 +146,7 @@ impl Store {
             other => other,
         };
         match found {
-            Ok(meta) => Ok(Some(meta.size)),
+            Ok(meta) => Ok(Some(listed(key.clone(), &meta))),
             Err(error) => missing_is(None, self.fault(Act::Read, key, &error)),
         }
     }
@@ -175,8 +181,7 @@ impl Store {
             .map_err(move |source| self.fault(Act::List, &folder, &source))
             .try_filter_map(async |meta| {
                 let Some(key) = self.key(&meta.location) else { return Ok(None) };
-                let modified = Timestamp::from_millisecond(meta.last_modified.timestamp_millis()).unwrap_or_default();
-                Ok(Some(Listed { key, bytes: meta.size, modified }))
+                Ok(Some(listed(key, &meta)))
             })
             .boxed()
     }
@@ -220,6 +225,11 @@ impl Store {
     fn fault(&self, act: Act, key: &Key, source: &object_store::Error) -> StoreError {
         StoreError::of(&self.address, act, key, source)
     }
+}
+
+fn listed(key: Key, meta: &ObjectMeta) -> Listed {
+    let modified = Timestamp::from_millisecond(meta.last_modified.timestamp_millis()).unwrap_or_default();
+    Listed { key, bytes: meta.size, modified }
 }
 
 /// An answer for an object that isn't there. What else is wrong stays an error.

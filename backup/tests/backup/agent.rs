@@ -48,11 +48,16 @@ pub fn run(arguments: &[&str]) -> Ended {
 
 /// The same where no file may have more than so many blocks of 512 bytes: to write more fails, as on a disk that is full.
 pub fn run_in_little_room(blocks: u64, arguments: &[&str]) -> Ended {
+    ended(in_little_room(blocks, arguments))
+}
+
+/// A command of the agent there.
+pub fn in_little_room(blocks: u64, arguments: &[&str]) -> Command {
     // Of the signal that comes with it the agent would die. One that is ignored stays so beyond `exec`.
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", &script, "sh", PROGRAM]);
-    ended(with_pipes(shell, arguments))
+    with_pipes(shell, arguments)
 }
 
 /// A command of a process that dies when it writes more than so many blocks of 512 bytes to a file: in the middle of its work,

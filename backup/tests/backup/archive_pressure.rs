@@ -2,7 +2,7 @@
 //! before their next look by the clock, or before they are told to stop.
 
 #[path = "archive/gated.rs"]
-mod gated;
+pub mod gated;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,15 +21,15 @@ use crate::recorded::address;
 
 /// So many values of a MiB are written while the store is shut. Some 12 of them are about to be stored then, 16 wait in memory,
 /// and the rest has to be spilled.
-const VALUES: u64 = 40;
+pub const VALUES: u64 = 40;
 /// Those that are about to be stored or wait in memory, at least.
-const HELD: u64 = 20;
+pub const HELD: u64 = 20;
 /// How many bytes may be spilled where that is too little for the rest, and where it is enough.
 const LITTLE: &str = "4194304";
-const ENOUGH: &str = "67108864";
+pub const ENOUGH: &str = "67108864";
 
 /// Writes so many values that get no smaller in the store, each a revision. It gives the last one.
-async fn write(etcd: &Etcd, values: u64, bytes: usize) -> i64 {
+pub async fn write(etcd: &Etcd, values: u64, bytes: usize) -> i64 {
     let (mut client, mut rng) = (etcd.connect().await, fastrand::Rng::with_seed(11));
     let (mut value, mut last) = (vec![0; bytes], 0);
     for number in 0..values {
@@ -60,7 +60,7 @@ async fn written_while_shut(etcd: &Etcd, store: &Gated, archive: &mut Archive, v
 }
 
 /// What is restored to a revision is what etcd had at it.
-async fn comes_back(client: &mut Client, store: &Path, revision: i64) {
+pub async fn comes_back(client: &mut Client, store: &Path, revision: i64) {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("db");
     restore(store, revision, &database);

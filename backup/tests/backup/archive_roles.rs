@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quorate_backup::archive::status::{Reason, Report, Role};
@@ -43,11 +43,16 @@ impl Archive {
 
     /// The same beside whatever member answers at this URL.
     pub fn beside(endpoint: &str, more: &[&str]) -> Self {
+        Self::by(command, endpoint, more)
+    }
+
+    /// The same by the command that this makes of its arguments.
+    pub fn by(make: impl FnOnce(&[&str]) -> Command, endpoint: &str, more: &[&str]) -> Self {
         let answers = free_address();
         let listen = format!("--listen={answers}");
         let arguments = ["archive", "--beside-leader", "--endpoint", endpoint, "--lineage", "blue", &listen];
         let arguments = [&arguments[..], more].concat();
-        let process = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let process = make(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Self { process, answers }
     }
 
@@ -65,6 +70,11 @@ impl Archive {
         let (_, metrics) = self.get("/metrics").unwrap();
         let lost = metrics.lines().find_map(|line| line.strip_prefix("quorate_archive_commits_lost_total "));
         lost.and_then(|lost| lost.trim().parse().ok()).unwrap_or_default()
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Looks from now on how much memory it has.

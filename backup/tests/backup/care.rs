@@ -49,6 +49,11 @@ async fn a_store_shows_what_is_in_it_and_what_is_wrong_with_it() {
     assert!(text.contains("7..40") && text.contains("is damaged") && text.contains("incomplete"), "{text}");
     let text = run(&["inspect", "--store", &address(recorded.folder.path()), "--lineage", "blue"]).stdout;
     assert!(text.contains("11..40"), "{text}");
+    // What it takes to delete it.
+    let manifest = std::fs::read(recorded.folder.path().join(recorded.chain.key.full().as_str())).unwrap();
+    let hash = blake3::hash(&manifest).to_hex();
+    assert_eq!(json["manifestBlake3"].as_str(), Some(hash.as_str()), "{json}");
+    assert!(text.contains(&format!("/full with the hash {hash}")), "{text}");
 
     // The damaged one is in nobody's way, unless it is asked for.
     let folder = tempfile::tempdir().unwrap();
@@ -309,9 +314,19 @@ async fn only_data_that_nobody_can_refer_to_any_more_is_garbage() {
     let (garbage, fresh) = (put(&"a".repeat(32), Some(old)), put(&"b".repeat(32), None));
     // What is referred to stays, however old it is.
     File::options().write(true).open(recorded.data_of(0)).unwrap().set_modified(old).unwrap();
-    let done = recorded.run("prune", &["--keep-last", "1d"]).json();
-    assert_eq!(texts(&done["garbage"]).len(), 1, "{done}");
+    // An upload writes to such a file, which is all that is left of it if it is killed.
+    let (killed, at_work) = (put("c#1", Some(old)), put("d#1", None));
+    let names =
+        [&garbage, &killed].map(|path| path.strip_prefix(recorded.folder.path()).unwrap().display().to_string());
+    let rules = ["--keep-last", "1d"];
+    let plan = recorded.run("prune", &[&rules[..], &["--dry-run"]].concat()).json();
+    assert_eq!(texts(&plan["garbage"]), names, "{plan}");
+    assert!(garbage.exists() && killed.exists());
+    let done = recorded.run("prune", &rules).json();
+    assert_eq!(texts(&done["garbage"]), names, "{done}");
+    assert_eq!((done["objects"].as_u64(), done["bytes"].as_u64()), (Some(2), Some(2)), "{done}");
     assert!(!garbage.exists() && fresh.exists() && recorded.data_of(0).exists());
+    assert!(!killed.exists() && at_work.exists());
 }
 
 #[tokio::test]

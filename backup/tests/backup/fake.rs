@@ -39,10 +39,14 @@ pub enum Mood {
 /// The version of a member that says nothing else.
 const VERSION: &str = "3.6.16";
 
+/// The member's own id.
+const ID: u64 = 3;
+
 struct Fake {
     mood: Mood,
     pieces: Pieces,
     version: &'static str,
+    leader: u64,
 }
 
 /// The member, until it is dropped.
@@ -57,13 +61,22 @@ impl Served {
     }
 
     pub fn of_version(version: &'static str, mood: Mood, pieces: Pieces) -> Self {
+        Self::serve(Fake { mood, pieces, version, leader: ID })
+    }
+
+    /// One that follows, and answers nothing that takes the others.
+    pub fn following(pieces: Pieces) -> Self {
+        Self::serve(Fake { mood: Mood::Sound, pieces, version: VERSION, leader: ID + 1 })
+    }
+
+    fn serve(fake: Fake) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let runtime = Runtime::new().unwrap();
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let service = PbMaintenanceServer::new(Fake { mood, pieces, version });
+            let service = PbMaintenanceServer::new(fake);
             let server = tonic::transport::Server::builder().add_service(service);
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });
@@ -120,9 +133,9 @@ impl PbMaintenanceService for Fake {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<PbSnapshotResponse, Status>> + Send>>;
 
     async fn status(&self, _: Request<PbStatusRequest>) -> Result<Response<PbStatusResponse>, Status> {
-        let header = Some(PbResponseHeader { cluster_id: 0xab, member_id: 3, ..PbResponseHeader::default() });
-        // It leads.
-        let status = PbStatusResponse { leader: 3, version: self.version.into(), ..PbStatusResponse::default() };
+        let header = Some(PbResponseHeader { cluster_id: 0xab, member_id: ID, ..PbResponseHeader::default() });
+        let status =
+            PbStatusResponse { leader: self.leader, version: self.version.into(), ..PbStatusResponse::default() };
         Ok(Response::new(PbStatusResponse { header, ..status }))
     }
 

@@ -14,11 +14,14 @@ mod archive_alone;
 mod archive_anew;
 mod archive_leases;
 mod archive_pressure;
+mod archive_rate;
 mod archive_real;
 mod archive_roles;
 mod archive_rotation;
+mod archive_spilled;
 mod archive_users;
 mod bolt_real;
+mod broken_off;
 mod care;
 #[path = "../clouds/mod.rs"]
 mod clouds;

@@ -135,7 +135,7 @@ async fn what_comes_out_of_a_later_snapshot_is_of_the_history_that_was_recorded_
         forked.goes_on_with(&database, 40).await;
         let choice = found(&forked, None).await;
         let error = restore::database_file(&forked.store, &choice, &path, &|_| {}).await.unwrap_err().to_string();
-        assert!(error.contains("another history") && error.contains("ends with revision 20"), "{error}");
+        assert!(error.contains("another history") && error.contains("other events of revision 20"), "{error}");
         // Who names it means it.
         let choice = found(&forked, Some(forked.chain.key.name.clone())).await;
         restore::database_file(&forked.store, &choice, &path, &|_| {}).await.unwrap();

@@ -15,7 +15,7 @@ use quorate_backup::launch::{Reason, Report, State};
 use crate::agent::command;
 use crate::database::{events_after, leases, tail};
 use crate::pair::Pair;
-use crate::recorded::{Recorded, address};
+use crate::recorded::{FIRST, Recorded, address};
 use crate::restore::etcdutl_is_at_work;
 
 /// Everything here takes some seconds at most; this is for machines that are very busy.
@@ -272,6 +272,23 @@ async fn a_damaged_manifest_is_not_passed_over_for_an_older_backup() {
     let seed = place.start("whole", &[]);
     assert!(seed.says(Reason::BackupDamaged).message.contains(newer.as_str()));
     seed.killed();
+}
+
+#[tokio::test]
+async fn a_backup_that_is_named_is_restored_whatever_has_become_of_what_went_on_from_it() {
+    let place = Place::new().await;
+    let chain = &place.recorded.chain;
+    let delta = chain.key.delta(chain.full.revision.next());
+    fs::write(place.recorded.folder.path().join(delta.as_str()), "{").unwrap();
+    let generation = format!("--generation={}", chain.key.name);
+    let seed = place.start("whole", &[&generation]);
+    let told = seed.says(Reason::BackupDamaged).message;
+    assert!(told.contains(delta.as_str()) && told.contains("revisions 1 to 7 of"), "{told}");
+    seed.killed();
+    let (to, manifest) = (format!("--to={FIRST}"), format!("--manifest-blake3={}", chain.full_hash));
+    place.start("whole", &[&generation, &to, &manifest]).ends();
+    assert_eq!(place.marker(), DONE);
+    assert_eq!(tail(&place.database()).revision, FIRST);
 }
 
 /// What stands in it could not be told from what was stored otherwise: nothing else holds a hash of the last manifest.

@@ -20,7 +20,7 @@ use crate::recorded::files;
 const PIECE: usize = 32 << 10;
 
 /// A small real database, in pieces.
-fn small() -> Pieces {
+pub fn small() -> Pieces {
     let file =
         fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/databases/small-3.6.16.db")).unwrap();
     Arc::new(move |number| file.chunks(PIECE).nth(number).map(<[u8]>::to_vec))

@@ -11,9 +11,11 @@ use quorate_backup::snapshot::{Reason, Report};
 use crate::agent::run;
 use crate::archive_real::comes_back;
 use crate::database::{alarms, keys};
+use crate::fake::Served;
 use crate::programs::get;
-use crate::real::{Binaries, Etcd, each_version};
+use crate::real::{Binaries, Etcd, each_version, newest};
 use crate::restore::{SmallDisk, run_on_small_disk};
+use crate::snapshot::small;
 
 /// Writes some history: keys, versions, deletions, a transaction, and a lease.
 pub async fn write_some(client: &mut Client) -> i64 {
@@ -69,6 +71,22 @@ async fn take(binaries: &Binaries) {
     client.compact(gone, Some(CompactionOptions::new().with_physical())).await.unwrap();
     let taken = run(&arguments).json();
     assert_eq!((taken["revision"].as_i64(), taken["compactRevision"].as_i64()), (Some(gone), Some(gone)), "{taken}");
+}
+
+#[tokio::test]
+async fn a_follower_that_does_not_show_that_it_has_all_there_is_is_not_read() {
+    let Some(binaries) = newest() else { return };
+    let etcd = Etcd::start(&binaries);
+    let last = write_some(&mut etcd.connect().await).await;
+    // By its status it has as much as the other.
+    let lagging = Served::following(small());
+    let store = tempfile::tempdir().unwrap();
+    let (address, both) = (format!("file://{}", store.path().display()), format!("{},{}", lagging.url, etcd.url()));
+    let taken = run(&["snapshot", "--endpoint", &both, "--store", &address, "--lineage", "blue", "-o", "json"]).json();
+    assert_eq!((taken["endpoint"].as_str(), taken["revision"].as_i64()), (Some(&*etcd.url()), Some(last)), "{taken}");
+    let error =
+        run(&["snapshot", "--endpoint", &format!("{0},{0}", lagging.url), "--store", &address, "--lineage", "blue"]);
+    assert!(error.error().contains("failed to find a member to read"), "{}", error.stderr);
 }
 
 #[test]

@@ -335,6 +335,14 @@ fn a_volume_that_takes_no_more_is_told_from_other_faults_with_what_helps() {
         let error = of("file:///backups", Act::Write, words(number));
         assert!(matches!(error, StoreError::Full { .. }) && error.to_string().contains(remedy), "{error}");
     }
+    // A file gets its name by a hard link, which not every file system has.
+    for number in [95, 1, 38] {
+        let unlinked = words(number).replace("copy data to file", "rename file:");
+        let error = of("file:///backups", Act::Write, unlinked);
+        assert!(matches!(error, StoreError::Unlinked { .. }), "{error}");
+        let error = of("file:///backups", Act::Write, words(number));
+        assert!(matches!(error, StoreError::Failed { .. }), "{error}");
+    }
     for error in [
         of("file:///backups", Act::Write, words(5)),
         of("file:///backups", Act::Read, words(no_space)),
