@@ -2,7 +2,7 @@
 
 mod archives;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,6 +32,9 @@ pub struct Metrics {
     reconcile_seconds: Histogram,
     clusters: Family<InPhase, Gauge>,
     phases: Mutex<HashMap<String, &'static str>>,
+    stalled: Gauge,
+    stalled_ones: Mutex<HashSet<String>>,
+    backups: Family<Outcome, Counter>,
     actions: Family<Action, Counter>,
     heal_seconds: Histogram,
     bootstrap_seconds: Histogram,
@@ -107,6 +110,14 @@ impl Metrics {
         );
         let clusters = Family::default();
         registry.register("clusters", "EtcdClusters by phase, as seen by the operator that leads", clusters.clone());
+        let stalled = Gauge::default();
+        registry.register(
+            "clusters_stalled",
+            "EtcdClusters that wait for their users, whatever their phase",
+            stalled.clone(),
+        );
+        let backups = Family::default();
+        registry.register("backups", "EtcdBackups that have ended, by outcome", backups.clone());
         let actions = Family::default();
         registry.register("actions", "Steps done for clusters", actions.clone());
         let heal_seconds = Histogram::new(WAIT_BOUNDS);
@@ -144,6 +155,9 @@ impl Metrics {
             reconcile_seconds,
             clusters,
             phases: Mutex::default(),
+            stalled,
+            stalled_ones: Mutex::default(),
+            backups,
             actions,
             heal_seconds,
             bootstrap_seconds,
@@ -182,6 +196,22 @@ impl Metrics {
         if let Some(phase) = phase {
             self.clusters.get_or_create(&InPhase { phase }).inc();
         }
+    }
+
+    /// A cluster was seen to wait for its user, or not to.
+    pub fn stalled(&self, cluster: &str, is: bool) {
+        let mut ones = self.stalled_ones.lock().unwrap_or_else(PoisonError::into_inner);
+        if is {
+            ones.insert(cluster.to_owned());
+        } else {
+            ones.remove(cluster);
+        }
+        self.stalled.set(i64::try_from(ones.len()).unwrap_or(i64::MAX));
+    }
+
+    /// An `EtcdBackup` has ended.
+    pub fn backed_up(&self, outcome: &'static str) {
+        self.backups.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// A cluster's certificates were seen, of which the first runs out then; `None`: there are none, or it is no more.
@@ -232,6 +262,7 @@ impl Metrics {
     /// A cluster is no more, or is seen by another operator.
     pub fn forget(&self, cluster: &str) {
         self.phase(cluster, None);
+        self.stalled(cluster, false);
         self.certificates(cluster, None);
         self.archive(cluster, None);
     }
@@ -280,6 +311,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.leads(true);
         metrics.phase("ns/a", Some("Running"));
+        metrics.stalled("ns/a", true);
         metrics.certificates("ns/a", Some(Timestamp::UNIX_EPOCH));
         let at = Some(Timestamp::UNIX_EPOCH);
         let archive =
@@ -288,9 +320,11 @@ mod tests {
         metrics.leads(true);
         let text = metrics.render().unwrap();
         assert!(text.contains("quorate_clusters{phase=\"Running\"} 1") && text.contains("quorate_archives{"), "{text}");
+        assert!(text.contains("quorate_clusters_stalled 1"), "{text}");
         metrics.leads(false);
         let text = metrics.render().unwrap();
         assert!(text.contains("quorate_clusters{phase=\"Running\"} 0"), "{text}");
+        assert!(text.contains("quorate_clusters_stalled 0"), "{text}");
         assert!(!text.contains("quorate_certificates_days_left ") && !text.contains("quorate_archives{"), "{text}");
     }
 

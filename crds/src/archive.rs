@@ -76,10 +76,11 @@ pub struct BackupVerification {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules_at("spec.backup.retention"))]
 pub struct BackupRetention {
-    /// So many of the newest generations.
+    /// Keeps so many of the newest generations, however old they are. With `minutes` too, one goes only if neither rule keeps
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generations: Option<i32>,
-    /// What it takes to restore any moment of the last so many minutes.
+    /// Keeps what it takes to restore any moment of the last so many minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minutes: Option<i32>,
 }

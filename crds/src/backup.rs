@@ -76,7 +76,8 @@ pub struct EtcdBackupSpec {
     /// For how many minutes it is tried, counted from the creation of this object. After that it has failed.
     #[serde(default = "one_hour")]
     pub timeout_minutes: i32,
-    /// How many minutes after its end this object is deleted, as if by hand. Without it the object stays.
+    /// How many minutes after its end this object is deleted, as if by hand; one that is complete not before each EtcdCluster
+    /// that begins with it has begun. Without it the object stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_minutes: Option<i32>,
     /// What becomes of the backup in the store when this object is deleted, also by `ttlMinutes`. `Retain`: it stays.

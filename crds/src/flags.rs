@@ -159,7 +159,7 @@ pub const ALLOWED: &[Flag] = &[
     flag("grpc-keepalive-timeout", Spelling::Same, "how long a ping waits for its answer"),
     flag("host-whitelist", Spelling::Same, "the host names that an HTTP request may name"),
     flag("log-format", Spelling::Absent, "json or console"),
-    flag("log-level", Spelling::Same, "debug, info, warn, error, panic or fatal"),
+    flag("log-level", Spelling::Same, "debug, info, warn, error, dpanic, panic or fatal"),
     flag("max-concurrent-streams", Spelling::Same, "how many streams a client connection may open"),
     flag("max-request-bytes", Spelling::Same, "the largest request, in bytes"),
     flag("max-snapshots", Spelling::Same, "how many raft snapshots are kept"),

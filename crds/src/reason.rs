@@ -273,8 +273,8 @@ reasons! {
     NameTaken,
     /// The spec can't be carried out as it is. Correct the field that the message names.
     SpecInvalid,
-    /// Kubernetes refused to create or change an object, for example by a quota or an admission policy. The message has
-    /// its answer; Quorate tries again.
+    /// Kubernetes refused to create, change or show an object, for example by a quota, an admission policy, or for want of a
+    /// right of Quorate's. The message has its answer; Quorate tries again.
     ObjectRefused,
     /// `spec.backup` is not set: there is no continuous backup.
     BackupOff,

@@ -29,7 +29,7 @@ spec: {}
 ```
 
 `kubectl scale etcd/db --replicas=5` changes its size. Samples are in `deploy/samples`. A spec that breaks a rule is refused
-when it is applied; the message names the field and the remedy. Rules that speak of `metadata.name` are asked only when the
+when it is applied; the message names the field and the remedy. What is beside a type is refused in Kubernetes' own words. Rules that speak of `metadata.name` are asked only when the
 object is created.
 
 ";
@@ -108,7 +108,8 @@ fn object(page: &mut String, path: &str, schema: &Value, (prefix, rules): (&str,
             Value::Object(_) => "see below".to_owned(),
             default => format!("`{default}`"),
         };
-        let _ = writeln!(page, "| `{name}` | {} | {default} | {} |", type_of(field), description(field));
+        let _ =
+            writeln!(page, "| `{name}` | {}{} | {default} | {} |", type_of(field), bounds(field), description(field));
     }
     page.push('\n');
     let within = |at: &str| {
@@ -150,6 +151,19 @@ fn type_of(schema: &Value) -> String {
         }
         plain => plain.to_owned(),
     }
+}
+
+/// What Kubernetes itself refuses, in words of its own.
+fn bounds(schema: &Value) -> String {
+    let bound = |name: &str| schema[name].as_number().map(ToString::to_string);
+    let most = bound("maxItems").or_else(|| bound("maxProperties")).map(|most| format!(", at most {most}"));
+    let range = match (bound("minimum"), bound("maximum")) {
+        (Some(least), Some(most)) => Some(format!(", {least} to {most}")),
+        (Some(least), None) => Some(format!(", at least {least}")),
+        (None, Some(most)) => Some(format!(", at most {most}")),
+        (None, None) => None,
+    };
+    most.into_iter().chain(range).collect()
 }
 
 /// The rules of the root, which no field of ours carries.

@@ -45,7 +45,8 @@ fn to_json(rule: &Rule) -> Value {
 }
 
 /// Takes away what Kubernetes warns of or would misread: `null` as a type (an explicit null is then dropped before the
-/// defaults are filled in, so no rule ever meets one), and formats of Rust's that OpenAPI doesn't know.
+/// defaults are filled in, so no rule ever meets one), and formats of Rust's that OpenAPI doesn't know. What they say of a
+/// number's size is kept: one that our type can't hold would end the operator's watch of all objects, whoever wrote it.
 #[derive(Clone, Debug)]
 pub(crate) struct Structural;
 
@@ -53,10 +54,14 @@ impl Transform for Structural {
     fn transform(&mut self, schema: &mut Schema) {
         transform_subschemas(self, schema);
         without_null(schema);
-        if let Some(format) = schema.get("format").and_then(Value::as_str)
-            && !["int32", "int64", "date-time"].contains(&format)
-        {
-            schema.remove("format");
+        match schema.get("format").and_then(Value::as_str) {
+            None | Some("int32" | "int64" | "date-time") => {}
+            Some(format) => {
+                if format == "uint32" && schema.get("maximum").is_none() {
+                    schema.insert("maximum".to_owned(), json!(u32::MAX));
+                }
+                schema.remove("format");
+            }
         }
     }
 }

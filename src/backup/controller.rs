@@ -21,7 +21,7 @@ use tracing::Instrument;
 
 use super::decide::{Decision, Seen, Step, decide, ends_at, hindered, may_have_job, outermost};
 use super::job::{self, Order};
-use super::progress;
+use super::{delete, progress};
 use crate::api::{self, Cause, Kube, WATCH_SECONDS};
 use crate::events::Teller;
 use crate::lease::Claim;
@@ -41,6 +41,8 @@ pub const SOON: Duration = Duration::from_secs(2);
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The longest time until an object whose end is known is looked at again.
 const AT_REST: Duration = Duration::from_hours(1);
+/// How soon it is looked again whether a cluster still needs one whose time is over.
+const WHILE_NEEDED: Duration = Duration::from_mins(1);
 
 /// Why a round failed. The next one comes after a pause.
 #[derive(Debug, thiserror::Error)]
@@ -196,6 +198,7 @@ impl Driver {
                     }
                 }
             }
+            Step::Delete if self.is_needed(backup).await? => return Ok(Action::requeue(WHILE_NEEDED)),
             Step::Delete => {
                 let (uid, resource_version) = (backup.uid(), backup.resource_version());
                 self.kube.delete::<EtcdBackup>(&namespace, &name, Preconditions { uid, resource_version }).await?;
@@ -203,6 +206,16 @@ impl Driver {
             }
         }
         Ok(pause(&*self.show(backup, status).await?))
+    }
+
+    /// Whether a cluster is to begin with this very object, and has not begun: without it, or with another one of its name, it
+    /// would begin with something else, or never.
+    async fn is_needed(&self, backup: &EtcdBackup) -> Result<bool, Error> {
+        if backup.status.as_ref().and_then(|status| status.phase) != Some(BackupPhase::Complete) {
+            return Ok(false);
+        }
+        let clusters = self.kube.list::<EtcdCluster>(&backup.namespace().unwrap_or_default(), "").await?;
+        Ok(clusters.iter().any(|cluster| delete::begins_with(cluster, backup)))
     }
 
     /// The backup with the finalizer if its policy asks for it, and without it if not.
@@ -235,7 +248,11 @@ impl Driver {
             return Ok(Cow::Borrowed(backup));
         }
         let shown = EtcdBackup { status: Some(status), ..backup.clone() };
-        Ok(Cow::Owned(self.kube.replace_status(&backup.namespace().unwrap_or_default(), &shown).await?))
+        let shown = self.kube.replace_status(&backup.namespace().unwrap_or_default(), &shown).await?;
+        if let Some(outcome) = turned_to(backup, &shown) {
+            self.metrics.backed_up(outcome);
+        }
+        Ok(Cow::Owned(shown))
     }
 }
 
@@ -272,6 +289,17 @@ fn has_ended(backup: &EtcdBackup) -> bool {
 /// Whether it has ended, and no Job of its own can turn up.
 pub fn is_settled(backup: &EtcdBackup) -> bool {
     backup.status.as_ref().is_some_and(|status| ended(status) && !may_have_job(status))
+}
+
+/// What came of a backup, if that is shown for the first time.
+fn turned_to(before: &EtcdBackup, after: &EtcdBackup) -> Option<&'static str> {
+    let [before, after] = [before, after].map(|backup| backup.status.as_ref().and_then(|status| status.phase));
+    match after {
+        _ if before == after => None,
+        Some(BackupPhase::Complete) => Some("complete"),
+        Some(BackupPhase::Failed) => Some("failed"),
+        Some(BackupPhase::Pending | BackupPhase::Running | BackupPhase::Deleting) | None => None,
+    }
 }
 
 fn ended(status: &EtcdBackupStatus) -> bool {

@@ -94,6 +94,35 @@ async fn from_its_creation_to_its_end() {
     let status = &api.object(BACKUP)["status"];
     assert_eq!((&status["phase"], &status["revision"]), (&json!("Complete"), &json!(1234)));
     assert_eq!(api.object(JOB)["spec"]["backoffLimit"], 4);
+    let counted = driver.metrics.render().unwrap();
+    assert!(counted.contains("quorate_backups_total{outcome=\"complete\"} 1"), "{counted}");
+}
+
+#[tokio::test]
+async fn one_whose_time_is_over_stays_while_a_cluster_is_to_begin_with_it() {
+    let (api, restored) = (FakeApi::default(), CLUSTER.replace("/db", "/restored"));
+    served(&api);
+    let driver = driver(&api, Claim::forever());
+    look(&api, &driver).await;
+    put_pod(&api, JOB, pod(1, &complete().to_string(), 0));
+    look(&api, &driver).await;
+    let mut ended = api.object(BACKUP);
+    assert_eq!(ended["status"]["phase"], "Complete");
+    ended["spec"]["ttlMinutes"] = json!(1);
+    let long_ago = Timestamp::now() - SignedDuration::from_hours(2);
+    ended["status"]["endedAt"] = json!(long_ago.to_string());
+    api.put(BACKUP, ended);
+    let mut beginning = serde_json::to_value(cluster(TlsMode::Issued, "False")).unwrap();
+    beginning["metadata"]["name"] = json!("restored");
+    beginning["spec"]["bootstrap"] = json!({ "restore": { "backup": { "name": "nightly" } } });
+    api.put(&restored, beginning.clone());
+    look(&api, &driver).await;
+    let backups = BACKUP.trim_end_matches("/nightly");
+    assert_eq!(api.names(backups), ["nightly"], "the cluster has not begun");
+    beginning["status"]["ledger"] = json!({ "seeded": true, "nextSerial": 1 });
+    api.put(&restored, beginning);
+    look(&api, &driver).await;
+    assert!(api.names(backups).is_empty(), "nobody needs it any more");
 }
 
 fn status(api: &FakeApi) -> EtcdBackupStatus {
@@ -128,6 +157,8 @@ async fn a_job_that_kubernetes_does_not_create_is_told_about_and_not_waited_for_
         look(&api, &driver).await;
         let given_up = format!("{words} It was given up after spec.timeoutMinutes (60).");
         assert_eq!(told(&status(&api)), (Some(BackupPhase::Failed), "ObjectRefused", given_up.as_str()));
+        let counted = driver.metrics.render().unwrap();
+        assert!(counted.contains("quorate_backups_total{outcome=\"failed\"} 1"), "{counted}");
     }
 }
 

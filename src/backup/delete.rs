@@ -287,7 +287,11 @@ fn is_same_place(one: &BackupStore, other: &BackupStore) -> bool {
 /// The object goes, and what it stood for stays.
 pub fn left(seen: Seen<'_>, manifest: &str, why: &str) -> Step {
     let location = seen.location();
-    let words = format!("The backup {manifest} was not deleted, or not whole, from {location}. {}", sentence(why));
+    let words = format!(
+        "The backup {manifest}{} was not deleted, or not whole, from {location}. {}",
+        seen.hash(),
+        sentence(why)
+    );
     Step::Release(Some(Told::new(Reason::BackupLeft, words)))
 }
 
@@ -308,9 +312,10 @@ fn perhaps_left(seen: Seen<'_>, why: &str) -> Told {
 fn kept_late(seen: Seen<'_>, manifest: &str) -> Step {
     let location = seen.location();
     let words = format!(
-        "The backup {manifest} may be gone from {location}, in whole or in part: spec.deletionPolicy was set to Retain when \
+        "The backup {manifest}{} may be gone from {location}, in whole or in part: spec.deletionPolicy was set to Retain when \
          a Job had begun to delete it. See with quorate-agent list whether it is there; what is left of one that is not, \
-         quorate-agent delete removes."
+         quorate-agent delete removes.",
+        seen.hash()
     );
     Step::Release(Some(Told::new(Reason::BackupLeft, words)))
 }
@@ -318,6 +323,12 @@ fn kept_late(seen: Seen<'_>, manifest: &str) -> Step {
 impl<'a> Seen<'a> {
     fn location(self) -> String {
         place(self.backup)
+    }
+
+    /// By which `quorate-agent delete` knows it, once this object is gone.
+    fn hash(self) -> String {
+        let hash = self.backup.status.as_ref().and_then(|status| status.hash.as_deref());
+        hash.map(|hash| format!(" (hash {hash})")).unwrap_or_default()
     }
 
     /// Whose backup it would be: its cluster's, if that is the one for which the Job was made.

@@ -175,6 +175,7 @@ fn what_is_to_be_kept_too_late_may_be_gone_and_that_is_said() {
     };
     let words = kept(Scene::with_job(None, &[])).leaves(Reason::BackupLeft);
     assert!(words.contains("may be gone from s3://bucket/etcd") && words.contains("set to Retain"), "{words}");
+    assert!(words.contains("/full (hash bb) may be gone"), "{words}");
     // Whoever wanted to stop it deleted the Job.
     let mut scene = Scene::with_job(None, &[]);
     scene.waits();

@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::{
 };
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use quorate_backup::snapshot::PORT;
+use quorate_backup::snapshot::{FINAL, PORT};
 use quorate_crds::{EtcdBackup, EtcdCluster, names};
 use quorate_statemachine::Serial;
 
@@ -19,8 +19,6 @@ use crate::cluster::render::{self, AGENT_CONTAINER, AgentOrder, agent_pod, label
 const TLS_FOLDER: &str = "/etc/quorate/etcd";
 /// How often a Job tries again. The pauses are Kubernetes': 10 s, doubled each time.
 const TRIES_AGAIN: i32 = 4;
-/// The agent's exit code for a failure that a repetition would not mend.
-const FINAL: i32 = 3;
 
 /// What a Job is made for.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +114,7 @@ fn failure_policy() -> PodFailurePolicy {
         on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
             container_name: Some(AGENT_CONTAINER.into()),
             operator: "In".into(),
-            values: vec![FINAL],
+            values: vec![FINAL.into()],
         }),
         ..PodFailurePolicyRule::default()
     };

@@ -19,6 +19,7 @@ use super::observe::archive::Archives;
 use super::observe::pods::Leaving;
 use super::observe::said::Seen;
 use super::observe::verify::Proofs;
+use super::pace::Helpless;
 use super::pki::Wallet;
 use super::report;
 use crate::metrics::Metrics;
@@ -70,6 +71,8 @@ pub struct Memo {
     /// Since when it has been looked at in haste without anything coming of it.
     hasty_since: Option<Instant>,
     silent_since: Option<Instant>,
+    /// For how long only somebody else could have helped.
+    pub helpless: Helpless,
     troubled_since: Option<Instant>,
     /// It was as asked for once, so that its bootstrap is over, and what ails it since then is a fault.
     has_run: bool,
@@ -97,6 +100,7 @@ impl Memo {
             is_over: false,
             hasty_since: None,
             silent_since: None,
+            helpless: Helpless::default(),
             troubled_since: None,
             has_run: cluster.status.as_ref().is_some_and(has_run),
         }

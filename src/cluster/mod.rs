@@ -75,16 +75,40 @@ impl Driver {
         let key = observe::key(&cluster);
         if is_let_go(&cluster) {
             self.forget(&key);
-            return Ok(pace::pause(LookAgain::AtRest));
+            return Ok(pace::pause(LookAgain::AtRest, Duration::ZERO));
         }
         let mut memo = self.memos.begin(&key, &cluster);
-        let result = self.drive(&mut memo, cluster).await;
+        let result = Box::pin(self.drive(&mut memo, cluster.clone())).await;
+        if let Err(Error::Observe(error)) = &result
+            && let Some(words) = error.told_refusal()
+        {
+            self.tell_unseen(&mut memo, cluster, words).await;
+        }
         self.metrics.reconciled(if result.is_ok() { "ok" } else { "error" }, started.elapsed());
+        let helpless = memo.helpless.lasts();
         memo.failures = if result.is_ok() { 0 } else { memo.failures.saturating_add(1) };
         if !self.memos.end(&key, memo) {
             self.forget(&key);
         }
-        result.map(pace::pause)
+        result.map(|look_again| pace::pause(look_again, helpless))
+    }
+
+    /// Kubernetes does not show what a round looks at, for want of a right most often. The conditions say so, and all else of the
+    /// status stays as it was seen last: until somebody helps nothing is done for the cluster.
+    async fn tell_unseen(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>, words: String) {
+        let cluster = memo.newest(cluster);
+        let mut status = cluster.status.clone().unwrap_or_default();
+        let old = status.conditions.clone();
+        report::conditions::stall(&mut status.conditions, &old, Reason::ObjectRefused, &words, Timestamp::now());
+        memo.was_refused(&cluster, Some((Reason::ObjectRefused, words)));
+        self.metrics.stalled(&observe::key(&cluster).to_string(), true);
+        if cluster.status.as_ref() == Some(&status) {
+            return;
+        }
+        match self.actor.write_status(&cluster, &status).await {
+            Ok(written) => memo.wrote(&cluster, &Arc::new(written)),
+            Err(error) => tracing::warn!(cluster = %cluster.name_any(), %error, "nobody is told what can't be seen"),
+        }
     }
 
     /// Observe, plan, act, report.
@@ -119,6 +143,7 @@ impl Driver {
         self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         memo.was_calm = plan.steps.is_empty();
+        memo.helpless.take(&plan);
         let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {
             None => match acted.refused.filter(|stop| refused(stop).is_none()) {
@@ -201,6 +226,7 @@ impl Driver {
         let phase = report::phase(plan.phase);
         let key = observe::key(&observed.cluster).to_string();
         self.metrics.phase(&key, Some(phase.as_str()));
+        self.metrics.stalled(&key, report::conditions::waits_for_user(&status.conditions));
         self.metrics.certificates(&key, observed.tls.certificates.until());
         self.metrics.archive(&key, report::archive::of_metrics(observed, status));
         self.tell(observed, plan, status, acted, written);

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use quorate_statemachine::LookAgain;
+use quorate_statemachine::{LookAgain, Phase, Plan};
+use tokio::time::Instant;
 
 /// After something that has its effect right away.
 const AT_ONCE: Duration = Duration::from_millis(5);
@@ -24,12 +25,54 @@ const FAILURES_THAT_COUNT: u32 = 7;
 /// By how much pauses differ, as a share of each.
 const JITTER_SHARE: f64 = 0.2;
 
-/// When to look again after a round that succeeded.
-pub fn pause(look_again: LookAgain) -> Duration {
+/// The plan by which only somebody else can help, and since when it has been the same.
+#[derive(Debug, Default)]
+pub struct Helpless(Option<(Box<Plan>, Instant)>);
+
+impl Helpless {
+    /// Takes what was planned.
+    pub fn take(&mut self, plan: &Plan) {
+        match &self.0 {
+            _ if !waits_for_help(plan) => self.0 = None,
+            Some((before, _)) if **before == *plan => {}
+            Some(_) | None => self.0 = Some((Box::new(plan.clone()), Instant::now())),
+        }
+    }
+
+    /// For how long the same has been planned.
+    pub fn lasts(&self) -> Duration {
+        self.0.as_ref().map_or(Duration::ZERO, |(_, since)| since.elapsed())
+    }
+}
+
+/// Whether nothing is to be done until somebody else has helped.
+fn waits_for_help(plan: &Plan) -> bool {
+    let waits = match plan.phase {
+        Phase::QuorumLost | Phase::Failed => true,
+        Phase::Pending
+        | Phase::Restoring
+        | Phase::Seeding
+        | Phase::Growing
+        | Phase::Running
+        | Phase::Scaling
+        | Phase::Healing
+        | Phase::Restarting
+        | Phase::Upgrading
+        | Phase::Hibernated
+        | Phase::Paused
+        | Phase::Deleting => false,
+    };
+    waits && plan.steps.is_empty() && plan.ledger.is_none()
+}
+
+/// When to look again after a round that succeeded, where nobody but somebody else could have helped for so long: as long
+/// again, but no longer than at rest. Each such look reads all anew, and a thousand clusters that wait for ever would starve
+/// the others.
+pub fn pause(look_again: LookAgain, helpless: Duration) -> Duration {
     match look_again {
         LookAgain::AtOnce => AT_ONCE,
         LookAgain::Soon => SOON,
-        LookAgain::Later => jittered(LATER),
+        LookAgain::Later => jittered(helpless.clamp(LATER, AT_REST)),
         LookAgain::AtRest => jittered(AT_REST),
     }
 }
@@ -54,8 +97,10 @@ fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use quorate_statemachine::Finding;
 
     use super::*;
+    use crate::cluster::report::fixture;
 
     proptest! {
         #[test]
@@ -71,6 +116,24 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn help_is_waited_for_as_long_as_nothing_else_is_found() {
+        let mut waits = quorate_statemachine::plan(&fixture::healthy().world);
+        waits.phase = Phase::Failed;
+        let mut helpless = Helpless::default();
+        let mut after = async |passed: u64, plan: &Plan| {
+            tokio::time::advance(Duration::from_secs(passed)).await;
+            helpless.take(plan);
+            helpless.lasts().as_secs()
+        };
+        assert_eq!((after(0, &waits).await, after(3, &waits).await, after(60, &waits).await), (0, 3, 63));
+        let mut others = waits.clone();
+        others.findings.entry(None).or_default().insert(Finding::VolumesOfAnother);
+        assert_eq!((after(3, &others).await, after(5, &others).await), (0, 5), "something has changed");
+        let heals = Plan { phase: Phase::Healing, ..others.clone() };
+        assert_eq!((after(9, &heals).await, after(9, &others).await), (0, 0));
+    }
+
     #[test]
     fn however_long_an_outage_was_its_end_is_noticed_within_twelve_seconds() {
         for failures in [1, FAILURES_THAT_COUNT, u32::MAX] {
@@ -81,7 +144,20 @@ mod tests {
 
     #[test]
     fn the_more_there_is_to_do_the_sooner() {
-        let order = [LookAgain::AtOnce, LookAgain::Soon, LookAgain::Later, LookAgain::AtRest].map(pause);
+        let order = [LookAgain::AtOnce, LookAgain::Soon, LookAgain::Later, LookAgain::AtRest];
+        let order = order.map(|look_again| pause(look_again, Duration::ZERO));
         assert!(order.is_sorted() && order[0] < order[3]);
+    }
+
+    #[test]
+    fn the_longer_nobody_helps_the_more_seldom() {
+        let later = |helpless| pause(LookAgain::Later, Duration::from_secs(helpless));
+        let pauses = [later(0), later(3), later(12), later(3_600)];
+        for (pause, least) in pauses.into_iter().zip([3, 3, 12, 30]) {
+            let least = Duration::from_secs(least);
+            assert!(pause >= least && pause <= least.mul_f64(1.0 + JITTER_SHARE), "{pause:?}");
+        }
+        // What may move by itself is looked at as often as ever.
+        assert_eq!(pause(LookAgain::Soon, AT_REST), SOON);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, Write as _};
 
+use http::StatusCode;
 use quorate_backup::ticket::Ticket as Written;
 use quorate_crds::{BackupStore, ContinuousBackup, Reason};
 use quorate_statemachine::{
@@ -15,8 +16,9 @@ use super::act::{Acted, Stop};
 use super::observe::Observed;
 use super::render;
 use super::report::fixture;
-use super::tests::{CLUSTER, act};
-use crate::fake_api::FakeApi;
+use super::tests::{CLUSTER, act, act_with_budget};
+use crate::api::DEADLINE;
+use crate::fake_api::{FakeApi, Fault};
 
 const POD: &str = "/api/v1/namespaces/ns/pods/db-1";
 const CLAIM: &str = "/api/v1/namespaces/ns/persistentvolumeclaims/db-1";
@@ -92,6 +94,29 @@ async fn a_pod_that_somebody_else_changed_is_not_switched() {
     let (acted, written) = does(&api, &observed, switch(&release(Version::new(7, 3), "v3.7.3"))).await;
     assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
     assert_eq!((written, &api.object(POD)["spec"]), (Vec::new(), &pod["spec"]));
+}
+
+/// The kubelet reports one that is stopped as ready for a while: no drain may take another one then.
+#[tokio::test(start_paused = true)]
+async fn a_voter_is_stopped_only_once_the_budget_is_in_force() {
+    let lags = Fault::Lag { there: DEADLINE, back: DEADLINE };
+    let delete = || Step::DeletePod { serial: SERIAL, pod: Uid::new("pod-1") };
+    for step in [switch(&release(Version::new(7, 3), "v3.7.3")), delete()] {
+        for fault in [Some(Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR)), Some(Fault::Lose), Some(lags), None] {
+            let (api, observed) = cluster();
+            if let Some(fault) = fault {
+                api.disturb("poddisruptionbudgets", fault);
+            }
+            let acted = act_with_budget(&api, &observed, Some(3), Phase::Upgrading, step.clone()).await;
+            let written = api.written();
+            let of = |kind: &str| written.iter().position(|line| line.contains(kind));
+            match fault {
+                Some(_) => assert!(acted.stop.is_some() && of(" pods ").is_none(), "{fault:?}: {written:?}"),
+                None => assert!(acted.stop.is_none() && of(" poddisruptionbudgets ") < of(" pods "), "{written:?}"),
+            }
+            assert_eq!(fault.is_none(), of(" poddisruptionbudgets ").is_some() && of(" pods ").is_some());
+        }
+    }
 }
 
 /// Another operator may be about to stop another member: it writes that down first.

@@ -58,11 +58,22 @@ pub fn watched(api: &FakeApi) -> Arc<EtcdCluster> {
 
 /// Takes one step of a plan, on what was observed.
 pub async fn act(api: &FakeApi, observed: &Observed, phase: Phase, step: Step) -> Acted {
+    act_with_budget(api, observed, None, phase, step).await
+}
+
+/// The same, with a budget that has to be in force before.
+pub async fn act_with_budget(
+    api: &FakeApi,
+    observed: &Observed,
+    budget: Option<u8>,
+    phase: Phase,
+    step: Step,
+) -> Acted {
     let plan = Plan {
         phase,
         ledger: None,
         steps: vec![step],
-        budget: None,
+        budget,
         heading: None,
         findings: BTreeMap::new(),
         look_again: LookAgain::Soon,
@@ -194,6 +205,23 @@ async fn an_object_without_its_ledger_over_living_volumes_is_left_alone() {
     assert!(status["ledger"].is_null(), "{status}");
 }
 
+/// Each look reads all by quorum reads: a thousand such clusters would starve the others.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_only_somebody_else_can_help_is_looked_at_ever_more_seldom() {
+    let api = restored_without_status().await;
+    let driver = driver(&api, Claim::forever());
+    for (passes, least, most) in [(0, 3, 4), (2, 3, 4), (10, 12, 15), (60, 30, 36)] {
+        tokio::time::advance(Duration::from_secs(passes)).await;
+        let pause = driver.round(watched(&api)).await.unwrap();
+        assert!(pause >= Duration::from_secs(least) && pause <= Duration::from_secs(most), "{pause:?}");
+    }
+    // Something else is found.
+    let mut changed = api.object(CLUSTER);
+    changed["status"]["ledger"] = json!({ "nextSerial": 3, "members": { "nobody": {} } });
+    api.put(CLUSTER, changed);
+    assert!(driver.round(watched(&api)).await.unwrap() < Duration::from_secs(4));
+}
+
 /// The next round finds the status as it is to be, and nothing that has turned.
 #[tokio::test(start_paused = true)]
 async fn what_has_turned_is_told_though_the_answer_to_the_status_is_lost() {
@@ -269,11 +297,14 @@ async fn what_is_refused_in_every_round_is_not_taken_back_in_between() {
     api.disturb(headless, Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
     assert!(Box::pin(driver.drive(&mut memo, watched(&api))).await.is_err());
     assert_eq!(stalled(&api), told);
+    let counted = || driver.metrics.render().unwrap();
+    assert!(counted().contains("quorate_clusters_stalled 1"), "{}", counted());
     api.mend();
     for _ in 0..ROUNDS {
         Box::pin(driver.drive(&mut memo, watched(&api))).await.unwrap();
     }
     assert_eq!(stalled(&api)["status"], "False");
+    assert!(counted().contains("quorate_clusters_stalled 0"), "{}", counted());
 }
 
 #[tokio::test]

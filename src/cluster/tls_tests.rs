@@ -55,6 +55,27 @@ fn condition(api: &FakeApi, kind: &str) -> (String, String, String) {
 }
 
 #[tokio::test]
+async fn what_kubernetes_does_not_show_is_told_once_and_until_it_does() {
+    let api = begun().await;
+    let driver = driver(&api, Claim::forever());
+    let before = (condition(&api, "Available"), api.written().len());
+    api.disturb(&format!("GET {SECRETS}"), Fault::Refuse(StatusCode::FORBIDDEN));
+    for _ in 0..3 {
+        assert!(driver.round(watched(&api)).await.is_err());
+    }
+    let (status, reason, message) = condition(&api, "Stalled");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "ObjectRefused"), "{message}");
+    assert!(message.contains("failed to list") && message.contains("Forbidden"), "{message}");
+    assert_eq!(condition(&api, "Available"), before.0, "nobody knows better");
+    let written = api.written().split_off(before.1);
+    assert_eq!(written, ["PUT etcdclusters db status"], "once, and nothing else");
+    assert!(driver.metrics.render().unwrap().contains("quorate_clusters_stalled 1"));
+    api.mend();
+    driver.round(watched(&api)).await.unwrap();
+    assert_eq!(condition(&api, "Stalled").0, "False");
+}
+
+#[tokio::test]
 async fn a_pod_is_made_after_its_secret_and_that_after_the_authorities() {
     let api = FakeApi::default();
     api.put(CLUSTER, object());

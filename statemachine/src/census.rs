@@ -27,8 +27,12 @@ pub const START_PATIENCE_MS: u64 = 60_000;
 /// [`START_PATIENCE_MS`].
 const CATCH_UP_PATIENCE_MS: u64 = 600_000;
 
-/// How long it may take altogether: 8 GiB at 5 MB/s. As long as it isn't there, others that are may not vote.
+/// How long it may take altogether, at least: 8 GiB at 5 MB/s. As long as it isn't there, others that are may not vote.
 const CATCH_UP_LIMIT_MS: u64 = 1_800_000;
+
+/// How fast it has to be where the database may become larger than that, in bytes a millisecond: 100 GiB take six hours.
+/// Were it given up sooner, the next one would be, too, for ever.
+const CATCH_UP_PACE: u64 = 5_000;
 
 /// What was heard from etcd.
 pub enum Heard<'w> {
@@ -60,6 +64,11 @@ pub struct Peer<'w> {
     pub member: Member<'w>,
     /// A voter whose volume is lost or going, a learner that is given up: another has to take its place.
     pub leaving: bool,
+}
+
+/// How long a learner may take to catch up, where a database may become so large.
+fn catch_up_limit(quota: u64) -> u64 {
+    CATCH_UP_LIMIT_MS.max(quota / CATCH_UP_PACE)
 }
 
 /// How many of so many voters must agree.
@@ -151,7 +160,7 @@ impl<'w> Census<'w> {
         let overdue = match &pod.sight {
             Sight::Etcd(alive) if member.started => {
                 world.now.since(told.max(alive.progressed)) > CATCH_UP_PATIENCE_MS
-                    || world.now.since(told) > CATCH_UP_LIMIT_MS
+                    || world.now.since(told) > catch_up_limit(world.wish.quota)
             }
             Sight::Waiting(_) if pod.ticket.is_none() => false,
             Sight::Etcd(_) | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {

@@ -1,7 +1,7 @@
 //! The driver: which job is due, in which order. Each job is told in a file of its own.
 
 use crate::{
-    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seat, Seeding, Serial, Step, World,
+    Finding, Ledger, Leg, Life, LookAgain, Memory, Overall, Phase, Plan, Seat, Seeding, Serial, Step, World, budget,
     census::{Census, Heard},
     course, cure, delete,
     draft::Draft,
@@ -115,8 +115,9 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     report::alarm(draft);
     let phase = report::phase(draft, census, &leg);
     evade::evade(draft, census);
-    roll::roll(draft, census, leg);
+    let rolls = roll::roll(draft, census, leg);
     resize::resize(draft, census);
+    budget::leave_a_quorum(draft, census, rolls);
     match phase {
         Phase::Running => Phase::Running,
         in_between => {

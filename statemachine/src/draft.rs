@@ -98,6 +98,11 @@ impl<'w> Draft<'w> {
         self.steps.iter().any(|step| matches!(step, Step::DeletePod { serial, .. } if *serial == of))
     }
 
+    /// Whether a pod is to be made for a serial.
+    pub fn creates_pod(&self, of: Serial) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::CreatePod { serial, .. } if *serial == of))
+    }
+
     /// Whether the pod of a serial is to be told to run another release, and gets a ticket for that.
     pub fn switches_release(&self, of: Serial) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::SwitchRelease { serial, .. } if *serial == of))

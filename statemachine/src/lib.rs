@@ -4,10 +4,11 @@
 //! its own ([`Sight::Unknown`], [`Membership::Unknown`]), never a guess.
 //!
 //! To read it: `world.rs` and `plan.rs` have the words, `decide.rs` drives, and each job has a file of its own: found,
-//! restore, keep, spares, grow, shrink, leave, settle, roll (with trial, snapshot, course and cure), resize, evade, endure
-//! (without etcd's answer), sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask,
+//! restore, keep, spares, grow, shrink, leave, settle, roll (with trial, snapshot, course and cure), resize, evade, budget,
+//! endure (without etcd's answer), sleep, delete. `member.rs`, `census.rs` and `version.rs` answer the questions they ask,
 //! `mirror.rs` writes down what etcd says, `report.rs` tells the rest.
 
+mod budget;
 mod census;
 mod course;
 mod cure;

@@ -241,7 +241,7 @@ pub enum Finding {
     PodMissing,
     /// The member's pod is on a node that is not ready: it may be running, so nothing is started elsewhere.
     NodeUnreachable,
-    /// The member's node is gone, and its volume with it.
+    /// The member's node is gone; its volume too, if that was of the node.
     NodeGone,
     /// The pod can't run: an image can't be pulled.
     ImageMissing,
@@ -305,7 +305,7 @@ pub enum Finding {
 pub enum LookAgain {
     /// At once: something was done that has an effect right away.
     AtOnce,
-    /// In a transition: every 100 to 500 ms.
+    /// In a transition: after some 50 ms, unless nothing moves for long.
     Soon,
     /// Something is wrong that only the outside mends: every few seconds.
     Later,

@@ -26,8 +26,9 @@ enum Turn<'w> {
 
 /// Takes the next step of a roll, once all is well: from the highest serial down, whoever leads, so that two operators who
 /// both think that they may act are at the same member. One that leads hands over first. A pod that is out of date is
-/// replaced, and its next one runs the new release at once; any other is only told to run it.
-pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) {
+/// replaced, and its next one runs the new release at once; any other is only told to run it. Says whether a roll goes on: one
+/// that is due now, or as soon as the others are well.
+pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) -> bool {
     for outdated in census.peers().filter(|peer| peer.member.outdated()) {
         draft.tell_of(outdated.member.serial, Finding::PodOutdated);
     }
@@ -38,9 +39,10 @@ pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) {
         Turn::Lower(to) if draft.is_idle() && calm => draft.step(Step::EnableDowngrade(to)),
         Turn::TakeBack | Turn::Lower(_) => draft.look(LookAgain::Soon),
         Turn::Wait => {}
-        Turn::Switch(release) => advance(draft, census, Some(release), calm),
-        Turn::Rest => advance(draft, census, None, calm),
+        Turn::Switch(release) => return advance(draft, census, Some(release), calm),
+        Turn::Rest => return advance(draft, census, None, calm),
     }
+    false
 }
 
 /// What the leg comes down to in this round.
@@ -118,7 +120,8 @@ fn would_lead_again(census: &Census<'_>, leader: &Peer<'_>) -> bool {
     !census.is_cordoned(leader) && first.is_some_and(|heir| census.is_cordoned(heir))
 }
 
-fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) {
+/// Takes the next step of a roll; false if nobody is due.
+fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) -> bool {
     let survives_its_pod = match draft.world.wish.storage {
         Storage::Claims { .. } => true,
         Storage::Ephemeral => false,
@@ -126,17 +129,17 @@ fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>
     let wants_release = |voter: &Peer<'_>| release.is_some_and(|release| voter.member.told() != Some(release));
     let wants_pod = |voter: &Peer<'_>| survives_its_pod && voter.member.outdated();
     let due = census.voters.iter().filter(|voter| wants_release(voter) || wants_pod(voter));
-    let Some(next) = due.max_by_key(|voter| voter.member.serial) else { return };
+    let Some(next) = due.max_by_key(|voter| voter.member.serial) else { return false };
     if !calm || !draft.is_idle() {
         draft.tell(Finding::RollWaits);
         draft.look(LookAgain::Soon);
-        return;
+        return true;
     }
     if census.leads(next) && census.voters.len() > 1 && !would_lead_again(census, next) {
         if let Some(step) = shrink::hand_over(draft, census, next) {
             draft.step(step);
         }
-        return;
+        return true;
     }
     match release.filter(|_| wants_release(next)) {
         Some(release) if wants_pod(next) => {
@@ -146,4 +149,5 @@ fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>
         Some(release) => draft.switch_release(&next.member, release),
         None => draft.delete_pod(&next.member),
     }
+    true
 }

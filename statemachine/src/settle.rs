@@ -1,9 +1,8 @@
-//! What follows from the member list: the tickets and labels that its members' pods carry, and the disruption budget. Makes
-//! and deletes nothing.
+//! What follows from the member list: the tickets and labels that its members' pods carry. Makes and deletes nothing.
 
-use crate::{RoleLabel, Step, census::Census, draft::Draft, keep, leave, member::Member};
+use crate::{RoleLabel, Step, census::Census, draft::Draft, keep, member::Member};
 
-/// Puts tickets, labels and the budget right.
+/// Puts tickets and labels right.
 pub fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
     for peer in census.peers() {
         if !peer.leaving && !draft.changes_members() && stays(draft, &peer.member) {
@@ -11,7 +10,6 @@ pub fn settle(draft: &mut Draft<'_>, census: &Census<'_>) {
         }
         label(draft, &peer.member, census.voters.iter().any(|voter| voter.id == peer.id));
     }
-    leave_a_quorum(draft, census);
 }
 
 fn stays(draft: &Draft<'_>, member: &Member<'_>) -> bool {
@@ -32,18 +30,4 @@ fn label(draft: &mut Draft<'_>, member: &Member<'_>, votes: bool) {
     if pod.label != label {
         draft.step(Step::LabelPod { serial: member.serial, pod: pod.uid.clone(), label });
     }
-}
-
-/// The budget lets a drain take one voter where that leaves a quorum, and the only one there is. While the pods that it
-/// counts are not just those of the voters, and while that changes, it lets none go: of two voters and a learner that is
-/// about to vote, one less is no quorum, and etcd has removed a member before the kubelet knows that it serves no more.
-fn leave_a_quorum(draft: &mut Draft<'_>, census: &Census<'_>) {
-    let labelled =
-        |member: &Member<'_>| member.pod.is_some_and(|pod| pod.label != RoleLabel::Absent && !pod.terminating);
-    let strays = leave::strays(draft, census).iter().filter(|stray| labelled(stray)).count();
-    let learners = census.learners.iter().map(|learner| &learner.member);
-    let learners = learners.filter(|learner| labelled(learner) || draft.promotes(learner.serial)).count();
-    let counted = census.voters.len() + learners + strays;
-    let settled = learners + strays == 0 && !draft.removes_a_member();
-    draft.set_budget(if settled && counted != 2 { counted.saturating_sub(1) } else { counted });
 }

@@ -72,6 +72,8 @@ pub struct Wish {
     pub stops: BTreeMap<Minor, Release>,
     /// Where members keep their data.
     pub storage: Storage,
+    /// How large a database may become, in bytes.
+    pub quota: u64,
     /// What the first member begins with.
     pub origin: Origin,
     /// A snapshot is taken before the members go to another minor.

@@ -271,6 +271,16 @@ fn stopping_a_well_voter_beside_an_ill_one_is_caught() {
 }
 
 #[test]
+fn a_drain_beside_a_voter_that_is_stopped_is_caught() {
+    let rule = "no drain takes a voter while another is stopped";
+    caught(rule, &cluster(3), vec![delete_pod(2)]);
+    let upgrade = cluster(3).wish_version(V7).asked().all_tried(V7);
+    let mut lets_one_go = switching(&upgrade, &[(2, V7)]);
+    lets_one_go.budget = Some(2);
+    caught_in(rule, &upgrade.world, &lets_one_go);
+}
+
+#[test]
 fn deleting_a_pod_with_its_volume_is_caught() {
     let rule = "no volume goes with a pod";
     caught(rule, &cluster(3).claim_terminating(1), vec![delete_pod(1)]);

@@ -3,9 +3,10 @@
 use super::{DNS_NAME, Rule};
 
 /// A DNS name, which may begin with a wildcard, or an IPv4 address.
-const NAME: &str = r"^([*][.])?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
-/// An IPv6 address, as far as a pattern can tell.
-const IPV6: &str = "^[0-9a-f]*:[0-9a-f:.]*$";
+const NAME: &str = r"^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// An IPv6 address, as far as a pattern can tell: groups of up to four digits, of which one gap stands for some.
+const IPV6: &str =
+    "^(([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}(:[0-9a-f]{1,4}){0,6})?::([0-9a-f]{1,4}(:[0-9a-f]{1,4}){0,6})?)$";
 
 pub(super) fn values() -> Vec<Rule> {
     const AT: &str = "spec.tls";

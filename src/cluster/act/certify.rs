@@ -63,20 +63,33 @@ impl Acting<'_> {
         Ok(duties(self))
     }
 
-    /// Demands that a cluster is not begun with certificates of the user's that can't be used.
-    pub(super) fn may_begin(&self, plan: &Plan) -> Result<(), Stop> {
+    /// Demands that with certificates that can't be used no cluster is begun, and no voter stopped that serves: it has read them
+    /// while they could be, and would not come up again.
+    pub(super) fn may_start(&self, plan: &Plan) -> Result<(), Stop> {
         let begun = report::ledger_of(self.observed, plan).is_some_and(|ledger| ledger.seeding != Seeding::NotBegun);
-        let seeds = plan.steps.iter().any(|step| matches!(step, Step::IssueTicket { .. } | Step::CreatePod { .. }));
+        let seeds = || plan.steps.iter().any(|step| matches!(step, Step::IssueTicket { .. } | Step::CreatePod { .. }));
+        if (!begun && seeds()) || plan.steps.iter().any(|step| self.stops_who_serves(step)) {
+            self.certificates_fit()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn stops_who_serves(&self, step: &Step) -> bool {
+        let (Step::SwitchRelease { serial, .. } | Step::DeletePod { serial, .. }) = step else { return false };
+        self.is_to_go_on() && self.is_voter(*serial) && self.alive(*serial).is_some()
+    }
+
+    /// Demands that whoever is started now can use its certificates.
+    pub(super) fn certificates_fit(&self) -> Result<(), Stop> {
         match &self.observed.tls.certificates {
-            Certificates::Faulty(_) if seeds && !begun => {
+            Certificates::Faulty(_) => {
                 let told = report::sentences::of_certificates(&self.observed.tls.certificates);
                 Err(Stop::Refused(told.reason, told.sentence))
             }
-            Certificates::Faulty(_)
-            | Certificates::Off
-            | Certificates::Pending
-            | Certificates::Lost { .. }
-            | Certificates::Valid { .. } => Ok(()),
+            Certificates::Off | Certificates::Pending | Certificates::Lost { .. } | Certificates::Valid { .. } => {
+                Ok(())
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Looks after the claims of members: lets them grow with the spec, and labels them again. Nothing tells when a StorageClass or
+//! Looks after the claims of members: lets them grow with the spec, labels them again, and takes over those that the ledger
+//! knows from an earlier object. Nothing tells when a StorageClass or
 //! a quota allows what it did not: what was refused is asked for again after a while, and told meanwhile.
 
 use std::collections::BTreeMap;
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use quorate_crds::{Quantity, Reason};
-use quorate_statemachine::{Serial, Uid};
+use quorate_crds::{Quantity, Reason, names};
+use quorate_statemachine::{Memory, Serial, Uid};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -60,6 +61,27 @@ impl Acting<'_> {
             self.label_again::<PersistentVolumeClaim>(&self.cluster.member(*serial), still).await
         });
         try_join_all(labelled).await.map(drop)
+    }
+
+    /// Takes over the claims on which the ledger says that members were created, and that were made for an earlier object of this
+    /// name: whoever wrote that ledger back has made them this one's. Else they would neither grow with it nor go with it.
+    pub(super) async fn take_over_claims(&self) -> Result<(), Error> {
+        let Memory::Ledger(ledger) = &self.observed.world.memory else { return Ok(()) };
+        let is_known = |serial: &Serial, claim: &ClaimFacts| {
+            ledger.members.get(serial).is_some_and(|entry| entry.create.as_ref() == Some(&claim.uid))
+        };
+        let former = self.observed.claims.iter().filter(|(serial, claim)| {
+            claim.cluster_uid.as_deref() != Some(self.cluster.uid) && is_known(serial, claim)
+        });
+        let taken_over = former.map(async |(serial, claim)| {
+            let name = self.cluster.member(*serial);
+            let change = json!({ "metadata": { "uid": claim.uid.as_str(),
+                "annotations": { names::ANNOTATION_CLUSTER_UID: self.cluster.uid } } });
+            self.actor.kube.merge::<PersistentVolumeClaim>(self.cluster.namespace, &name, &change).await?;
+            tracing::warn!(cluster = %self.cluster.name, name, "the ledger knows this claim of an earlier object: it is taken over");
+            Ok(())
+        });
+        try_join_all(taken_over).await.map(drop)
     }
 
     fn is_to_grow(&self, claim: &ClaimFacts) -> bool {
@@ -119,6 +141,7 @@ mod tests {
             label: None,
             terminating: false,
             volume_name: None,
+            volume_gone: false,
             class: None,
             requested: Some(size.into()),
         };

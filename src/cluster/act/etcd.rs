@@ -151,13 +151,7 @@ impl Acting<'_> {
         if !self.is_to_go_on() {
             return Ok(());
         }
-        let voters: Option<BTreeSet<_>> = match &self.observed.world.membership {
-            Membership::Known(list) => {
-                let serial_of = |listed: &Listed| listed.serial.filter(|_| listed.role == Role::Voter);
-                Some(list.members.values().filter_map(serial_of).collect())
-            }
-            Membership::Unknown => None,
-        };
+        let voters = self.voters();
         if voters.as_ref().is_some_and(|voters| !voters.contains(&serial)) {
             return Ok(());
         }
@@ -187,13 +181,29 @@ impl Acting<'_> {
         }
     }
 
+    /// Who votes, if the list is known.
+    fn voters(&self) -> Option<BTreeSet<Serial>> {
+        match &self.observed.world.membership {
+            Membership::Known(list) => {
+                let serial_of = |listed: &Listed| listed.serial.filter(|_| listed.role == Role::Voter);
+                Some(list.members.values().filter_map(serial_of).collect())
+            }
+            Membership::Unknown => None,
+        }
+    }
+
+    /// Whether the list is known, and it votes.
+    pub(super) fn is_voter(&self, serial: Serial) -> bool {
+        self.voters().is_some_and(|voters| voters.contains(&serial))
+    }
+
     /// Whether it is neither to be deleted nor to be put to sleep.
-    fn is_to_go_on(&self) -> bool {
+    pub(super) fn is_to_go_on(&self) -> bool {
         let wish = &self.observed.world.wish;
         wish.life == Life::Wanted && wish.replicas > 0
     }
 
-    fn alive(&self, serial: Serial) -> Option<&Alive> {
+    pub(super) fn alive(&self, serial: Serial) -> Option<&Alive> {
         match &self.observed.said.seen.get(&serial)?.sight {
             Sight::Etcd(alive) => Some(alive),
             Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,

@@ -50,8 +50,9 @@ impl Acting<'_> {
         budget?;
         let verification = self.furnish_verification(furnished).await.err().map(Stop::from);
         let labelled = self.label_claims_again().await.err().map(Stop::from);
+        let taken_over = self.take_over_claims().await.err().map(Stop::from);
         let larger = self.grow_claims(&mut furnished.ungrown).await;
-        Ok(client.err().or(verification).or(labelled).or(larger))
+        Ok(client.err().or(verification).or(labelled).or(taken_over).or(larger))
     }
 
     /// Applies an object that is due. Where no watch shows one of ours in its place, what has its name is looked at first.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use jiff::Timestamp;
 use quorate_crds::{EtcdClusterStatus, Quantity, Reason, TlsMode, names};
-use quorate_statemachine::{LookAgain, Phase, Plan, PodStage, Uid};
+use quorate_statemachine::{LookAgain, Memory, Phase, Plan, PodStage, Roster, Serial, Sight, Step, Uid};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::facts::ClaimFacts;
 use crate::cluster::observe::members::Earlier;
 use crate::cluster::observe::verify::Proofs;
-use crate::cluster::pki::Wallet;
+use crate::cluster::pki::{self, Certificates, Wallet};
 use crate::cluster::report::fixture::{self, SERIALS};
 use crate::cluster::report::status;
 use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
@@ -46,10 +46,15 @@ pub fn cluster() -> (FakeApi, Observed) {
 
 /// Carries out a plan that has a budget and no steps.
 pub async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnished) -> Acted {
+    carries_out(driver, observed, furnished, Vec::new()).await
+}
+
+/// Carries out a plan that has a budget and these steps.
+async fn carries_out(driver: &Driver, observed: &Observed, furnished: &mut Furnished, steps: Vec<Step>) -> Acted {
     let plan = Plan {
         phase: Phase::Running,
         ledger: None,
-        steps: Vec::new(),
+        steps,
         budget: Some(2),
         heading: None,
         findings: BTreeMap::new(),
@@ -127,12 +132,56 @@ fn with_small_claims() -> (FakeApi, Observed) {
             label: Some("db".into()),
             terminating: false,
             volume_name: None,
+            volume_gone: false,
             class: None,
             requested: Some("1Gi".into()),
         };
         observed.claims.insert(serial, claim);
     }
     (api, observed)
+}
+
+#[tokio::test]
+async fn nobody_is_stopped_or_added_whose_certificates_can_not_be_used() {
+    let (api, mut observed) = cluster();
+    let serial = SERIALS[1];
+    let (name, pod) = (format!("db-{serial}"), observed.pods[&serial].uid.clone());
+    let path = format!("/api/v1/namespaces/ns/pods/{name}");
+    api.put(&path, json!({ "metadata": { "name": name, "uid": pod.as_str(), "resourceVersion": "1" } }));
+    observed.tls.certificates = Certificates::Faulty(vec![("my-peer".into(), pki::Fault::KeyMismatch)]);
+    let (driver, roster) = (driver(&api, Claim::forever()), Roster::default());
+    for step in
+        [Step::DeletePod { serial, pod: pod.clone() }, Step::AddLearner { serial: Serial(3), expect: roster.clone() }]
+    {
+        let acted = carries_out(&driver, &observed, &mut Furnished::default(), vec![step.clone()]).await;
+        assert!(matches!(acted.stop, Some(Stop::Refused(Reason::CertificatesFaulty, _))), "{step:?}: {acted:?}");
+    }
+    assert!(api.written().iter().all(|line| !line.contains("pods")), "{:?}", api.written());
+    // One that does not serve has nothing to lose, and may only need to be made anew.
+    observed.said.seen.get_mut(&serial).unwrap().sight = Sight::Unknown;
+    let acted = carries_out(&driver, &observed, &mut Furnished::default(), vec![Step::DeletePod { serial, pod }]).await;
+    assert!(!matches!(acted.stop, Some(Stop::Refused(..))), "{acted:?}");
+}
+
+#[tokio::test]
+async fn claims_of_an_earlier_object_are_taken_over_if_the_ledger_knows_them() {
+    let (api, mut observed) = with_small_claims();
+    for claim in observed.claims.values_mut() {
+        (claim.cluster_uid, claim.requested) = (Some("an-earlier-one".into()), None);
+    }
+    let uid_of = |serial: Serial| {
+        let claim = api.object(&format!("/api/v1/namespaces/ns/persistentvolumeclaims/db-{serial}"));
+        claim["metadata"]["annotations"]["quorate.dev/cluster-uid"].clone()
+    };
+    let Memory::Ledger(ledger) = &mut observed.world.memory else { panic!("there is one") };
+    let [first, second, third] = SERIALS;
+    ledger.members.get_mut(&first).unwrap().create = Some(Uid::new("claim-0"));
+    // One that it knows by another UID, and one that it knows of no volume of.
+    ledger.members.get_mut(&second).unwrap().create = Some(Uid::new("another-claim"));
+    ledger.members.get_mut(&third).unwrap().create = None;
+    let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+    assert!(acted.refused.is_none(), "{acted:?}");
+    assert_eq!(SERIALS.map(uid_of), [json!("uid"), json!(null), json!(null)]);
 }
 
 fn growths(api: &FakeApi) -> usize {

@@ -181,7 +181,7 @@ impl Actor {
         if observed.world.wish.life == Life::Wanted {
             acting.hold_with_finalizer(acted).await?;
         }
-        acting.may_begin(plan)?;
+        acting.may_start(plan)?;
         if plan.ledger.is_some() {
             acted.cluster = Arc::new(acting.write_status(&acted.cluster, status).await?);
             acted.status_written = true;
@@ -332,7 +332,10 @@ impl Acting<'_> {
             Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
             Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
             Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
-            Step::AddLearner { serial, expect } => self.add_learner(step, *serial, expect).await,
+            Step::AddLearner { serial, expect } => {
+                self.certificates_fit()?;
+                self.add_learner(step, *serial, expect).await
+            }
             Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
             Step::Remove { serial, id, expect } => self.remove(step, *serial, *id, expect).await,
             Step::MoveLeader { from, to } => self.move_leader(step, *from, *to).await,

@@ -14,7 +14,7 @@ use quorate_statemachine::{PodStage, Serial};
 use super::pods::PodFacts;
 use crate::cluster::render::{self, Audience};
 
-/// The shortest time between two looks: in a transition members are looked at ten times a second.
+/// The shortest time between two looks: in a transition members are looked at twenty times a second.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// What they said.

@@ -42,6 +42,8 @@ pub struct ClaimFacts {
     pub terminating: bool,
     /// The PersistentVolume that it is bound to.
     pub volume_name: Option<String>,
+    /// Kubernetes says that this is not there any more.
+    pub volume_gone: bool,
     /// Its StorageClass, if it names one or a default was filled in.
     pub class: Option<String>,
     /// The size it asks for.
@@ -57,6 +59,7 @@ impl ClaimFacts {
             cluster_uid: claim.annotations().get(ANNOTATION_CLUSTER_UID).cloned(),
             label: claim.labels().get(LABEL_CLUSTER).cloned(),
             terminating: claim.metadata.deletion_timestamp.is_some(),
+            volume_gone: claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost"),
             volume_name: spec.and_then(|s| s.volume_name.clone()).filter(|name| !name.is_empty()),
             class: spec.and_then(|s| s.storage_class_name.clone()).filter(|name| !name.is_empty()),
             requested: spec

@@ -17,11 +17,8 @@ use super::launcher;
 use super::links::Sent;
 use super::pods::Leaving;
 use super::said::{Furthest, Said, Seen};
+use crate::cluster::render::{CLIENT_PORT, METRICS_PORT};
 
-/// The port on which the launcher and etcd say how they are.
-const METRICS_PORT: u16 = 2381;
-/// The port on which etcd serves clients.
-pub const CLIENT_PORT: u16 = 2379;
 /// How long the member list is waited for after everybody has been looked at. A read after a round of the quorum takes
 /// milliseconds; a member that has lost its quorum holds it for seconds, and healing must not wait for that.
 const LIST_PATIENCE: Duration = Duration::from_millis(500);

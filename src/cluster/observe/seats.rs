@@ -31,7 +31,17 @@ pub(super) fn seats(
         return seats;
     }
     for (serial, facts) in claims {
-        let ClaimFacts { uid, cluster_uid, label: _, terminating, volume_name: _, class: _, requested: _ } = facts;
+        // A volume that is gone may come back under its name: only who deletes the claim says that it won't.
+        let ClaimFacts {
+            uid,
+            cluster_uid,
+            label: _,
+            terminating,
+            volume_name: _,
+            volume_gone: _,
+            class: _,
+            requested: _,
+        } = facts;
         seats.entry(*serial).or_default().claim = Some(Claim {
             uid: uid.clone(),
             ours: *cluster_uid == cluster.uid(),

@@ -73,9 +73,9 @@ pub fn of(pod: &Pod) -> Option<Told> {
     });
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     let mut containers = all.filter(|container| !etcd_runs || container.name != ARCHIVE_CONTAINER);
-    let ready_until = unready_since(status);
+    let unready_since = unready_since(status);
     containers
-        .find_map(|container| in_container(pod, container, ready_until))
+        .find_map(|container| in_container(pod, container, unready_since))
         .map(|told| if etcd_runs { Told { trouble: Trouble::BesideFailing, ..told } } else { told })
         .or_else(|| status.conditions.iter().flatten().find_map(in_condition))
 }

@@ -24,6 +24,8 @@ pub fn of(cluster: &EtcdCluster, origin: Origin) -> Wish {
         release: release.unwrap_or_else(|| at(spec, Version::default())),
         stops: stops(spec),
         storage: storage(&spec.storage),
+        // The API server lets no quantity in that is none; a learner is given the usual time then.
+        quota: spec.etcd.quota_bytes(&spec.storage).unwrap_or_default(),
         origin,
         snapshot_first: spec.backup.as_ref().is_some_and(|backup| match backup.before_upgrade {
             BeforeUpgrade::Require => true,
@@ -147,6 +149,12 @@ mod tests {
         assert!(!wish(|_| ()).snapshot_first);
         assert!(with(BeforeUpgrade::Require));
         assert!(!with(BeforeUpgrade::Skip));
+    }
+
+    #[test]
+    fn the_quota_is_the_one_in_force() {
+        assert_eq!(wish(|_| ()).quota, 2 << 30);
+        assert_eq!(wish(|c| c.spec.etcd.quota = Some(quorate_crds::Quantity::new("40Gi"))).quota, 40 << 30);
     }
 
     #[test]

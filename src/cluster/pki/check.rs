@@ -178,9 +178,10 @@ impl Chain<'_> {
         leaf.verify_for_usage(algorithms, &anchors, &between, at, usage, None, None).map(drop)
     }
 
-    /// Whether it carries this name.
+    /// Whether it carries this name; of a wildcard, whether it covers one that nobody would ask for by itself.
     fn names(&self, name: &str) -> bool {
-        let Ok(name) = ServerName::try_from(name) else { return false };
+        let covered = name.strip_prefix("*.").map(|domain| format!("any-name-below.{domain}"));
+        let Ok(name) = ServerName::try_from(covered.as_deref().unwrap_or(name)) else { return false };
         EndEntityCert::try_from(&self.leaf.der).is_ok_and(|leaf| leaf.verify_is_valid_for_subject_name(&name).is_ok())
     }
 }

@@ -31,6 +31,8 @@ struct State {
     read: bool,
     /// Members had pods then.
     in_use: bool,
+    /// The names by which they were judged then, besides those that each cluster has.
+    extra_names: Vec<String>,
     /// Each of them, by name.
     kept: BTreeMap<String, Kept>,
     /// Their contents, while something is to be issued.
@@ -124,8 +126,9 @@ impl Wallet {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the Secrets have to be read: they never were, somebody else has changed one, or something runs out; or an
-    /// authority is not there, which is one thing while `members` have pods, and another while none has.
+    /// Whether the Secrets have to be read: they never were, somebody else has changed one, other names are asked for, or
+    /// something runs out; or an authority is not there, which is one thing while `members` have pods, and another while none
+    /// has.
     pub fn must_read(
         &self,
         watched: &BTreeMap<String, SecretFacts>,
@@ -136,7 +139,8 @@ impl Wallet {
         let mut state = self.state();
         // There were members with pods and there are none any more, or the other way round.
         let turned = state.in_use == members.is_empty() && !state.missing(terms.cluster.name).is_empty();
-        if !state.read || state.differs(watched) || turned {
+        let renamed = state.extra_names != terms.cluster.spec.tls.extra_names;
+        if !state.read || state.differs(watched) || turned || renamed {
             return true;
         }
         let client = Realm::Client.secret(terms.cluster.name);
@@ -155,6 +159,7 @@ impl Wallet {
         let contents: BTreeMap<_, _> = secrets.into_iter().map(|secret| (secret.name_any(), secret)).collect();
         let (keyring, lost) = authorities(&contents, in_use, terms.cluster.name);
         (state.read, state.in_use, state.keyring, state.lost) = (true, in_use, keyring.map(Arc::new), lost);
+        state.extra_names.clone_from(&terms.cluster.spec.tls.extra_names);
         let judged: BTreeMap<_, _> = contents
             .iter()
             .map(|(name, secret)| (name.clone(), judge(secret, state.keyring.as_deref(), terms, now)))

@@ -143,6 +143,25 @@ fn a_shorter_lifetime_is_put_into_force_at_once() {
 }
 
 #[test]
+fn another_name_is_put_into_force_at_once() {
+    let mut spec = spec();
+    let wallet = Wallet::default();
+    let first = secrets(&terms(&spec), &[0]);
+    wallet.take(first.clone(), &serials([0]), &terms(&spec), NOW);
+    assert!(!wallet.must_read(&shown(&first), &serials([0]), &terms(&spec), NOW));
+    for name in ["etcd.example.com", "*.etcd.example.com", "2001:db8::7"] {
+        spec.tls.extra_names.push(name.into());
+        assert!(wallet.must_read(&shown(&first), &serials([0]), &terms(&spec), NOW), "{name}");
+        wallet.take(first.clone(), &serials([0]), &terms(&spec), NOW);
+        assert_eq!(wallet.duties(&serials([0]), &terms(&spec), NOW).members, serials([0]), "{name}");
+    }
+    // And once they are in, that is that.
+    let second: Vec<_> = secrets(&terms(&spec), &[0]).into_iter().map(|secret| versioned(secret, 2)).collect();
+    wallet.take(second.clone(), &serials([0]), &terms(&spec), NOW);
+    assert!(wallet.duties(&serials([0]), &terms(&spec), NOW).is_empty());
+}
+
+#[test]
 fn near_the_end_of_an_authority_nothing_is_issued_over_and_over() {
     let spec = spec();
     let (wallet, terms) = (Wallet::default(), terms(&spec));

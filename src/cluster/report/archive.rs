@@ -5,7 +5,7 @@ use std::iter;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quorate_backup::archive::status::{self, Head, Lag, Report, Role};
-use quorate_crds::{BackupState, ConditionType, ContinuousBackup, EtcdClusterStatus, Reason};
+use quorate_crds::{BackupState, ConditionType, ContinuousBackup, EtcdClusterStatus, Phase, Reason};
 use quorate_statemachine::LookAgain;
 
 use super::conditions::Truth;
@@ -173,9 +173,10 @@ pub fn look_again(observed: &Observed, status: &EtcdClusterStatus, planned: Look
     }
 }
 
-/// How it is, for the metrics; `None` if there is none.
+/// How it is, for the metrics; `None` if there is none, or the cluster sleeps: then there is nothing to store, and nobody who
+/// could.
 pub fn of_metrics(observed: &Observed, status: &EtcdClusterStatus) -> Option<Archive> {
-    observed.cluster.spec.backup.as_ref()?;
+    observed.cluster.spec.backup.as_ref().filter(|_| status.phase != Some(Phase::Hibernated))?;
     let health = match truth(&status.conditions) {
         Some("True") => "healthy",
         Some("False") => "unhealthy",
@@ -335,7 +336,10 @@ mod tests {
         assert_eq!(archive, Some(wanted));
         // Silence makes no backup undone.
         let silent = after(observed(&[None]), status);
-        let archive = told(&silent, NOW + SignedDuration::from_mins(10)).0;
+        let (archive, mut status) = told(&silent, NOW + SignedDuration::from_mins(10));
         assert_eq!(archive, Some(Archive { health: "unknown", lag_seconds: None, ..wanted }));
+        // Nor is anything undone of a cluster that sleeps.
+        status.phase = Some(Phase::Hibernated);
+        assert_eq!(of_metrics(&silent, &status), None);
     }
 }

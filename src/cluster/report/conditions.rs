@@ -257,6 +257,11 @@ pub fn stall(conditions: &mut [Condition], old: &[Condition], reason: Reason, wo
     }
 }
 
+/// Whether only the user can help.
+pub fn waits_for_user(conditions: &[Condition]) -> bool {
+    conditions.iter().any(|own| own.type_ == ConditionType::Stalled.as_str() && own.status == Truth::True.as_str())
+}
+
 /// How many voters are well, as far as was seen.
 fn healthy_voters(observed: &Observed) -> usize {
     super::members::healthy_voters(observed)

@@ -187,6 +187,7 @@ pub fn healthy() -> Observed {
                 release: release(),
                 stops: BTreeMap::new(),
                 storage,
+                quota: 2 << 30,
                 snapshot_first: false,
             },
             memory: Memory::Ledger(ledger()),

@@ -226,6 +226,10 @@ fn unschedulable(observed: &Observed, about: Option<Serial>, member: &str) -> To
     let unbound = claim.filter(|claim| claim.volume_name.is_none());
     let missing = |class: &String| observed.missing_classes.contains(class);
     let (reason, remedy) = match unbound {
+        None if claim.is_some_and(|claim| claim.volume_gone) => (
+            Reason::VolumePending,
+            "the PersistentVolume of its claim is gone: bring it back; or delete the claim, and the member is replaced",
+        ),
         Some(claim) if claim.class.as_ref().is_some_and(missing) => (
             Reason::StorageClassMissing,
             "create the StorageClass that its claim names, or name one that exists in \

@@ -208,6 +208,7 @@ fn a_storage_class_that_does_not_exist_is_named_as_the_cause() {
         label: Some("db".into()),
         terminating: false,
         volume_name: None,
+        volume_gone: false,
         class: Some("nope".into()),
         requested: None,
     };
@@ -220,6 +221,11 @@ fn a_storage_class_that_does_not_exist_is_named_as_the_cause() {
     observed.missing_classes.insert("nope".into());
     assert_eq!(told(&observed).reason, Reason::StorageClassMissing);
     assert!(told(&observed).sentence.starts_with("db-2: ") && told(&observed).sentence.ends_with(words));
+    // One that had its volume, and lost it.
+    let claim = observed.claims.get_mut(&Serial(2)).unwrap();
+    (claim.volume_name, claim.volume_gone) = (Some("pv-2".into()), true);
+    assert_eq!(told(&observed).reason, Reason::VolumePending);
+    assert!(told(&observed).sentence.contains("delete the claim"), "{}", told(&observed).sentence);
 }
 
 #[test]

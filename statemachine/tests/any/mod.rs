@@ -140,6 +140,7 @@ fn wish() -> impl Strategy<Value = Wish> {
             release,
             stops: STOPS.into_iter().filter(|_| stops).map(|stop| (stop.minor, scene::release(stop))).collect(),
             storage,
+            quota: 2 << 30,
             origin,
             snapshot_first,
         },

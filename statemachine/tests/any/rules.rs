@@ -13,7 +13,7 @@ use quorate_statemachine::{
 /// A rule: why a plan for this world must not be, if it must not.
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
-pub const RULES: [(&str, Rule); 28] = [
+pub const RULES: [(&str, Rule); 29] = [
     ("one change of members, or two promotions, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
@@ -29,6 +29,7 @@ pub const RULES: [(&str, Rule); 28] = [
     ("serials only go up", serials_only_go_up),
     ("no step contradicts another", no_contradiction),
     ("no well voter is stopped while another is down", no_well_voter_is_stopped_beside_an_ill_one),
+    ("no drain takes a voter while another is stopped", no_drain_beside_a_stop),
     ("no volume goes with a pod that is deleted", no_volume_goes_with_its_pod),
     ("objects are created where there are none", created_where_there_is_none),
     ("a leader hands over before it is stopped", versions::leader_hands_over),
@@ -374,18 +375,29 @@ fn no_contradiction(_: &World, plan: &Plan) -> Result<(), String> {
 
 fn no_well_voter_is_stopped_beside_an_ill_one(world: &World, plan: &Plan) -> Result<(), String> {
     let Some(list) = list(world).filter(|_| !ends(world) && world.wish.replicas > 0) else { return Ok(()) };
-    let voters = voters(list);
-    let all_well = voters.values().all(|serial| well(world, *serial));
-    let stopped: Vec<_> = plan
-        .steps
-        .iter()
-        .filter_map(|step| match step {
-            Step::DeletePod { serial, .. } | Step::SwitchRelease { serial, .. } => Some(*serial),
-            _ => None,
-        })
-        .filter(|serial| well(world, Some(*serial)) && voters.values().any(|voter| *voter == Some(*serial)))
-        .collect();
+    let all_well = voters(list).values().all(|serial| well(world, *serial));
+    let stopped = stopped(world, list, plan);
     need(stopped.is_empty() || (all_well && stopped.len() == 1), || format!("{stopped:?}"))
+}
+
+/// The well voters that a plan stops.
+fn stopped(world: &World, list: &MemberList, plan: &Plan) -> Vec<Serial> {
+    let voters = voters(list);
+    let stopped = plan.steps.iter().filter_map(|step| match step {
+        Step::DeletePod { serial, .. } | Step::SwitchRelease { serial, .. } => Some(*serial),
+        _ => None,
+    });
+    stopped
+        .filter(|serial| well(world, Some(*serial)) && voters.values().any(|voter| *voter == Some(*serial)))
+        .collect()
+}
+
+/// The kubelet reports one that is stopped as ready for a while.
+fn no_drain_beside_a_stop(world: &World, plan: &Plan) -> Result<(), String> {
+    let Some(list) = list(world).filter(|_| !ends(world) && world.wish.replicas > 0) else { return Ok(()) };
+    let (count, stopped) = (voters(list).len(), stopped(world, list, plan));
+    let spares_all = plan.budget.is_some_and(|budget| usize::from(budget) >= count);
+    need(stopped.is_empty() || count == 1 || spares_all, || format!("{stopped:?}, and {:?}", plan.budget))
 }
 
 fn no_volume_goes_with_its_pod(world: &World, plan: &Plan) -> Result<(), String> {

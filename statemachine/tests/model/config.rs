@@ -91,6 +91,7 @@ pub fn voters(replicas: u8) -> Wish {
         release: release(USUAL),
         stops: [5, 6, 7].into_iter().map(|minor| (Minor(u16::from(minor)), release(minor))).collect(),
         storage: Storage::Claims { on_delete: Retention::Delete, on_scale_down: Retention::Delete },
+        quota: 2 << 30,
         origin: quorate_statemachine::Origin::Nothing,
         snapshot_first: false,
     }
@@ -235,6 +236,7 @@ impl Config {
             restores: false,
             stage: Stage::Placed,
             terminating: false,
+            counted_on: false,
             age: Age::Old,
             ticket: Some(Ticket { start: Start::Resume, volume: 0, mark: None, age: Age::Old }),
             template: 0,

@@ -6,7 +6,7 @@ use quorate_statemachine::{Memory, Role, RoleLabel};
 
 use crate::{
     config::{Config, Volumes},
-    state::{Broken, Data, Node, Process, Stage, State, quorum},
+    state::{Broken, Data, Node, Pod, Process, Stage, State, quorum},
 };
 
 /// A kind of fault. The first ones happen to a seat, the last ones to everything.
@@ -66,7 +66,7 @@ impl Kind {
     ];
     /// What may come in between while members are restarted one by one.
     pub const ROLLING: &[Self] =
-        &[Self::Kill, Self::DeletePod, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Blind, Self::Crash];
+        &[Self::Kill, Self::DeletePod, Self::Evict, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Blind, Self::Crash];
     /// What may come beside a pod that is deleted by force.
     pub const FORCED: &[Self] =
         &[Self::ForceDelete, Self::Kill, Self::DeletePod, Self::DeleteClaim, Self::Cut, Self::Gone, Self::Crash];
@@ -194,7 +194,10 @@ pub fn strike(config: &Config, state: &mut State, kind: Kind, serial: u8) -> boo
         }
         Kind::Cut => {
             if before.node == Node::Ready && uses_a_node(config, state, serial) {
-                state.seat_mut(serial).node = Node::Cut;
+                let seat = state.seat_mut(serial);
+                seat.node = Node::Cut;
+                // Until a node counts as away, all have heard of what was deleted before.
+                seat.pod.iter_mut().for_each(|pod| pod.counted_on = false);
             }
         }
         Kind::Gone => {
@@ -317,22 +320,25 @@ fn dies_at_birth(config: &Config, state: &mut State, serial: u8) -> bool {
     true
 }
 
-/// A drain asks by the eviction API, which counts the ready pods with the voter's label.
+/// A drain asks by the eviction API, which counts the ready pods with the voter's label: also one that is told to run another
+/// image, for as long as the container of the old one has not ended, and one that we have just deleted, as the disruption
+/// controller hears of that later. That it has evicted one it knows.
 fn evict(state: &mut State, serial: u8) -> bool {
     let Some(pod) = state.seat(serial).pod.filter(|pod| !pod.terminating) else { return false };
     let quorate = state.has_quorum();
     let counted = |serial: &u8| {
         let seat = state.seat(*serial);
-        quorate && seat.steady() && seat.pod.is_some_and(|pod| pod.label != RoleLabel::Absent)
+        let shown = |pod: Pod| pod.label != RoleLabel::Absent && (!pod.terminating || pod.counted_on);
+        quorate && seat.answers() && seat.pod.is_some_and(shown)
     };
     let ready = state.serials().filter(counted).count();
     if pod.label != RoleLabel::Absent && (!counted(&serial) || ready <= usize::from(state.budget)) {
         return false;
     }
-    let (steady, voter) = (state.steady_voters(), state.seat(serial).is(Role::Voter));
+    let (staying, voter) = (state.staying_voters(), state.seat(serial).is(Role::Voter));
     ask_to_go(state, serial);
-    if voter && state.voters() > 1 && steady >= quorum(state.voters()) && state.steady_voters() < quorum(state.voters())
-    {
+    let least = quorum(state.voters());
+    if voter && state.voters() > 1 && staying >= least && state.staying_voters() < least {
         state.break_with(Broken::Evicted);
     }
     true

@@ -64,3 +64,14 @@ fn a_seed_whose_claim_goes_is_not_created_again() {
     let one = Config::new("0 -> 1, its claim goes and is emptied", Origin::Nothing, [voters(1)]);
     exhaust(one.faults(3, &[Kind::DeleteClaim, Kind::Kill, Kind::Swap]));
 }
+
+/// A member is told to run another image while its node is cut off, so that its pod counts as down. When the node is back it
+/// counts again, until the kubelet has heard of the image.
+#[test]
+fn a_drain_spares_the_others_of_one_that_is_switched_when_its_node_is_back() {
+    let drained = versions("3 go 3.6 -> 3.7, drained, a node is away", 3, &[6, 7]);
+    exhaust(drained.faults(2, &[Kind::Evict, Kind::Cut, Kind::Crash]));
+    let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];
+    let restart = Config::new("3 restart, drained, a node is away", Origin::Standing(3), script);
+    exhaust(restart.faults(2, &[Kind::Evict, Kind::Cut, Kind::Crash]));
+}

@@ -8,7 +8,7 @@ use crate::{
     config::{Config, Origin, voters},
     exhaust,
     faults::Kind,
-    wish,
+    versions, wish,
 };
 
 fn two_operators(name: &'static str, origin: Origin, size: u8) -> Config {
@@ -85,4 +85,10 @@ fn five_lose_a_majority_of_their_volumes() {
 fn five_lose_a_majority_of_their_volumes_in_a_prompt_world() {
     let five = Config::new("5 stand, three claims are deleted, prompt", Origin::Standing(5), [voters(5)]).prompt();
     exhaust(five.faults(3, &[Kind::DeleteClaim]));
+}
+
+#[test]
+#[ignore = "takes minutes: `--include-ignored`"]
+fn three_go_to_3_7_through_two_faults() {
+    exhaust(versions("3 go 3.6 -> 3.7, two faults", 3, &[6, 7]).faults(2, Kind::ROLLING));
 }

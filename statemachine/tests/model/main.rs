@@ -17,6 +17,7 @@ mod planted;
 mod rest;
 mod state;
 mod story;
+mod thrift;
 mod versions;
 mod walk;
 mod walks;
@@ -322,6 +323,25 @@ fn is_drained() {
     exhaust(Config::new("3 stand, cordoned and drained", Origin::Standing(3), [voters(3)]).faults(at_least(3), drain));
 }
 
+/// While the operator itself takes a voter down, the kubelet still reports its pod as ready.
+#[test]
+fn is_drained_while_it_rolls() {
+    let restart = |name, size| {
+        Config::new(name, Origin::Standing(size), [voters(size), wish(size, |wish| wish.template = TemplateHash(1))])
+    };
+    let (drain, and_kill) = (&[Kind::Evict, Kind::Crash], &[Kind::Evict, Kind::Kill, Kind::Crash]);
+    exhaust(restart("3 restart, drained, a kill", 3).faults(2, and_kill));
+    exhaust(restart("5 restart, drained", 5).faults(1, drain));
+    exhaust(restart("1 restarts, drained", 1).faults(1, drain));
+    exhaust(restart("3 restart, drained, seen late", 3).lagging().faults(1, drain));
+    exhaust(restart("3 restart, drained, by two operators", 3).operators(2).faults(1, drain));
+    exhaust(versions("3 go 3.5 -> 3.7, drained, a kill", 3, &[5, 7]).faults(2, and_kill));
+    exhaust(versions("3 go 3.6 -> 3.7, drained", 3, &[6, 7]).faults(2, drain));
+    exhaust(versions("3 go 3.7 -> 3.6, drained", 3, &[7, 6]).faults(2, drain));
+    exhaust(versions("5 go 3.6 -> 3.7, drained", 5, &[6, 7]).faults(1, drain));
+    exhaust(versions("1 goes 3.6 -> 3.7, drained", 1, &[6, 7]).faults(1, drain));
+}
+
 #[test]
 fn one_learner_at_a_time() {
     // etcd 3.5.
@@ -422,6 +442,13 @@ fn planted_mistakes_of_judgement_are_caught() {
     let paused = Config::new("planted", Origin::Standing(3), script);
     catch(paused, Mistake::PauseOverlooked, Broken::PausedWrite);
     catch(from(3, 3).faults(2, &[Kind::Evict]), Mistake::BudgetTooLow, Broken::Evicted);
+    let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];
+    let restart = || Config::new("planted", Origin::Standing(3), script.clone()).faults(1, &[Kind::Evict]);
+    catch(restart(), Mistake::BudgetKept, Broken::Evicted);
+    catch(restart(), Mistake::BudgetHurried, Broken::Evicted);
+    let switch = || versions("planted", 3, &[6, 7]).faults(1, &[Kind::Evict]);
+    catch(switch(), Mistake::BudgetKept, Broken::Evicted);
+    catch(switch(), Mistake::BudgetHurried, Broken::Evicted);
     let grown = from(1, 3).prompt().faults(1, &[Kind::Evict]);
     catch(grown, Mistake::PromotedUncounted, Broken::Evicted);
     // Without crashes there is only one way to go.

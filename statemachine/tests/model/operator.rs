@@ -102,7 +102,7 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
             create_pod(config, state, intent, small(serial), &bind, birth, &release)
         }
         Step::IssueTicket { serial, ticket, .. } if !stale => issue(config, state, small(serial), &ticket),
-        Step::DeletePod { serial, .. } if !stale => delete_pod(config, state, small(serial)),
+        Step::DeletePod { serial, .. } if !stale => delete_pod(config, state, intent.wish, small(serial)),
         Step::DeleteClaim { serial, claim } => {
             let serial = small(serial);
             if state.seat(serial).claim.is_none_or(|there| claim_uid(serial, there.made) != claim) {
@@ -211,6 +211,7 @@ fn create_pod(
         restores: birth == Birth::Restoring,
         stage: Stage::Unplaced,
         terminating: false,
+        counted_on: false,
         age: Age::New,
         ticket,
         template: u8::try_from(template.0).unwrap_or(u8::MAX),
@@ -251,10 +252,14 @@ fn issue(config: &Config, state: &mut State, serial: u8, ticket: &quorate_statem
     Ok(())
 }
 
-fn delete_pod(config: &Config, state: &mut State, serial: u8) -> Result<(), Denied> {
+fn delete_pod(config: &Config, state: &mut State, wish: u8, serial: u8) -> Result<(), Denied> {
     let by_force = config.mistake == Some(Mistake::ForceDeletedUnreachable);
+    let wish = &config.wishes[usize::from(wish)];
+    let comes_back = wish.life == Life::Wanted && wish.replicas > 0;
     let seat = state.seat_mut(serial);
+    let is_spared = config.evicts() && comes_back && seat.is(Role::Voter) && seat.steady();
     let pod = seat.pod.as_mut().ok_or(Denied)?;
+    pod.counted_on = is_spared;
     pod.terminating = true;
     if by_force && seat.node == Node::Cut {
         seat.ghost |= pod.process == Process::Etcd;

@@ -63,6 +63,10 @@ pub enum Mistake {
     PauseOverlooked,
     /// The disruption budget lets one more go than can be spared.
     BudgetTooLow,
+    /// The disruption budget stays as it is when a voter is stopped.
+    BudgetKept,
+    /// It lets one go again as soon as nobody is being stopped.
+    BudgetHurried,
     /// A learner is promoted before the disruption budget counts its pod.
     PromotedUncounted,
     /// A serial is handed out in each round, whatever spares there are.
@@ -107,6 +111,15 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
             plan.budget = plan.budget.map(|budget| budget.saturating_sub(1));
             None
         }
+        Mistake::BudgetKept => {
+            plan.budget = plan.budget.filter(|_| !plan.steps.iter().any(stops));
+            None
+        }
+        Mistake::BudgetHurried => {
+            let hurried = list(world).and_then(|(list, _)| u8::try_from(list.members.len()).ok()?.checked_sub(1));
+            plan.budget = plan.budget.or(hurried);
+            None
+        }
         Mistake::PromotedUncounted => Some(without_labels_before_promotions(&plan)),
         Mistake::SerialsWasted => waste_serial(world, &mut plan),
         Mistake::NeverHealed => Some(without_new_pods(&plan)),
@@ -115,6 +128,10 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         plan.steps = steps;
     }
     plan
+}
+
+fn stops(step: &Step) -> bool {
+    matches!(step, Step::SwitchRelease { .. } | Step::DeletePod { .. })
 }
 
 fn switch_two(world: &World, plan: &Plan) -> Option<Vec<Step>> {

@@ -259,6 +259,10 @@ fn serves_well(config: &Config, state: &State, plan: &Plan) -> Result<(), String
             plan.phase, plan.findings
         ));
     }
+    let spared = if voters == 2 { 2 } else { voters - 1 };
+    if config.evicts() && usize::from(state.budget) != spared {
+        return Err(format!("the budget of {voters} voters is left at {}", state.budget));
+    }
     let kept = state.seats.iter().filter(|seat| seat.member.is_none() && seat.claim.is_some()).count();
     let by_policy = matches!(wish.storage, Storage::Claims { on_scale_down: Retention::Delete, .. });
     if by_policy && kept > 0 {

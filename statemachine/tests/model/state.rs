@@ -136,6 +136,8 @@ pub struct Pod {
     pub restores: bool,
     pub stage: Stage,
     pub terminating: bool,
+    /// We stop a voter so that it comes back, and the disruption budget still counts its pod.
+    pub counted_on: bool,
     pub age: Age,
     pub ticket: Option<Ticket>,
     pub template: u8,
@@ -157,7 +159,7 @@ impl Pod {
         // That the first container runs is written to the pod; what runs in it is not.
         let process = if self.process == Process::Off { Process::Off } else { Process::Waiting };
         let (age, runs, scratch) = (Age::New, 0, Data::Empty);
-        Self { made: 0, age, process, runs, scratch, ticket, ..*self }
+        Self { made: 0, counted_on: false, age, process, runs, scratch, ticket, ..*self }
     }
 }
 
@@ -231,6 +233,11 @@ impl Seat {
     /// It answers, and nobody has asked it to go.
     pub fn steady(&self) -> bool {
         self.answers() && self.pod.is_some_and(|pod| !pod.terminating)
+    }
+
+    /// Nobody has asked it to go, nor told it to run something else: it is not about to end.
+    pub fn stays(&self) -> bool {
+        self.steady() && self.pod.is_some_and(|pod| pod.runs == pod.release)
     }
 
     pub fn is(&self, role: Role) -> bool {
@@ -402,6 +409,10 @@ impl State {
 
     pub fn steady_voters(&self) -> usize {
         self.seats.iter().filter(|seat| seat.is(Role::Voter) && seat.steady()).count()
+    }
+
+    pub fn staying_voters(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.is(Role::Voter) && seat.stays()).count()
     }
 
     /// Enough voters run and reach each other.

@@ -162,6 +162,21 @@ fn a_learner_that_comes_further_has_time() {
     behind(10 * MINUTE + 1).plan().also_does("remove 1").tells(1, Finding::LearnerGivenUp);
     // But not for ever: nobody else is promoted meanwhile.
     behind(0).ticket_age(1, 30 * MINUTE + 1).plan().also_does("remove 1");
+    // The larger the database may be, the longer that takes.
+    let large = |gib: u64, age| {
+        let mut scene = behind(0).ticket_age(1, age);
+        scene.world.wish.quota = gib << 30;
+        scene
+    };
+    large(8, 30 * MINUTE + 1).plan().also_does("remove 1");
+    large(40, 34 * MINUTE).plan().never("remove");
+    large(40, 143 * MINUTE).plan().never("remove");
+    large(40, 144 * MINUTE).plan().also_does("remove 1");
+    large(100, 350 * MINUTE).plan().never("remove");
+    large(100, 360 * MINUTE).plan().also_does("remove 1");
+    // Only one that comes further.
+    let still = large(40, 30 * MINUTE).etcd(1, |alive| alive.progressed.0 = NOW.0 - 10 * MINUTE - 1);
+    still.plan().also_does("remove 1");
     // One that has caught up has nowhere further to come.
     cluster(1).wish(3).learner(1).ticket_age(1, 60 * MINUTE).plan().never("remove");
 }

@@ -56,3 +56,53 @@ fn on_empty_dirs_a_member_is_replaced_instead() {
     all().voter(3).led_by(2).plan().does(["remove 1"]);
     cluster(3).on_empty_dirs().outdated(0).voter(3).plan().does(["move leader 0 to 1"]);
 }
+
+/// The kubelet reports one that is told to end as ready until its container has ended.
+#[test]
+fn the_budget_lets_none_go_while_one_is_stopped() {
+    cluster(3).plan().does([]).budget(2);
+    outdated(3).led_by(1).plan().does(["delete pod 2"]).budget(3);
+    cluster(5).outdated(4).plan().does(["delete pod 4"]).budget(5);
+    cluster(3)
+        .outdated(1)
+        .unheard(1)
+        .pod_finished(1)
+        .pod(1, |pod| pod.ready = false)
+        .plan()
+        .does(["delete pod 1"])
+        .budget(2);
+}
+
+#[test]
+fn the_budget_stays_as_it_is_until_all_are_back() {
+    let last_gone = || cluster(3);
+    last_gone().pod_terminating(0).plan().keeps_budget();
+    last_gone().pod_gone(0).plan().does(["resume 0 on claim-0"]).keeps_budget();
+    let comes = |age| last_gone().pod_pending(0, age).pod(0, |pod| pod.ready = false);
+    comes(1_000).plan().does([]).keeps_budget();
+    comes(61_000).plan().does([]).budget(2);
+    let switching = || last_gone().pod(0, |pod| pod.switching = true);
+    switching().plan().keeps_budget();
+    switching().node_not_ready(0).unheard(0).pod(0, |pod| pod.ready = false).plan().keeps_budget();
+    last_gone().list(|list| list.leader = None).plan().keeps_budget();
+    last_gone().plan().does([]).budget(2);
+}
+
+/// Else it would be written twice for each member.
+#[test]
+fn the_budget_stays_as_it_is_from_one_to_the_next() {
+    let two_left = || cluster(3).outdated(0).outdated(1);
+    two_left().etcd(2, |alive| alive.applied = 0).plan().does([]).keeps_budget();
+    two_left().led_by(1).plan().does(["move leader 1 to 0"]).keeps_budget();
+    two_left().pod(2, |pod| pod.label = RoleLabel::Returning).plan().does(["label 2"]).keeps_budget();
+    let stuck = || two_left().unheard(2).pod(2, |pod| pod.ready = false);
+    stuck().plan().does([]).budget(2);
+    two_left().node_not_ready(2).pod_terminating(2).unheard(2).plan().does([]).keeps_budget();
+}
+
+/// It has nothing to leave, and a pod that does not come up again can be drained.
+#[test]
+fn the_budget_of_one_voter_asks_for_none() {
+    cluster(1).outdated(0).plan().does(["delete pod 0"]).budget(0);
+    cluster(1).pod_terminating(0).plan().budget(0);
+}

@@ -77,6 +77,7 @@ pub fn wished(replicas: u8) -> Scene {
                 release: release(USUAL),
                 stops: STOPS.into_iter().map(|stop| (stop.minor, release(stop))).collect(),
                 storage,
+                quota: 2 << 30,
                 origin: Origin::Nothing,
                 snapshot_first: false,
             },

@@ -86,6 +86,13 @@ impl Told {
         self
     }
 
+    /// The budget stays as it is.
+    #[track_caller]
+    pub fn keeps_budget(self) -> Self {
+        assert_eq!(self.plan.budget, None, "{:#?}", self.plan);
+        self
+    }
+
     /// What the members are being brought to.
     #[track_caller]
     pub fn heads_for(self, version: Option<Version>) -> Self {
