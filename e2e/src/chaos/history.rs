@@ -313,11 +313,32 @@ pub struct Sample {
     pub running: BTreeSet<String>,
 }
 
+/// How far a member had come in the raft log, by its own word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    /// When it was asked.
+    pub asked: Moment,
+    /// When it had answered.
+    pub answered: Moment,
+    /// Who it says it is: its address may be another's by now.
+    pub member: MemberId,
+    /// When its process was started; the beginning of the run if that was before.
+    pub started: Moment,
+    /// The raft index that it knew as committed.
+    pub committed: u64,
+    /// The raft index that it had applied.
+    pub applied: u64,
+}
+
 /// Something the operator did, or began to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deed {
     /// When the operator said so: after it was done, or before a call to etcd is made.
     pub at: Moment,
+    /// The pod that said so; not told in histories from before the tenth judge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// What.
     pub step: Step,
 }
@@ -415,6 +436,8 @@ pub struct History {
     pub hashes: BTreeMap<String, u32>,
     /// All looks at the members.
     pub samples: Vec<Sample>,
+    /// How far members had come, in the order in which they answered.
+    pub standings: Vec<Standing>,
     /// All that the operator did.
     pub deeds: Vec<Deed>,
     /// What was seen wrong on the way, in words.

@@ -21,6 +21,7 @@ pub mod schedule;
 pub mod session;
 pub mod shrink;
 pub mod stalls;
+pub mod standings;
 pub mod summary;
 pub mod versions;
 pub mod watchers;

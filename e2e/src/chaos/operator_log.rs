@@ -62,7 +62,7 @@ impl OperatorLog {
                 let last = stopped.load(Ordering::Relaxed);
                 let clock = clock.set_by_the_wall();
                 for (pod, line) in files.new_lines(&folders) {
-                    deeds.extend(deed(&line, &cluster, &clock));
+                    deeds.extend(deed(&line, &cluster, &clock).map(|deed| Deed { by: Some(pod.clone()), ..deed }));
                     lines.extend(moment(&line, &clock).map(|moment| (moment, format!("{moment} {pod} {line}"))));
                 }
                 if last {
@@ -172,7 +172,7 @@ fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
         CALLED if NO_EFFECT.contains(&text("outcome")) => Step::Refused { verb: text("verb").to_owned() },
         _ => return None,
     };
-    Some(Deed { at: moment(line, clock)?, step })
+    Some(Deed { at: moment(line, clock)?, by: None, step })
 }
 
 /// Reads a step as the operator's log has it, as in `Promote { serial: Serial(1), id: MemberId(7), expect: {...} }`.
@@ -186,8 +186,10 @@ fn read(text: &str) -> Option<Step> {
         "DeletePod" => Step::DeletePod { serial: serial(text)? },
         "SwitchRelease" => Step::SwitchRelease { serial: serial(text)? },
         "DeleteClaim" => Step::DeleteClaim { serial: serial(text)? },
-        "" => return None,
-        _ => Step::Harmless { name },
+        "CreateClaim" | "CreatePod" | "IssueTicket" | "LabelPod" | "ResizePod" | "TryRelease" | "EndTrial"
+        | "TakeSnapshot" | "EnableDowngrade" | "CancelDowngrade" | "ReleaseFinalizer" => Step::Harmless { name },
+        // Nor is a step that came later harmless until somebody has said so.
+        _ => return None,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::check::{JUDGE, Violation};
+use super::check::{JUDGE, Promotions, Violation, promotions};
 use super::gaps::{Gap, gaps};
 use super::history::{Op, Outcome, Step};
 use super::inject::Carried;
@@ -71,6 +71,9 @@ pub struct Report {
     pub(super) keys: usize,
     pub(super) watched_events: usize,
     pub(super) operator_steps: BTreeMap<String, usize>,
+    /// Of how many promotions it was judged how far the learner had come. Reports from before the tenth judge don't say it.
+    #[serde(default)]
+    pub(super) promotions: Option<Promotions>,
     pub(super) gaps_of_writes: Vec<Gap>,
     pub(super) converged_seconds: Option<f64>,
     pub(super) violations: Vec<Violation>,
@@ -118,6 +121,7 @@ impl Report {
             keys: keys.len(),
             watched_events: history.watches.iter().map(|watch| watch.events.len()).sum(),
             operator_steps,
+            promotions: Some(promotions(history)),
             gaps_of_writes: gaps(&history.calls, deeds, renewals),
             converged_seconds: converged.map(rounded),
             violations: violations.clone(),
@@ -215,6 +219,7 @@ impl fmt::Display for Report {
             keys,
             watched_events,
             operator_steps,
+            promotions,
             gaps_of_writes,
             converged_seconds,
             violations,
@@ -235,6 +240,7 @@ impl fmt::Display for Report {
         }
         let steps: Vec<String> = operator_steps.iter().map(|(name, times)| format!("{name} {times}")).collect();
         writeln!(f, "\n{keys} keys, {watched_events} events seen by watches; operator: {}", steps.join(", "))?;
+        promotions.iter().try_for_each(|promotions| writeln!(f, "{promotions}"))?;
         let converged = converged_seconds.map_or_else(|| "not converged".to_owned(), |s| format!("converged in {s} s"));
         writeln!(f, "{converged}; the longest times without an acknowledged write:")?;
         gaps_of_writes.iter().try_for_each(|gap| writeln!(f, "  {gap}"))?;
@@ -284,7 +290,7 @@ mod tests {
             deeds: vec![deed(Carried::Done("5 members".into())), deed(Carried::Skipped("asleep".into()))],
             history: History {
                 calls,
-                deeds: vec![Act { at: Moment(1), step: Step::MoveLeader }],
+                deeds: vec![Act { at: Moment(1), by: None, step: Step::MoveLeader }],
                 ..History::default()
             },
             operator_log: vec!["db does".into()],
@@ -303,6 +309,7 @@ mod tests {
         assert_eq!(report.calls["delete"], Calls { done: 0, failed: 0, unknown: 1 });
         assert_eq!((report.keys, report.operator_steps["MoveLeader"]), (1, 1));
         assert_eq!(report.gaps_of_writes.len(), 1);
+        assert_eq!(report.promotions, Some(Promotions { asked: 0, judged: 0 }));
         assert!(!report.is_sound());
         let text = report.to_string();
         for says in ["seed 7, etcd 3.6.16", "scale                      1       1       0", "kept: a write is lost"] {
@@ -339,7 +346,7 @@ mod tests {
             says(&report),
             (1, "8535b60".into(), Some(JUDGE), told("etcd unknown: 0 s under faults, 60 s quiet"))
         );
-        for field in ["versions", "commit", "judge"] {
+        for field in ["versions", "commit", "judge", "promotions"] {
             assert!(report.as_object_mut().unwrap().remove(field).is_some(), "{field}");
         }
         assert_eq!(says(&report), (0, UNKNOWN.into(), None, told("operator unknown, judge unknown")));

@@ -23,6 +23,7 @@ use super::looks::Looks;
 use super::operator_log::{OperatorLog, Said};
 use super::schedule::{FIRST_SIZE, Schedule};
 use super::stalls::Stalls;
+use super::standings::Standings;
 use super::versions::UNKNOWN;
 use crate::command::Command;
 use crate::faults::operator::Operator;
@@ -91,7 +92,8 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
     let log = OperatorLog::follow(&lab, name, clock);
     let looks = Looks::new(&cluster, &book, clock, wished.clone());
     let over = Arc::new(AtomicBool::new(false));
-    let looking = tokio::spawn(looks.clone().look_until(over.clone()));
+    let standings = Standings::new(&book, &looks, clock).look_until(over.clone());
+    let looking = tokio::spawn(futures::future::join(looks.clone().look_until(over.clone()), standings));
     let injector = Injector::new(lab.clone(), &cluster, &book, &looks, clock, wished);
     let deeds = injector.carry_out(schedule, load.recorder(), &mut step).await;
     let mut troubles = Vec::new();
@@ -117,8 +119,9 @@ pub async fn run(scene: &Scene, schedule: &Schedule, progress: &Progress) -> Res
     let mut unfinished = |what: &str, error: anyhow::Error| {
         troubles.push(Trouble::Unfinished(format!("{what}: {error:#}")));
     };
-    match looking.await.map_err(anyhow::Error::from).flatten() {
-        Ok(samples) => history.samples = samples,
+    let looked = looking.await.map_err(anyhow::Error::from);
+    match looked.and_then(|(samples, standings)| Ok((samples?, standings))) {
+        Ok((samples, standings)) => (history.samples, history.standings) = (samples, standings),
         Err(error) => unfinished("the eyes of the run were closed early", error),
     }
     let said = log.end().await.unwrap_or_else(|error| {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use quorate_crds::EtcdClusterSpec;
 use serde::de::DeserializeOwned;
 
-use super::check::{self, Check, Violation};
+use super::check::{self, Check, Promotions, Violation};
 use super::history::History;
 use super::inject::Deed;
 use super::report::{DEEDS, HISTORY, Report, SCHEDULE, keep};
@@ -91,14 +91,15 @@ impl Session {
     }
 }
 
-/// Judges a run that was kept in this folder once more, by the checks of now. What is wrong with it.
-pub fn judge(folder: &Path) -> Result<Vec<Violation>> {
+/// Judges a run that was kept in this folder once more, by the checks of now. What is wrong with it, and how much it tells of
+/// its promotions.
+pub fn judge(folder: &Path) -> Result<(Vec<Violation>, Promotions)> {
     let schedule: Schedule = read(&folder.join(SCHEDULE))?;
     let deeds: Vec<Deed> = read(&folder.join(DEEDS))?;
     let history = History::read(&folder.join(HISTORY))?;
     let mut violations = check::check(&history);
     violations.extend(check::of_little_worth(&history, &schedule, &deeds));
-    Ok(violations)
+    Ok((violations, check::promotions(&history)))
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {

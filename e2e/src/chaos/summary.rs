@@ -151,6 +151,7 @@ mod tests {
             keys: 1,
             watched_events: 0,
             operator_steps: BTreeMap::new(),
+            promotions: None,
             gaps_of_writes: vec![],
             converged_seconds: Some(3.2),
             violations,

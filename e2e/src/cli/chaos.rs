@@ -66,7 +66,8 @@ pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if let Some(folder) = &options.judge {
-        let violations = session::judge(folder)?;
+        let (violations, promotions) = session::judge(folder)?;
+        println!("{promotions}");
         for violation in &violations {
             println!("{violation}");
         }

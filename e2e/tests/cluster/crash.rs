@@ -1,5 +1,5 @@
-//! The operator crashes right after its n-th write, for every n of a whole create-scale-heal-shrink run and of an
-//! upgrade: the end is the same as without.
+//! The operator crashes right after its n-th write, for every n of a whole create-scale-heal-shrink run and of ways to
+//! other versions, up and down: the end is the same as without.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,7 +13,7 @@ use quorate_e2e::scene::{
 };
 use serde_json::{Value, json};
 
-use super::upgrade::{V3_6, V3_7, goes_to, in_place};
+use super::upgrade::{V3_5, V3_6, V3_7, goes_to, in_place};
 
 /// The writes after which it crashes in `make test`: while the cluster is created, while it grows, and while it is healed or
 /// shrinks, if the run has as many.
@@ -36,8 +36,8 @@ const TICKET_KEY: &str = "QUORATE_TICKET_KEY";
 enum Course {
     /// It is created, scaled, loses a pod and a volume, and shrinks.
     Life,
-    /// It goes to the next minor version.
-    Upgrade,
+    /// It goes from one version to another, by so many steps of one minor.
+    Way { from: &'static str, to: &'static str, steps: u32 },
 }
 
 impl Course {
@@ -50,7 +50,7 @@ impl Course {
             Self::Life => 40,
             // For three members 3 trials that are made and ended, and 3 switches, each in the ledger and then on the
             // pod; and in etcd the leadership is moved.
-            Self::Upgrade => 12,
+            Self::Way { steps, .. } => 12 * steps,
         }
     }
 
@@ -58,7 +58,7 @@ impl Course {
     fn lane(self) -> &'static str {
         match self {
             Self::Life => "crash",
-            Self::Upgrade => "crash_upgrade",
+            Self::Way { .. } => "crash_way",
         }
     }
 
@@ -66,7 +66,7 @@ impl Course {
     fn voters(self) -> usize {
         match self {
             Self::Life => 1,
-            Self::Upgrade => 3,
+            Self::Way { .. } => 3,
         }
     }
 
@@ -74,8 +74,8 @@ impl Course {
     async fn begins(self, scene: &Scene, db: &Cluster) -> Result<()> {
         match self {
             Self::Life => Ok(()),
-            Self::Upgrade => {
-                scene.create(&Wish::new(db.name(), 3).version(V3_6)).await?;
+            Self::Way { from, .. } => {
+                scene.create(&Wish::new(db.name(), 3).version(from)).await?;
                 db.settles(3).await.context("create")?;
                 db.put("hello", "world").await
             }
@@ -86,8 +86,8 @@ impl Course {
     async fn acts(self, scene: &Scene, db: &Cluster) -> Result<Vec<String>> {
         match self {
             Self::Life => lives(scene, db).await,
-            Self::Upgrade => {
-                in_place(db, async || goes_to(db, V3_7).await.map(drop)).await?;
+            Self::Way { to, .. } => {
+                in_place(db, async || goes_to(db, to).await.map(drop)).await?;
                 Ok(Vec::new())
             }
         }
@@ -180,7 +180,24 @@ async fn a_crash_after_any_write_changes_nothing_in_the_end() -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_crash_after_any_write_of_an_upgrade_changes_nothing_in_the_end() -> Result<()> {
-    play("crash_in_upgrade", Stage::Alone, async |scene| crashes_change_nothing(scene, Course::Upgrade).await).await
+    let up = Course::Way { from: V3_6, to: V3_7, steps: 1 };
+    play("crash_in_upgrade", Stage::Alone, async |scene| crashes_change_nothing(scene, up).await).await
+}
+
+/// Also while the logs that 3.5 has begun are cut for 3.7.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_crash_after_any_write_from_3_5_to_3_7_changes_nothing_in_the_end() -> Result<()> {
+    let up = Course::Way { from: V3_5, to: V3_7, steps: 2 };
+    play("crash_from_3_5", Stage::Alone, async |scene| crashes_change_nothing(scene, up).await).await
+}
+
+/// To 3.5, which leaves the call that ends a downgrade unanswered.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_crash_after_any_write_of_a_downgrade_changes_nothing_in_the_end() -> Result<()> {
+    let down = Course::Way { from: V3_6, to: V3_5, steps: 1 };
+    play("crash_in_downgrade", Stage::Alone, async |scene| crashes_change_nothing(scene, down).await).await
 }
 
 /// Many runs, each with a crash after another write.

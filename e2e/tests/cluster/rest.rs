@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use quorate_crds::{ConditionType, Phase};
+use quorate_crds::{ConditionType, Phase, names};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
     Cluster, Identity, Membership, PATIENCE, Scene, Stage, View, Wish, etcd_processes, play, stays, unwritten_during,
@@ -266,7 +267,15 @@ async fn a_cluster_deleted_by_mistake_goes_on_once_its_ledger_is_written_back() 
         ensure!(second.cluster == first.cluster, "it is another cluster");
         db.is_the_same_as(&members).await?;
         db.reads("hello", "world").await?;
-        // It is a whole cluster again: what a volume is lost of is replaced, and it goes with its object.
+        // It is a whole cluster again: its volumes are its own, and who loses one is replaced.
+        let own = db.view().await?.object.metadata.uid;
+        db.until("the claims to be taken over", PATIENCE, |view| {
+            let made_for =
+                |claim: &PersistentVolumeClaim| claim.annotations().get(names::ANNOTATION_CLUSTER_UID).cloned();
+            ensure!(view.claims.values().all(|claim| made_for(claim) == own), "they are the earlier object's");
+            Ok(())
+        })
+        .await?;
         pods::lose_volumes(&db, &["db-1"]).await?;
         db.settles_without("db-1", 3).await?;
         db.reads("hello", "world").await

@@ -52,7 +52,7 @@ impl Asked<'_> {
 /// All calls of these deeds, which are in the order of time.
 pub fn asked(deeds: &[Deed]) -> Vec<Asked<'_>> {
     let mut asked: Vec<Asked<'_>> = Vec::new();
-    for Deed { at, step } in deeds {
+    for Deed { at, by: _, step } in deeds {
         match step {
             Step::Calls { call } => asked.push(Asked { at: *at, call: call.as_ref(), fate: Fate::Untold }),
             Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. } => {

@@ -18,7 +18,7 @@ const JUST_SEEN: Duration = Duration::from_secs(3);
 const JUST_LOOKS: usize = 3;
 
 /// How far the operator's clock and ours may be apart: it is one machine's, read in two ways.
-const CLOCKS: Duration = Duration::from_millis(50);
+pub(super) const CLOCKS: Duration = Duration::from_millis(50);
 
 /// A member list.
 type List = BTreeMap<MemberId, Listed>;
@@ -35,7 +35,7 @@ pub fn check(history: &History) -> Vec<String> {
     let judge = Judge { cluster: &history.cluster, samples: &history.samples, deeds: &deeds };
     let mut wrong = once_only(&deeds);
     let mut done = Done::default();
-    for Deed { at, step } in &deeds {
+    for Deed { at, by: _, step } in &deeds {
         match step {
             // Judged by what was so before it, whatever came of it.
             Step::Calls { call } => {
@@ -95,7 +95,7 @@ struct Open {
 fn once_only(deeds: &[Deed]) -> Vec<String> {
     let (mut added, mut promoted, mut removed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut wrong = Vec::new();
-    for Deed { at, step } in deeds {
+    for Deed { at, by: _, step } in deeds {
         match step {
             Step::AddLearner { serial, .. } if !added.insert(*serial) => {
                 wrong.push(format!("at {at} serial {serial} was added a second time"));

@@ -10,6 +10,9 @@ mod order;
 mod planted;
 #[cfg(test)]
 mod planted_membership;
+#[cfg(test)]
+mod planted_promotion;
+mod promotion;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +26,10 @@ use super::history::{History, Trouble};
 use super::inject::{Carried, Deed};
 use super::schedule::Schedule;
 
+pub use promotion::{Promotions, promotions};
+
 /// Which judge this is: counted up whenever it becomes stricter. What each judged more is told in `docs/chaos.md`.
-pub const JUDGE: u32 = 9;
+pub const JUDGE: u32 = 10;
 
 /// How many violations of one check are told in full; the first ones say what happened, the rest follows from them.
 const TOLD: usize = 20;
@@ -96,6 +101,10 @@ const ONE_LANDS_OF_MEMBERS: usize = 10;
 /// runs of some 35 minutes and more: at that rate none of so many lands by chance in one run of some fifty.
 const ONE_LANDS_OF_LOSSES: usize = 40;
 
+/// Of how many promotions one has to be judged by how far the learner had come: the looks at that miss some, and never all
+/// while they work. The two that make the cluster are over before anybody looks.
+const ONE_JUDGED_OF: usize = 10;
+
 /// Everything that is wrong with a history; nothing if it is sound.
 pub fn check(history: &History) -> Vec<Violation> {
     let checks: [(Check, Vec<String>); 5] = [
@@ -103,7 +112,7 @@ pub fn check(history: &History) -> Vec<Violation> {
         (Check::Order, order::check(&history.calls)),
         (Check::Watches, watches::check(history)),
         (Check::Kept, kept::check(history)),
-        (Check::Membership, membership::check(history)),
+        (Check::Membership, [membership::check(history), promotion::check(history)].concat()),
     ];
     let mut violations = Vec::new();
     for (check, found) in checks {
@@ -119,7 +128,7 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 /// Says so if a run can't tell anything, whatever the checks of its history say.
 pub fn of_little_worth(history: &History, schedule: &Schedule, deeds: &[Deed]) -> Vec<Violation> {
-    let found = [idle(history, schedule.lasts()), undisturbed(schedule, deeds)];
+    let found = [idle(history, schedule.lasts()), undisturbed(schedule, deeds), unjudged(promotions(history))];
     found.into_iter().flatten().chain(never_landed(schedule, deeds)).collect()
 }
 
@@ -140,6 +149,12 @@ fn undisturbed(schedule: &Schedule, deeds: &[Deed]) -> Option<Violation> {
     let what = || format!("of {dealt} faults {done} were done, and {failed} could not be");
     (done * ONE_DONE_OF < dealt || failed * ONE_FAILS_OF > dealt)
         .then(|| Violation { check: Check::Complete, what: what() })
+}
+
+/// Says so if many learners were promoted and of none it is known how far it had come.
+fn unjudged(Promotions { asked, judged }: Promotions) -> Option<Violation> {
+    let what = || format!("of {asked} promotions not one could be judged by how far the learner had come");
+    (asked >= ONE_JUDGED_OF && judged == 0).then(|| Violation { check: Check::Complete, what: what() })
 }
 
 /// Says so of each kind of fault that was dealt often and never landed: the others hide it from [`undisturbed`].

@@ -28,7 +28,7 @@ fn with_deeds(samples: Vec<Sample>, deeds: Vec<(u64, Step)>) -> History {
         let at = Moment(second * 1_000_000);
         let changes = matches!(step, Step::AddLearner { .. } | Step::Promote { .. } | Step::Remove { .. });
         let call = changes.then(|| Step::Calls { call: Box::new(step.clone()) });
-        call.into_iter().chain([step]).map(move |step| Deed { at, step })
+        call.into_iter().chain([step]).map(move |step| Deed { at, by: None, step })
     });
     let deeds = deeds.collect();
     History { cluster: "db".into(), samples, deeds, ..History::default() }
@@ -356,7 +356,7 @@ fn a_change_that_is_seen_before_its_call_is_caught_unless_the_clocks_explain_it(
         // The first look that sees it ends 50 ms after the second.
         let at = Moment(20_050_000 + late);
         let call = Step::AddLearner { serial: 3, expect: voters(0..3) };
-        history.deeds = vec![Deed { at, step: Step::Calls { call: Box::new(call) } }];
+        history.deeds = vec![Deed { at, by: None, step: Step::Calls { call: Box::new(call) } }];
         check(&history).iter().any(|violation| violation.what.contains("1 members are new"))
     };
     assert!(!seen(20_000));

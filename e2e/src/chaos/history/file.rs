@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::{Call, Deed, History, Revision, Sample, Trouble, Watched};
+use super::{Call, Deed, History, Revision, Sample, Standing, Trouble, Watched};
 
 /// The first line of a history's file: what there is one of.
 #[derive(Deserialize)]
@@ -28,6 +28,7 @@ enum Line<'a> {
     Watch(&'a Watched),
     Replay(&'a Watched),
     Sample(&'a Sample),
+    Standing(&'a Standing),
     Deed(&'a Deed),
     Trouble { trouble: &'a Trouble },
 }
@@ -72,6 +73,7 @@ impl History {
                 self.replays.insert(watched.name.clone(), watched);
             }
             Some("sample") => self.samples.push(serde_json::from_value(record)?),
+            Some("standing") => self.standings.push(serde_json::from_value(record)?),
             Some("deed") => self.deeds.push(serde_json::from_value(record)?),
             Some("trouble") => self.troubles.push(serde_json::from_value(record["trouble"].clone())?),
             Some(_) | None => bail!("it is {kind}, which is no kind of record"),
@@ -80,13 +82,14 @@ impl History {
     }
 
     fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        let Self { cluster, base, last, calls, watches, replays, hashes, samples, deeds, troubles } = self;
+        let Self { cluster, base, last, calls, watches, replays, hashes, samples, standings, deeds, troubles } = self;
         let head = Line::Run { cluster, base: *base, last: *last, hashes };
         std::iter::once(head)
             .chain(calls.iter().map(Line::Call))
             .chain(watches.iter().map(Line::Watch))
             .chain(replays.values().map(Line::Replay))
             .chain(samples.iter().map(Line::Sample))
+            .chain(standings.iter().map(Line::Standing))
             .chain(deeds.iter().map(Line::Deed))
             .chain(troubles.iter().map(|trouble| Line::Trouble { trouble }))
     }
@@ -115,7 +118,11 @@ mod tests {
         let history = History {
             calls: vec![call],
             troubles: vec![Trouble::RanTwice("db-0".into())],
-            deeds: vec![Deed { at: Moment(3), step: Step::Promote { serial: 1, id: MemberId(2), expect: [].into() } }],
+            deeds: vec![Deed {
+                at: Moment(3),
+                by: None,
+                step: Step::Promote { serial: 1, id: MemberId(2), expect: [].into() },
+            }],
             ..History::default()
         };
         let folder = tempfile::tempdir().unwrap();
@@ -155,7 +162,18 @@ mod tests {
             replays: [("db-0".to_owned(), watched("db-0"))].into(),
             hashes: [("db-0".to_owned(), 9)].into(),
             samples: vec![sample],
-            deeds: vec![Deed { at: Moment(3), step: Step::Calls { call } }],
+            standings: vec![Standing {
+                asked: Moment(1),
+                answered: Moment(2),
+                member: MemberId(u64::MAX),
+                started: Moment(0),
+                committed: 9,
+                applied: 8,
+            }],
+            deeds: vec![
+                Deed { at: Moment(3), by: Some("quorate-1".into()), step: Step::Calls { call } },
+                Deed { at: Moment(4), by: None, step: Step::MoveLeader },
+            ],
             troubles: vec![Trouble::Unfinished("x".into())],
         };
         let folder = tempfile::tempdir().unwrap();
