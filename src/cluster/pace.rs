@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use quorate_statemachine::{LookAgain, Phase, Plan};
+use quorate_statemachine::{LookAgain, Plan};
 use tokio::time::Instant;
 
 /// After something that has its effect right away.
@@ -47,22 +47,7 @@ impl Helpless {
 
 /// Whether nothing is to be done until somebody else has helped.
 fn waits_for_help(plan: &Plan) -> bool {
-    let waits = match plan.phase {
-        Phase::QuorumLost | Phase::Failed => true,
-        Phase::Pending
-        | Phase::Restoring
-        | Phase::Seeding
-        | Phase::Growing
-        | Phase::Running
-        | Phase::Scaling
-        | Phase::Healing
-        | Phase::Restarting
-        | Phase::Upgrading
-        | Phase::Hibernated
-        | Phase::Paused
-        | Phase::Deleting => false,
-    };
-    waits && plan.steps.is_empty() && plan.ledger.is_none()
+    plan.phase.is_alarming() && plan.steps.is_empty() && plan.ledger.is_none()
 }
 
 /// When to look again after a round that succeeded, where nobody but somebody else could have helped for so long: as long
@@ -97,7 +82,7 @@ fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quorate_statemachine::Finding;
+    use quorate_statemachine::{Finding, Phase};
 
     use super::*;
     use crate::cluster::report::fixture;

@@ -317,22 +317,28 @@ impl Plan {
     /// Whether this may be done or told only after a look by quorum reads: acting on an old picture could do harm, and
     /// a volume that was not heard of yet is not lost.
     pub fn needs_fresh_look(&self) -> bool {
-        let alarming = match self.phase {
-            Phase::QuorumLost | Phase::Failed => true,
-            Phase::Pending
-            | Phase::Restoring
-            | Phase::Seeding
-            | Phase::Growing
-            | Phase::Running
-            | Phase::Scaling
-            | Phase::Healing
-            | Phase::Restarting
-            | Phase::Upgrading
-            | Phase::Hibernated
-            | Phase::Paused
-            | Phase::Deleting => false,
-        };
-        alarming || self.ledger.is_some() || self.steps.iter().any(Step::is_weighty)
+        self.phase.is_alarming() || self.ledger.is_some() || self.steps.iter().any(Step::is_weighty)
+    }
+}
+
+impl Phase {
+    /// Whether only somebody else can help.
+    pub fn is_alarming(self) -> bool {
+        match self {
+            Self::QuorumLost | Self::Failed => true,
+            Self::Pending
+            | Self::Restoring
+            | Self::Seeding
+            | Self::Growing
+            | Self::Running
+            | Self::Scaling
+            | Self::Healing
+            | Self::Restarting
+            | Self::Upgrading
+            | Self::Hibernated
+            | Self::Paused
+            | Self::Deleting => false,
+        }
     }
 }
 

@@ -29,10 +29,9 @@ const EVENT_OVERHEAD: usize = 160;
 const SLOW: Duration = Duration::from_millis(500);
 
 /// What is before each of the news in the file: a BLAKE3 hash of the rest, its length and its moment.
-const BEFORE: u64 = 48;
-
+const BEFORE: u64 = (HASH + 16) as u64;
 /// The first of that.
-const HASH: u64 = blake3::OUT_LEN as u64;
+const HASH: usize = blake3::OUT_LEN;
 /// Why something that was put aside can't be used.
 const DAMAGED: &str = "what was put aside in a file is damaged";
 
@@ -237,10 +236,13 @@ impl Spill {
         if !self.room.take(BEFORE + length) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the spill file is full"));
         }
-        let mut hashed = [length.to_le_bytes(), at.as_microsecond().to_le_bytes()].concat();
-        hashed.extend(message.encode_to_vec());
-        let put_aside = self.file.write_all_at(blake3::hash(&hashed).as_bytes(), self.written);
-        let put_aside = put_aside.and_then(|()| self.file.write_all_at(&hashed, self.written + HASH));
+        let mut piece = vec![0; HASH];
+        piece.extend(length.to_le_bytes());
+        piece.extend(at.as_microsecond().to_le_bytes());
+        message.encode(&mut piece).map_err(io::Error::other)?;
+        let hash = blake3::hash(&piece[HASH..]);
+        piece[..HASH].copy_from_slice(hash.as_bytes());
+        let put_aside = self.file.write_all_at(&piece, self.written);
         // What is half there is not there.
         match put_aside {
             Ok(()) => self.written += BEFORE + length,
@@ -253,25 +255,23 @@ impl Spill {
         if self.is_empty() {
             return Ok(None);
         }
-        let mut hash = [0; blake3::OUT_LEN];
-        self.file.read_exact_at(&mut hash, self.read)?;
-        let mut length = [0; 8];
-        self.file.read_exact_at(&mut length, self.read + HASH)?;
-        let length = u64::from_le_bytes(length);
+        let mut before = [0; HASH + 16];
+        self.file.read_exact_at(&mut before, self.read)?;
+        let (hash, described) = before.split_at(HASH);
+        let length = u64::from_le_bytes(described.first_chunk().copied().unwrap_or_default());
         if length > self.written - self.read {
             return Err(io::Error::new(io::ErrorKind::InvalidData, DAMAGED));
         }
-        let mut hashed = vec![0; usize::try_from(BEFORE - HASH + length).map_err(io::Error::other)?];
-        self.file.read_exact_at(&mut hashed, self.read + HASH)?;
-        if blake3::hash(&hashed) != hash {
+        let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+        self.file.read_exact_at(&mut bytes, self.read + BEFORE)?;
+        if blake3::Hasher::new().update(described).update(&bytes).finalize().as_bytes() != hash {
             return Err(io::Error::new(io::ErrorKind::InvalidData, DAMAGED));
         }
         self.read += BEFORE + length;
         self.give_back();
-        let (before, bytes) = hashed.split_at(16);
-        let at = i64::from_le_bytes(before[8..].try_into().map_err(io::Error::other)?);
+        let at = i64::from_le_bytes(described.last_chunk().copied().unwrap_or_default());
         let at = Timestamp::from_microsecond(at).map_err(io::Error::other)?;
-        let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(bytes).map_err(io::Error::other)?;
+        let PbWatchResponse { header, events, .. } = PbWatchResponse::decode(&bytes[..]).map_err(io::Error::other)?;
         let revision = header.and_then(|header| u64::try_from(header.revision).ok());
         Ok(Some(Heard { at, news: revision.map_or(News::Events(events), News::Progress) }))
     }
