@@ -1,5 +1,7 @@
 //! The operator's own metrics. Labels come from closed sets: nothing a user can name becomes a label.
 
+#[cfg(test)]
+mod alerts_tests;
 mod archives;
 
 use std::collections::{HashMap, HashSet};
@@ -32,8 +34,8 @@ pub struct Metrics {
     reconcile_seconds: Histogram,
     clusters: Family<InPhase, Gauge>,
     phases: Mutex<HashMap<String, &'static str>>,
-    stalled: Gauge,
-    stalled_ones: Mutex<HashSet<String>>,
+    stalled: Holding,
+    certificates_invalid: Holding,
     backups: Family<Outcome, Counter>,
     actions: Family<Action, Counter>,
     heal_seconds: Histogram,
@@ -43,6 +45,25 @@ pub struct Metrics {
     leader: Gauge,
     certificates: Arc<Certificates>,
     archives: Arc<Archives>,
+}
+
+/// The clusters of which something holds; their number is told.
+#[derive(Debug, Default)]
+struct Holding {
+    number: Gauge,
+    clusters: Mutex<HashSet<String>>,
+}
+
+impl Holding {
+    fn note(&self, cluster: &str, holds: bool) {
+        let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
+        if holds {
+            clusters.insert(cluster.to_owned());
+        } else {
+            clusters.remove(cluster);
+        }
+        self.number.set(i64::try_from(clusters.len()).unwrap_or(i64::MAX));
+    }
 }
 
 /// When the first certificate of each cluster runs out. The days left are counted when they are asked for.
@@ -110,11 +131,17 @@ impl Metrics {
         );
         let clusters = Family::default();
         registry.register("clusters", "EtcdClusters by phase, as seen by the operator that leads", clusters.clone());
-        let stalled = Gauge::default();
+        let stalled = Holding::default();
         registry.register(
             "clusters_stalled",
             "EtcdClusters that wait for their users, whatever their phase",
-            stalled.clone(),
+            stalled.number.clone(),
+        );
+        let certificates_invalid = Holding::default();
+        registry.register(
+            "clusters_certificates_invalid",
+            "EtcdClusters with certificates that can't be used, or not be renewed",
+            certificates_invalid.number.clone(),
         );
         let backups = Family::default();
         registry.register("backups", "EtcdBackups that have ended, by outcome", backups.clone());
@@ -156,7 +183,7 @@ impl Metrics {
             clusters,
             phases: Mutex::default(),
             stalled,
-            stalled_ones: Mutex::default(),
+            certificates_invalid,
             backups,
             actions,
             heal_seconds,
@@ -200,13 +227,12 @@ impl Metrics {
 
     /// A cluster was seen to wait for its user, or not to.
     pub fn stalled(&self, cluster: &str, is: bool) {
-        let mut ones = self.stalled_ones.lock().unwrap_or_else(PoisonError::into_inner);
-        if is {
-            ones.insert(cluster.to_owned());
-        } else {
-            ones.remove(cluster);
-        }
-        self.stalled.set(i64::try_from(ones.len()).unwrap_or(i64::MAX));
+        self.stalled.note(cluster, is);
+    }
+
+    /// A cluster was seen to have certificates that can't be used, or can't be renewed, or not to.
+    pub fn certificates_invalid(&self, cluster: &str, are: bool) {
+        self.certificates_invalid.note(cluster, are);
     }
 
     /// An `EtcdBackup` has ended.
@@ -263,6 +289,7 @@ impl Metrics {
     pub fn forget(&self, cluster: &str) {
         self.phase(cluster, None);
         self.stalled(cluster, false);
+        self.certificates_invalid(cluster, false);
         self.certificates(cluster, None);
         self.archive(cluster, None);
     }
@@ -312,6 +339,7 @@ mod tests {
         metrics.leads(true);
         metrics.phase("ns/a", Some("Running"));
         metrics.stalled("ns/a", true);
+        metrics.certificates_invalid("ns/a", true);
         metrics.certificates("ns/a", Some(Timestamp::UNIX_EPOCH));
         let at = Some(Timestamp::UNIX_EPOCH);
         let archive =
@@ -321,10 +349,12 @@ mod tests {
         let text = metrics.render().unwrap();
         assert!(text.contains("quorate_clusters{phase=\"Running\"} 1") && text.contains("quorate_archives{"), "{text}");
         assert!(text.contains("quorate_clusters_stalled 1"), "{text}");
+        assert!(text.contains("quorate_clusters_certificates_invalid 1"), "{text}");
         metrics.leads(false);
         let text = metrics.render().unwrap();
         assert!(text.contains("quorate_clusters{phase=\"Running\"} 0"), "{text}");
         assert!(text.contains("quorate_clusters_stalled 0"), "{text}");
+        assert!(text.contains("quorate_clusters_certificates_invalid 0"), "{text}");
         assert!(!text.contains("quorate_certificates_days_left ") && !text.contains("quorate_archives{"), "{text}");
     }
 

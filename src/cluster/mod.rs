@@ -227,6 +227,7 @@ impl Driver {
         let key = observe::key(&observed.cluster).to_string();
         self.metrics.phase(&key, Some(phase.as_str()));
         self.metrics.stalled(&key, report::conditions::waits_for_user(&status.conditions));
+        self.metrics.certificates_invalid(&key, report::conditions::certificates_invalid(&status.conditions));
         self.metrics.certificates(&key, observed.tls.certificates.until());
         self.metrics.archive(&key, report::archive::of_metrics(observed, status));
         self.tell(observed, plan, status, acted, written);

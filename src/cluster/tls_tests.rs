@@ -221,6 +221,8 @@ async fn under_members_with_pods_no_authority_is_made_though_all_secrets_are_gon
         }
         assert!(Box::pin(rounds(&driver, &api)).await.is_err(), "the members' Secrets can't be issued");
         assert_eq!(api.names(SECRETS), [""; 0]);
+        let told = driver.metrics.render().unwrap();
+        assert!(told.contains("quorate_clusters_certificates_invalid 1"), "{told}");
         let (truth, reason, message) = condition(&api, "Stalled");
         assert_eq!((truth.as_str(), reason.as_str()), ("True", "AuthorityLost"), "{message}");
     }

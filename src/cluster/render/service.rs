@@ -96,6 +96,26 @@ mod tests {
         );
     }
 
+    /// A target twice would be two series of each member.
+    #[test]
+    fn the_monitor_of_members_finds_the_headless_one_alone() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/monitoring/members.yaml");
+        let monitor: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let port = &monitor["spec"]["endpoints"][0]["port"];
+        let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+        let target = &monitor["spec"]["targetLabels"][0];
+        let finds = |service: Value| {
+            let labels = &service["metadata"]["labels"];
+            assert_eq!(labels[target.as_str().unwrap()], "db");
+            let ports = service["spec"]["ports"].as_array().unwrap().iter();
+            wanted.iter().all(|(label, value)| labels[label] == *value)
+                && ports.filter(|one| one["name"] == *port).count() == 1
+        };
+        let spec = fixture::spec(|_| ());
+        assert!(finds(to_value(headless_service(&fixture::cluster(&spec))).unwrap()));
+        assert!(!finds(client(|_| ())));
+    }
+
     #[test]
     fn the_one_for_clients_leads_to_ready_members_on_the_client_port_only() {
         let service = client(|_| ());

@@ -259,7 +259,16 @@ pub fn stall(conditions: &mut [Condition], old: &[Condition], reason: Reason, wo
 
 /// Whether only the user can help.
 pub fn waits_for_user(conditions: &[Condition]) -> bool {
-    conditions.iter().any(|own| own.type_ == ConditionType::Stalled.as_str() && own.status == Truth::True.as_str())
+    is(conditions, ConditionType::Stalled, Truth::True)
+}
+
+/// Whether certificates can't be used, or not be renewed.
+pub fn certificates_invalid(conditions: &[Condition]) -> bool {
+    is(conditions, ConditionType::CertificatesValid, Truth::False)
+}
+
+fn is(conditions: &[Condition], kind: ConditionType, truth: Truth) -> bool {
+    conditions.iter().any(|own| own.type_ == kind.as_str() && own.status == truth.as_str())
 }
 
 /// How many voters are well, as far as was seen.
