@@ -116,6 +116,8 @@ impl Node<'_> {
 
     /// `restrict_oom_score_adj`: without CAP_SYS_RESOURCE no sandbox may have a lower score than containerd's own.
     /// Network namespaces under the state folder go with it when the node is stopped.
+    /// `no_sync`: what containerd knows need not survive the machine either. The nodes share one disk, and for each container
+    /// it would wait for that some thirty times, and every etcd of the lab with it.
     fn containerd_config(&self) -> String {
         let root = self.folder().join("containerd");
         let state = self.folders.runtime_of(self.number).join("containerd");
@@ -133,6 +135,9 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 
 [grpc]
   address = "{socket}"
+
+[plugins.'io.containerd.metadata.v1.bolt']
+  no_sync = true
 
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = "{snapshotter}"
