@@ -45,7 +45,8 @@ reasons! {
     /// The EtcdBackup that the cluster is to begin with has failed. Create the cluster anew with another one.
     BackupFailed,
     /// A part of the backup is missing or damaged; the message names it. Delete it, if it is there, and put it back from a
-    /// copy (`quorate-agent copy`), upon which the restore goes on; or create the cluster anew with another backup.
+    /// copy (`quorate-agent copy`), upon which the restore goes on; or create the cluster anew with another backup, or with
+    /// a `revision` or `time` before the damage: what is sound of a continuous backup restores.
     BackupDamaged,
     /// The volume has no room for the restore, which needs the database's size and 136 MiB for the log, or what the message says. Make
     /// `spec.storage.size` larger.

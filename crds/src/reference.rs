@@ -29,8 +29,8 @@ spec: {}
 ```
 
 `kubectl scale etcd/db --replicas=5` changes its size. Samples are in `deploy/samples`. A spec that breaks a rule is refused
-when it is applied; the message names the field and the remedy. What is beside a type is refused in Kubernetes' own words. Rules that speak of `metadata.name` are asked only when the
-object is created.
+when it is applied; the message names the field and the remedy. What is beside a type is refused in Kubernetes' own words.
+Rules that speak of `metadata.name` are asked only when the object is created.
 
 ";
 

@@ -12,11 +12,9 @@ use quorate_backup::snapshot::{FINAL, PORT};
 use quorate_crds::{EtcdBackup, EtcdCluster, names};
 use quorate_statemachine::Serial;
 
-use crate::cluster::render::store::{self, secret_volume};
-use crate::cluster::render::{self, AGENT_CONTAINER, AgentOrder, agent_pod, labels, mount, value};
+use crate::cluster::render::store;
+use crate::cluster::render::{self, AGENT_CONTAINER, AgentOrder, agent_pod, labels, value};
 
-/// Where the certificate for etcd is.
-const TLS_FOLDER: &str = "/etc/quorate/etcd";
 /// How often a Job tries again. The pauses are Kubernetes': 10 s, doubled each time.
 const TRIES_AGAIN: i32 = 4;
 
@@ -41,16 +39,8 @@ pub fn taking(order: Order<'_>, voters: &[String]) -> Option<Job> {
     let mut access = store::access(&order.backup.spec.store, store::Use::Write);
     access.env.push(value("QUORATE_LINEAGE", rendered.uid));
     access.env.push(value("QUORATE_ENDPOINT", &endpoints.join(",")));
-    if let Some(secret) = render::client_secret(&rendered) {
-        access.env.extend(
-            [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")]
-                .map(|(name, file)| value(name, &format!("{TLS_FOLDER}/{file}"))),
-        );
-        access.volumes.push(secret_volume("etcd", &secret, false));
-        access.mounts.push(mount("etcd", TLS_FOLDER, true));
-    }
     let listen = format!("--listen=[::]:{PORT}");
-    job(order, order.backup.metadata.name.clone()?, &["snapshot", &listen], access)
+    job(order, order.backup.metadata.name.clone()?, &["snapshot", &listen], access.and_etcd(&rendered, false))
 }
 
 /// The Job that deletes the backup with this manifest from its store.

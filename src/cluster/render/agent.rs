@@ -1,4 +1,5 @@
-//! The pod of a Job of the agent's: what takes, deletes or proves a backup. It alone mounts the store's credentials.
+//! The pod of a Job of the agent's: what takes, deletes or proves a backup. It alone mounts the store's credentials. And what an
+//! agent that asks etcd shows it, in a Job or as a sidecar.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +7,34 @@ use k8s_openapi::api::core::v1::{Container, LocalObjectReference, PodSpec, Resou
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use quorate_crds::{BackupStore, LocalSecret};
 
-use super::pod::{AGENT_IN_IMAGE, AGENT_PULL_POLICY, container_security, pod_security};
-use super::store::Access;
+use super::pod::{AGENT_IN_IMAGE, AGENT_PULL_POLICY, container_security, mount, pod_security, value};
+use super::store::{Access, secret_volume};
+use super::{Cluster, client_secret};
 
 /// The name of its container.
 pub const AGENT_CONTAINER: &str = "agent";
 /// Where the kubelet takes the container's last message from.
 const REPORT: &str = "/dev/termination-log";
+/// Where the certificate for etcd is.
+const TLS_FOLDER: &str = "/etc/quorate/etcd";
+/// Its files, by the variables that tell the agent.
+const TLS_FILES: [(&str, &str); 3] =
+    [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")];
 /// What it asks for, and the most that it may have: it takes some 60 MiB, whatever the database's size.
 const REQUESTS: [(&str, &str); 2] = [("cpu", "100m"), ("memory", "128Mi")];
 const LIMITS: [(&str, &str); 1] = [("memory", "256Mi")];
+
+impl Access {
+    /// And the way to etcd: what it is shown, as by any client. Without TLS that is nothing.
+    pub fn and_etcd(mut self, cluster: &Cluster<'_>, secret_comes_later: bool) -> Self {
+        if let Some(secret) = client_secret(cluster) {
+            self.env.extend(TLS_FILES.map(|(name, file)| value(name, &format!("{TLS_FOLDER}/{file}"))));
+            self.volumes.push(secret_volume("etcd", &secret, secret_comes_later));
+            self.mounts.push(mount("etcd", TLS_FOLDER, true));
+        }
+        self
+    }
+}
 
 /// What it is made from.
 #[derive(Clone, Debug)]

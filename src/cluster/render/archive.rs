@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, ResourceRequirements, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Volume, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use quorate_backup::archive::status::PORT;
 use quorate_crds::{BackupRetention, ContinuousBackup, Resources};
 use quorate_statemachine::Serial;
 
 use super::pod::{AGENT_IN_IMAGE, AGENT_PULL_POLICY, container_security, empty_dir, mount, port, value};
-use super::store::{self, secret_volume};
+use super::store;
 use super::tls::TlsFiles;
-use super::{Cluster, client_secret, tls};
+use super::{Cluster, tls};
 
 /// Where the member's own certificate is, for the sidecar's port.
 const MEMBER_TLS_FOLDER: &str = "/etc/quorate/member";
@@ -22,8 +22,6 @@ const LOCKS: &str = "--listen-cert=";
 pub const ARCHIVE_CONTAINER: &str = "archive";
 /// Where it puts aside what the store doesn't take.
 const SPILL_FOLDER: &str = "/spill";
-/// Where the certificate for etcd is.
-const TLS_FOLDER: &str = "/etc/quorate/etcd";
 /// What its volumes' names begin with: a restore of the same pod mounts a store too.
 const VOLUMES: &str = "archive-";
 /// Put aside is never more than was told; the kubelet, which would evict the pod for it, gets a limit that is larger.
@@ -44,12 +42,10 @@ const GUARANTEED: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
 pub(super) fn with_archive(mut pod: Pod, cluster: &Cluster<'_>, serial: Serial, image: &str) -> Pod {
     let (Some(backup), Some(spec)) = (&cluster.spec.backup, pod.spec.as_mut()) else { return pod };
     let spill = backup.spill_limit.bytes().unwrap_or(SPILL);
-    let store::Access { mut env, mut mounts, mut volumes } = store::access(&backup.store, store::Use::WriteBeside);
-    env.extend([value("QUORATE_LINEAGE", cluster.uid), value("QUORATE_ENDPOINT", &tls::own_endpoint(cluster, serial))]);
-    let (tls_env, tls_mount, tls_volume) = certificate(cluster);
-    env.extend(tls_env);
-    mounts.extend(tls_mount);
-    volumes.extend(tls_volume);
+    let mut access = store::access(&backup.store, store::Use::WriteBeside);
+    access.env.push(value("QUORATE_LINEAGE", cluster.uid));
+    access.env.push(value("QUORATE_ENDPOINT", &tls::own_endpoint(cluster, serial)));
+    let store::Access { env, mut mounts, mut volumes } = access.and_etcd(cluster, true);
     let (member_mount, member_volume) = member_certificate(cluster, serial);
     mounts.extend(member_mount);
     volumes.extend(member_volume);
@@ -145,14 +141,6 @@ fn lock(cluster: &Cluster<'_>) -> Option<[String; 3]> {
     ];
     let lock = files.map(|(flag, file)| format!("{flag}{MEMBER_TLS_FOLDER}/{file}"));
     cluster.spec.tls.mode.encrypts().then_some(lock)
-}
-
-/// What it shows etcd, as any client. A Secret that is not there yet comes later.
-fn certificate(cluster: &Cluster<'_>) -> (Vec<EnvVar>, Option<VolumeMount>, Option<Volume>) {
-    let Some(secret) = client_secret(cluster) else { return (Vec::new(), None, None) };
-    let files = [("QUORATE_ETCD_CA", "ca.crt"), ("QUORATE_ETCD_CERT", "tls.crt"), ("QUORATE_ETCD_KEY", "tls.key")];
-    let env = files.map(|(name, file)| value(name, &format!("{TLS_FOLDER}/{file}")));
-    (env.into(), Some(mount("etcd", TLS_FOLDER, true)), Some(secret_volume("etcd", &secret, true)))
 }
 
 fn resources(of_etcd: &Resources) -> ResourceRequirements {

@@ -28,13 +28,14 @@ pub use agent::{AGENT_CONTAINER, AgentOrder, agent_pod};
 pub use archive::{ARCHIVE_CONTAINER, Audience};
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, mount, pod, value};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod, value};
 pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use snapshot::snapshot;
 pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
 pub use ticket::{Begin, RenderError, Sealed, ticket};
-pub use tls::{TlsFiles, client_secret};
+pub use tls::TlsFiles;
+use tls::client_secret;
 pub use trial::trial;
 pub use verify::verification;
 
