@@ -38,9 +38,9 @@ pub fn taking(order: Order<'_>, voters: &[String]) -> Option<Job> {
     let endpoints: Vec<_> = serials.map(|serial| rendered.client_url(Serial(serial))).collect();
     let mut access = store::access(&order.backup.spec.store, store::Use::Write);
     access.env.push(value("QUORATE_LINEAGE", rendered.uid));
-    access.env.push(value("QUORATE_ENDPOINT", &endpoints.join(",")));
+    let access = access.and_etcd(&rendered, &endpoints.join(","), false);
     let listen = format!("--listen=[::]:{PORT}");
-    job(order, order.backup.metadata.name.clone()?, &["snapshot", &listen], access.and_etcd(&rendered, false))
+    job(order, order.backup.metadata.name.clone()?, &["snapshot", &listen], access)
 }
 
 /// The Job that deletes the backup with this manifest from its store.

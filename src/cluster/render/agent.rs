@@ -1,5 +1,5 @@
-//! The pod of a Job of the agent's: what takes, deletes or proves a backup. It alone mounts the store's credentials. And what an
-//! agent that asks etcd shows it, in a Job or as a sidecar.
+//! The pod of a Job of the agent's: what takes, deletes or proves a backup. It alone mounts the store's credentials. And an
+//! agent's way to etcd, in a Job or as a sidecar.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,9 @@ const REQUESTS: [(&str, &str); 2] = [("cpu", "100m"), ("memory", "128Mi")];
 const LIMITS: [(&str, &str); 1] = [("memory", "256Mi")];
 
 impl Access {
-    /// And the way to etcd: what it is shown, as by any client. Without TLS that is nothing.
-    pub fn and_etcd(mut self, cluster: &Cluster<'_>, secret_comes_later: bool) -> Self {
+    /// And the way to etcd: where it is asked, and what it is shown there, as by any client: without TLS nothing.
+    pub fn and_etcd(mut self, cluster: &Cluster<'_>, endpoints: &str, secret_comes_later: bool) -> Self {
+        self.env.push(value("QUORATE_ENDPOINT", endpoints));
         if let Some(secret) = client_secret(cluster) {
             self.env.extend(TLS_FILES.map(|(name, file)| value(name, &format!("{TLS_FOLDER}/{file}"))));
             self.volumes.push(secret_volume("etcd", &secret, secret_comes_later));

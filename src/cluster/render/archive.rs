@@ -44,8 +44,8 @@ pub(super) fn with_archive(mut pod: Pod, cluster: &Cluster<'_>, serial: Serial, 
     let spill = backup.spill_limit.bytes().unwrap_or(SPILL);
     let mut access = store::access(&backup.store, store::Use::WriteBeside);
     access.env.push(value("QUORATE_LINEAGE", cluster.uid));
-    access.env.push(value("QUORATE_ENDPOINT", &tls::own_endpoint(cluster, serial)));
-    let store::Access { env, mut mounts, mut volumes } = access.and_etcd(cluster, true);
+    let access = access.and_etcd(cluster, &tls::own_endpoint(cluster, serial), true);
+    let store::Access { env, mut mounts, mut volumes } = access;
     let (member_mount, member_volume) = member_certificate(cluster, serial);
     mounts.extend(member_mount);
     volumes.extend(member_volume);
