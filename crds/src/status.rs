@@ -256,6 +256,11 @@ words! {
 impl ConditionType {
     /// Those of an EtcdBackup.
     pub const OF_BACKUPS: &'static [Self] = &[Self::Ready, Self::Reconciling, Self::Stalled];
+
+    /// The one of this type; nothing if no operator has told it yet.
+    pub fn among(self, conditions: &[Condition]) -> Option<&Condition> {
+        conditions.iter().find(|condition| condition.type_ == self.as_str())
+    }
 }
 
 /// The conditions of an object that no operator has seen yet. Without them, tools that wait for it (kstatus, and by it

@@ -29,8 +29,6 @@ pub struct Gauges {
     pub server_version: Option<String>,
     /// `etcd_cluster_version`.
     pub cluster_version: Option<String>,
-    /// `etcd_mvcc_db_total_size_in_bytes`: the size of the database file.
-    pub db_size: Option<u64>,
     /// Whether any `etcd_network_snapshot_receive_inflights_total` is above zero.
     pub receives_snapshot: bool,
     /// The members for which `etcd_network_active_peers` stands at one.
@@ -106,7 +104,6 @@ impl Gauges {
             "process_start_time_seconds" => self.process_start = value.is_finite().then_some(value),
             "etcd_server_version" => note(&mut self.server_version, label(labels, "server_version"), value),
             "etcd_cluster_version" => note(&mut self.cluster_version, label(labels, "cluster_version"), value),
-            "etcd_mvcc_db_total_size_in_bytes" => self.db_size = whole(value),
             // One series for each sender.
             "etcd_network_snapshot_receive_inflights_total" => self.receives_snapshot |= value > 0.0,
             // One series for each peer; a peer that is gone leaves its own at zero.
@@ -202,8 +199,8 @@ mod tests {
     #[test]
     fn large_numbers_come_with_an_exponent() {
         let gauges =
-            read("etcd_server_proposals_committed_total 1.2345678e+07\netcd_mvcc_db_total_size_in_bytes 2e+10");
-        assert_eq!((gauges.committed, gauges.db_size), (Some(12_345_678), Some(20_000_000_000)));
+            read("etcd_server_proposals_committed_total 1.2345678e+07\netcd_server_proposals_applied_total 2e+10");
+        assert_eq!((gauges.committed, gauges.applied), (Some(12_345_678), Some(20_000_000_000)));
     }
 
     #[test]

@@ -87,10 +87,6 @@ pub struct Status {
     pub committed: u64,
     /// The raft index it has applied.
     pub applied: u64,
-    /// The size of its database file, in bytes.
-    pub db_size: u64,
-    /// What of that is in use, in bytes.
-    pub db_size_in_use: u64,
     /// It counts itself as a learner.
     pub learner: bool,
     /// The version of its database file, as `3.6.0`; empty from a member of 3.5.
@@ -161,8 +157,6 @@ impl MemberClient {
             raft_term: answer.raft_term(),
             committed: answer.raft_index(),
             applied: answer.raft_applied_index(),
-            db_size: answer.db_size().try_into().unwrap_or(0),
-            db_size_in_use: answer.raft_used_db_size().try_into().unwrap_or(0),
             learner: answer.is_learner(),
             storage_version: answer.storage_version().to_owned(),
             downgrade: answer

@@ -67,8 +67,6 @@ pub struct Vitals {
     pub version: Option<String>,
     /// The version the cluster runs at, as `3.6`.
     pub cluster_version: Option<String>,
-    /// The size of its database file, in bytes.
-    pub db_size: Option<u64>,
     /// It is being sent a snapshot of the database: until that is whole, it applies nothing.
     pub receives_snapshot: bool,
     /// The other members that it counts as connected, and those it has sent something in this life.
@@ -174,7 +172,6 @@ impl Vitals {
             process_start,
             server_version,
             cluster_version,
-            db_size,
             receives_snapshot,
             active_peers,
             sent_bytes,
@@ -200,7 +197,6 @@ impl Vitals {
             applied: applied.ok_or("etcd_server_proposals_applied_total")?,
             version: server_version,
             cluster_version,
-            db_size,
             receives_snapshot,
             links,
             live,

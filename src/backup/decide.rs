@@ -195,7 +195,7 @@ fn readable(seen: Seen<'_>) -> Result<Vec<String>, Told> {
         Told::new(Reason::ClusterMissing, format!("There is no EtcdCluster {name} in this namespace."))
     })?;
     let status = cluster.status.clone().unwrap_or_default();
-    let available = status.conditions.iter().find(|one| one.type_ == ConditionType::Available.as_str());
+    let available = ConditionType::Available.among(&status.conditions);
     // Above its quota etcd takes no writes, and can be read all the same.
     let full = |available: &Condition| available.reason == Reason::NoSpace.as_str();
     if available.is_none_or(|available| available.status != "True" && !full(available)) {

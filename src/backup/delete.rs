@@ -115,7 +115,7 @@ fn farewell(status: &EtcdBackupStatus) -> Option<Told> {
 }
 
 fn ready(status: &EtcdBackupStatus) -> Option<&Condition> {
-    status.conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str())
+    ConditionType::Ready.among(&status.conditions)
 }
 
 /// What the status does not name can't be deleted. If it may be in the store all the same, that is told.
@@ -237,8 +237,7 @@ fn patient(seen: Seen<'_>, told: &Told, longest: SignedDuration) -> Option<Step>
 
 /// How long it has been waited already: not since the deletion, at which no operator may have been there.
 fn waited(seen: Seen<'_>, waiting: &EtcdBackupStatus) -> SignedDuration {
-    let kind = ConditionType::Reconciling.as_str();
-    let since = waiting.conditions.iter().find(|one| one.type_ == kind).map(|one| one.last_transition_time.0);
+    let since = ConditionType::Reconciling.among(&waiting.conditions).map(|told| told.last_transition_time.0);
     since.map(|since| seen.now.duration_since(since)).unwrap_or_default()
 }
 

@@ -189,7 +189,7 @@ fn conditions(now: Now<'_>, truths: [&str; 3], told: &Told) -> Vec<Condition> {
 }
 
 fn dated(kind: ConditionType, truth: &str, told: &Told, now: Now<'_>, old: &[Condition]) -> Condition {
-    let unturned = old.iter().find(|one| one.type_ == kind.as_str() && one.status == truth);
+    let unturned = kind.among(old).filter(|before| before.status == truth);
     // The deletion begins when it is first told, also while a snapshot is being taken.
     let begins = |shown: &Condition| told.reason == Reason::BackupDeleting && shown.reason != told.reason.as_str();
     let since = unturned.filter(|shown| kind != ConditionType::Reconciling || !begins(shown));

@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use quorate_backup::snapshot::{self, Failure, Progress, Report};
 use quorate_crds::{
-    BackupPhase, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, Reason, TlsMode, TlsSecrets,
+    BackupPhase, ConditionType, Encryption, EtcdBackup, EtcdBackupStatus, EtcdCluster, LocalSecret, Reason, TlsMode,
+    TlsSecrets,
 };
 use serde_json::{Value, json};
 
@@ -162,9 +163,9 @@ impl Scene {
 
 /// The phase, and reason and message of Ready.
 pub fn told(status: &EtcdBackupStatus) -> (Option<BackupPhase>, &str, &str) {
-    let ready = status.conditions.iter().find(|one| one.type_ == "Ready").unwrap();
+    let ready = ConditionType::Ready.among(&status.conditions).unwrap();
     assert_eq!(ready.status == "True", status.phase == Some(BackupPhase::Complete));
-    let stalled = status.conditions.iter().find(|one| one.type_ == "Stalled").unwrap();
+    let stalled = ConditionType::Stalled.among(&status.conditions).unwrap();
     assert_eq!(stalled.status == "True", status.phase == Some(BackupPhase::Failed));
     (status.phase, &ready.reason, &ready.message)
 }

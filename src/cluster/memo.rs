@@ -48,8 +48,8 @@ pub struct Memo {
     heard_in: Option<u64>,
     /// What was seen at its pods when last looked at.
     pub seen: BTreeMap<Serial, Seen>,
-    /// The last round had nothing to do: what was seen in it may stand for a moment.
-    pub was_calm: bool,
+    /// The last round touched no voter: what these said in it may stand for a moment.
+    pub left_voters_alone: bool,
     /// What the sidecars of its continuous backup said when last asked.
     pub archives: Archives,
     /// What came of proving that backup when last looked for.
@@ -88,7 +88,7 @@ impl Memo {
             alarm: None,
             heard_in: None,
             seen: BTreeMap::new(),
-            was_calm: false,
+            left_voters_alone: false,
             archives: Archives::default(),
             proofs: Proofs::default(),
             labelled: BTreeMap::new(),
@@ -298,10 +298,7 @@ fn sleeps_or_goes(phase: Phase) -> bool {
 /// there from the first status on, so a Ready that never was has not turned since the oldest of them. The phase alone does
 /// not say it: a cluster that is given more members grows again.
 fn has_run(status: &EtcdClusterStatus) -> bool {
-    let Some(ready) = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.as_str())
-    else {
-        return false;
-    };
+    let Some(ready) = ConditionType::Ready.among(&status.conditions) else { return false };
     let oldest = status.conditions.iter().map(|condition| condition.last_transition_time.0).min();
     let turned = oldest.is_some_and(|oldest| ready.last_transition_time.0 > oldest);
     status.phase == Some(quorate_crds::Phase::Running) || ready.status == "True" || turned
@@ -309,7 +306,7 @@ fn has_run(status: &EtcdClusterStatus) -> bool {
 
 /// The alarm that a status tells of, to another operator than the one that heard of it.
 fn alarm_in(status: &EtcdClusterStatus) -> Option<Alarm> {
-    let available = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Available.as_str())?;
+    let available = ConditionType::Available.among(&status.conditions)?;
     let told = |alarm: &Alarm| available.reason == report::sentences::of_alarm(*alarm).reason.as_str();
     [Alarm::NoSpace, Alarm::Corrupt].into_iter().find(told)
 }
@@ -388,7 +385,7 @@ mod tests {
             let status = report::status(&observed, &plan, Timestamp::UNIX_EPOCH);
             observed = report::fixture::after(observed.clone(), status.clone());
             let told = |kind: ConditionType| {
-                let condition = status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).unwrap();
+                let condition = kind.among(&status.conditions).unwrap();
                 format!("{} {}", condition.status, condition.reason)
             };
             let told = [ConditionType::Available, ConditionType::Ready, ConditionType::Stalled].map(told);

@@ -32,7 +32,7 @@ impl View {
     /// The condition of this type.
     pub fn condition(&self, of: ConditionType) -> Option<&Condition> {
         let conditions = self.object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        conditions.iter().find(|condition| condition.type_ == of.as_str())
+        of.among(conditions)
     }
 
     /// Whether a condition is True *now*: for this generation of the spec.

@@ -3,7 +3,7 @@
 
 use kube::ResourceExt;
 use quorate_backup::format::Hash;
-use quorate_crds::{BackupPhase, BackupStore, EtcdBackup, EtcdCluster, Reason, Restore};
+use quorate_crds::{BackupPhase, BackupStore, ConditionType, EtcdBackup, EtcdCluster, Reason, Restore};
 use quorate_statemachine::{Memory, Origin, Readiness, Seeding};
 
 use super::Observer;
@@ -89,7 +89,7 @@ fn of_backup(name: &str, found: Option<&EtcdBackup>) -> Backup {
             ),
         },
         Some(BackupPhase::Failed) => {
-            let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+            let ready = ConditionType::Ready.among(&status.conditions);
             let why = ready.map(|ready| ready.message.as_str()).unwrap_or_default();
             Backup::Unfit(Reason::BackupFailed, format!("EtcdBackup {name} has failed: {why}"))
         }

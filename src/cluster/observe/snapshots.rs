@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use quorate_crds::{BackupPhase, BackupStore, EtcdBackup, EtcdCluster, names};
+use quorate_crds::{BackupPhase, BackupStore, ConditionType, EtcdBackup, EtcdCluster, names};
 use quorate_statemachine::{Millis, Minor, Saved};
 
 use super::facts::millis;
@@ -39,7 +39,7 @@ impl SnapshotFacts {
     pub fn of(backup: &EtcdBackup) -> Option<Self> {
         let going = backup.metadata.deletion_timestamp.is_some();
         let status = backup.status.as_ref();
-        let ready = status.and_then(|status| status.conditions.iter().find(|condition| condition.type_ == "Ready"));
+        let ready = status.and_then(|status| ConditionType::Ready.among(&status.conditions));
         Some(Self {
             name: backup.name_any(),
             owner: owner_uid(backup),

@@ -157,14 +157,13 @@ fn of(report: &Report) -> Option<BackupState> {
 }
 
 fn truth(conditions: &[Condition]) -> Option<&str> {
-    let healthy = conditions.iter().find(|condition| condition.type_ == ConditionType::BackupHealthy.as_str());
-    healthy.map(|condition| condition.status.as_str())
+    ConditionType::BackupHealthy.among(conditions).map(|healthy| healthy.status.as_str())
 }
 
 /// When to look again: while the backup is not well, no watch tells when it is.
 pub fn look_again(observed: &Observed, status: &EtcdClusterStatus, planned: LookAgain) -> LookAgain {
     let off = observed.cluster.spec.backup.is_none();
-    let healthy = status.conditions.iter().find(|condition| condition.type_ == ConditionType::BackupHealthy.as_str());
+    let healthy = ConditionType::BackupHealthy.among(&status.conditions);
     // What could not be restored is tried again when that is due, and not sooner.
     let well = healthy.is_some_and(|own| own.status == "True" || own.reason == Reason::BackupUnproved.as_str());
     match planned {

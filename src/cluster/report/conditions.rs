@@ -57,7 +57,7 @@ pub fn of(observed: &Observed, plan: &Plan, old: &[Condition], now: Timestamp) -
 
 fn dated(verdict: Verdict, generation: Option<i64>, old: &[Condition], now: Timestamp) -> Condition {
     let Verdict { kind, truth, told } = verdict;
-    let before = old.iter().find(|condition| condition.type_ == kind.as_str());
+    let before = kind.among(old);
     let unturned = before.filter(|before| before.status == truth.as_str());
     Condition {
         type_: kind.as_str().into(),
@@ -240,15 +240,14 @@ fn reconciling(plan: &Plan, stalled: Truth, worst: Option<&(Weight, Told)>) -> V
 /// said so since is kept: the same refusal in every round is one turn.
 pub fn stall(conditions: &mut [Condition], old: &[Condition], reason: Reason, words: &str, now: Timestamp) {
     for condition in conditions {
-        let truth = match ConditionType::ALL.iter().find(|kind| kind.as_str() == condition.type_) {
-            Some(ConditionType::Stalled) => Truth::True,
-            Some(ConditionType::Ready | ConditionType::Reconciling) => Truth::False,
-            Some(ConditionType::Available | ConditionType::CertificatesValid | ConditionType::BackupHealthy) | None => {
-                continue;
-            }
+        let Some(kind) = ConditionType::ALL.iter().find(|kind| kind.as_str() == condition.type_) else { continue };
+        let truth = match kind {
+            ConditionType::Stalled => Truth::True,
+            ConditionType::Ready | ConditionType::Reconciling => Truth::False,
+            ConditionType::Available | ConditionType::CertificatesValid | ConditionType::BackupHealthy => continue,
         };
         if condition.status != truth.as_str() {
-            let unturned = old.iter().find(|old| old.type_ == condition.type_ && old.status == truth.as_str());
+            let unturned = kind.among(old).filter(|old| old.status == truth.as_str());
             condition.status = truth.as_str().into();
             condition.last_transition_time = unturned.map_or(Time(now), |old| old.last_transition_time.clone());
         }
@@ -268,7 +267,7 @@ pub fn certificates_invalid(conditions: &[Condition]) -> bool {
 }
 
 fn is(conditions: &[Condition], kind: ConditionType, truth: Truth) -> bool {
-    conditions.iter().any(|own| own.type_ == kind.as_str() && own.status == truth.as_str())
+    kind.among(conditions).is_some_and(|own| own.status == truth.as_str())
 }
 
 /// How many voters are well, as far as was seen.

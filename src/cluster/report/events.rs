@@ -167,16 +167,12 @@ const EXPIRING: &str = Reason::CertificatesExpiring.as_str();
 
 fn of_conditions(old: &[Condition], new: &[Condition], wanted_away: bool) -> Vec<News> {
     let told = ConditionType::ALL.iter().filter_map(|kind| {
-        let (before, now) = (find(old, *kind), find(new, *kind)?);
+        let (before, now) = (kind.among(old), kind.among(new)?);
         let warning = is_warning(*kind, before, now, wanted_away)?;
         let reason = Reason::ALL.iter().find(|reason| reason.as_str() == now.reason)?;
         Some(News { warning, reason: *reason, note: now.message.clone(), member: None })
     });
     told.collect()
-}
-
-fn find(all: &[Condition], kind: ConditionType) -> Option<&Condition> {
-    all.iter().find(|condition| condition.type_ == kind.as_str())
 }
 
 /// Whether what a condition says now is a warning; `None` if it is nothing to tell of.
