@@ -63,39 +63,50 @@ pub async fn until_up(
     until("the members", started, async || are_up(&watch, count, old, up).await).await
 }
 
-/// Demands that exactly `count` of these pods are up, none of them one of `old`. The youngest are looked at first:
-/// members that have been up all the time would be asked for their metrics with every look otherwise, and take from
-/// the new ones the time of the processor that is being measured.
+/// Demands that exactly `count` of these pods are up, none of them one of `old`. The youngest are looked at first, and no
+/// member is asked twice that has said enough: whoever tells its metrics takes from the others the time of the processor
+/// that is being measured.
 pub async fn are_up(watch: &PodWatch, count: usize, old: &BTreeSet<String>, up: Up) -> Result<()> {
     let pods = watch.pods();
     let is_new = |pod: &&Arc<Pod>| pod.metadata.uid.as_ref().is_some_and(|uid| !old.contains(uid));
     let mut new: Vec<&Pod> = pods.iter().filter(is_new).map(Arc::as_ref).collect();
     new.sort_by_key(|pod| std::cmp::Reverse(pod.metadata.creation_timestamp.as_ref().map(|time| time.0)));
     ensure!(new.len() == count, "{} pods, not {count}", new.len());
-    all_vote(&new, 0.0, up).await?;
-    // By their own word only. Now that they say so, it is held against how far anybody has come.
     let mut furthest = 0.0_f64;
-    for pod in &pods {
+    let mut applied = Vec::new();
+    for pod in &new {
+        is_ready(pod, up)?;
+        let progress = metrics::is_healthy_voter(address(pod)?).await?;
+        furthest = furthest.max(progress.committed);
+        applied.push((pod, progress.applied));
+    }
+    // By their own word only. Now that they say so, it is held against how far anybody has come.
+    for pod in pods.iter().filter(|pod| !is_new(pod)) {
         furthest = furthest.max(metrics::committed(address(pod)?).await?);
     }
-    all_vote(&new, furthest, Up::Voting).await
+    for (pod, _) in applied.into_iter().filter(|(_, applied)| *applied < furthest) {
+        let applied = metrics::is_healthy_voter(address(pod)?).await?.applied;
+        ensure!(applied >= furthest, "a member has applied {applied} entries, not {furthest}");
+    }
+    Ok(())
 }
 
 fn address(pod: &Pod) -> Result<&str> {
     pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()).context("a pod without an address")
 }
 
-async fn all_vote(new: &[&Pod], least: f64, up: Up) -> Result<()> {
-    for pod in new {
-        let status = pod.status.as_ref().context("a pod without a status")?;
-        if up == Up::Ready {
+/// Demands that the kubelet calls it Ready, if that is asked for.
+fn is_ready(pod: &Pod, up: Up) -> Result<()> {
+    match up {
+        Up::Voting => Ok(()),
+        Up::Ready => {
+            let status = pod.status.as_ref().context("a pod without a status")?;
             let conditions = status.conditions.as_deref().unwrap_or_default();
             let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
             ensure!(ready, "a pod is not Ready");
+            Ok(())
         }
-        metrics::is_healthy_voter(address(pod)?, least).await?;
     }
-    Ok(())
 }
 
 /// Demands that a pod's etcd runs and is ready from the image of this version: what the kubelet says of the container of
