@@ -116,7 +116,7 @@ impl Driver {
         let cluster = memo.newest(cluster);
         let started = Instant::now();
         let backups = (&memo.archives, &memo.proofs);
-        let stands = mem::take(&mut memo.was_calm);
+        let stands = mem::take(&mut memo.left_voters_alone);
         let earlier = Earlier { seen: &memo.seen, leader: memo.leader, stands };
         let glanced = self.observer.glance(cluster, earlier, backups, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
@@ -142,7 +142,7 @@ impl Driver {
         memo.labelled(&observed, &acted.done);
         self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
-        memo.was_calm = plan.steps.is_empty();
+        memo.left_voters_alone = plan.steps.iter().all(Step::leaves_voters_alone);
         memo.helpless.take(&plan);
         let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {

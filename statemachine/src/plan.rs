@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Alarm, Ledger, MemberId, Minor, NodeName, Release, Role, RoleLabel, Roster, Serial, Ticket, Uid};
+use crate::{Alarm, Ledger, MemberId, Minor, NodeName, Release, Role, RoleLabel, Roster, Serial, Start, Ticket, Uid};
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -361,6 +361,32 @@ impl Step {
             | Self::EnableDowngrade(_)
             | Self::CancelDowngrade
             | Self::MoveLeader { .. }
+            | Self::ReleaseFinalizer => false,
+        }
+    }
+
+    /// Whether it changes neither who votes nor what runs in a voter's pod that is there, so that what the voters said right
+    /// before is as good after it.
+    pub fn leaves_voters_alone(&self) -> bool {
+        match self {
+            Self::CreateClaim(_) | Self::CreatePod { .. } | Self::LabelPod { .. } | Self::AddLearner { .. } => true,
+            Self::IssueTicket { serial: _, pod: _, ticket } => match ticket.start {
+                Start::Join(_) => true,
+                // A voter may have waited for it.
+                Start::Seed | Start::Resume => false,
+            },
+            Self::DeletePod { .. }
+            | Self::DeleteClaim { .. }
+            | Self::SwitchRelease { .. }
+            | Self::ResizePod { .. }
+            | Self::TryRelease { .. }
+            | Self::EndTrial { .. }
+            | Self::TakeSnapshot(_)
+            | Self::Promote { .. }
+            | Self::Remove { .. }
+            | Self::MoveLeader { .. }
+            | Self::EnableDowngrade(_)
+            | Self::CancelDowngrade
             | Self::ReleaseFinalizer => false,
         }
     }

@@ -31,7 +31,7 @@ const STARTING_PATIENCE: Duration = Duration::from_millis(100);
 /// For how long after its ticket was written a pod counts as one whose etcd starts. One that answers more slowly is seen
 /// after that.
 const STARTS_FOR_MS: u64 = 2_000;
-/// For how long it stands what a voter has said when it was well, if nothing was done since. To tell its metrics
+/// For how long it stands what a voter has said when it was well, if no voter was touched since. To tell its metrics
 /// costs a member 7 ms of the processor; asked with every look of a hurry, members take from those that start what they need.
 const STANDS_FOR_MS: u64 = 250;
 /// How much later than the leader the others are asked for the list: at rest one answer is enough.
@@ -88,7 +88,7 @@ pub struct Earlier<'e> {
     pub seen: &'e BTreeMap<Serial, Seen>,
     /// Who led when last seen: whom to ask first for the list.
     pub leader: Option<Serial>,
-    /// Whether what was seen a moment ago may stand: nothing was done, or tried, since.
+    /// Whether what was seen a moment ago may stand: no voter was touched since, and nobody tried to.
     pub stands: bool,
 }
 
@@ -216,7 +216,6 @@ fn of_vitals(vitals: &Vitals, now: Millis) -> Alive {
         applied,
         version,
         cluster_version,
-        db_size: _,
         receives_snapshot: _,
         links,
         live,

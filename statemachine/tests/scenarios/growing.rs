@@ -1,7 +1,7 @@
 //! Learners: added, started in turn, given up.
 
 use quorate_statemachine::{
-    Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, RoleLabel, STOPS, Serial, Standing, Start,
+    Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, RoleLabel, STOPS, Serial, Standing, Start, Step,
 };
 
 use crate::scene::{NOW, Scene, USUAL, claim_uid, cluster, id, ids, release};
@@ -29,6 +29,17 @@ fn the_next_is_started_when_the_last_is_alive() {
     waiting.plan().does([]).looks(LookAgain::Soon);
     let up = cluster(1).wish(3).added(1).added(2).learner(1).ticket(1, Start::Resume);
     up.plan().does(["ticket 2: join [0, 1, 2] on claim-2"]);
+}
+
+#[test]
+fn until_they_are_promoted_no_voter_is_touched() {
+    let leaves_voters_alone = |scene: Scene| scene.plan().plan.steps.iter().all(Step::leaves_voters_alone);
+    assert!(leaves_voters_alone(cluster(3).wish(5)), "claims and pods are made");
+    assert!(leaves_voters_alone(cluster(3).wish(5).spare(3).spare(4)), "one is added");
+    assert!(leaves_voters_alone(cluster(3).wish(5).added(3).added(4)), "one is told to join");
+    assert!(!leaves_voters_alone(cluster(3).wish(5).learner(3).learner(4)), "both are promoted");
+    assert!(!leaves_voters_alone(cluster(3).waiting(1).ticket(1, Start::Seed)), "a voter is told to resume");
+    assert!(!leaves_voters_alone(cluster(3).outdated(0).led_by(1)), "a voter is stopped");
 }
 
 #[test]
