@@ -34,6 +34,7 @@ mod node;
 mod operator;
 mod outage;
 mod past;
+mod renewal;
 mod rest;
 mod restore;
 mod retention;

@@ -1,24 +1,21 @@
-//! Who is let in at a member's ports and who is not; certificates that run out while somebody writes; certificates of the
-//! user's; and plain text where that is asked for.
+//! Who is let in at a member's ports and who is not; certificates of the user's; and plain text where that is asked for.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use etcd_client::{Client, ConnectOptions, WatchOptions, WatchStream};
-use futures::future::try_join_all;
+use etcd_client::{Client, ConnectOptions};
 use quorate_crds::ConditionType;
 use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{
-    AGENT_PORT, CLIENT_PORT, Cluster, Door, Gateway, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, View, Wish,
-    Writer, dial, knock, metrics, play, told, wait_for,
+    AGENT_PORT, CLIENT_PORT, Cluster, Gateway, Keys, PATIENCE, PEER_PORT, Scene, Shown, Stage, View, Wish, Writer,
+    knock, metrics, play, told, wait_for,
 };
 use quorate_e2e::workspace;
 use serde_json::json;
 
 use crate::archive::{self, revision};
-use crate::operator::leader_tells;
 use crate::roll;
 
 /// Calls that read, write or give orders, as etcd knows them, etcd of old and a launcher; with what is brought, if that is
@@ -228,162 +225,17 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
     .await
 }
 
-/// The shortest lifetime that there may be.
-const LIFETIME: Duration = Duration::from_mins(5);
-/// How long is written: beyond the time at which the first certificates run out, with those that were backdated.
-const WRITING: Duration = Duration::from_mins(6);
-/// The pause of each client between two calls.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How often the Secret is read anew, as an application that follows its files does.
-const KEYS_INTERVAL: Duration = Duration::from_secs(1);
-const SECONDS_OF_A_DAY: f64 = 86_400.0;
-/// What is written over connections that last, and the last of it.
-const KEPT: &str = "kept/";
-const LAST: &str = "kept/last";
-
-#[tokio::test]
-#[ignore = "make e2e"]
-async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Result<()> {
-    play("tls_renewal", Stage::Shared, async |scene| {
-        let minutes = LIFETIME.as_secs() / 60;
-        let db = scene.create(&Wish::new("db", 3).with("/tls/lifetimeMinutes", json!(minutes))).await?;
-        db.settles(3).await?;
-        let before = db.identities().await?;
-        let members: Vec<String> = before.keys().cloned().collect();
-        let (served, kept) = (certificates(&db).await?, peer_certificates(&db, &members).await?);
-        tells_the_days_left(scene).await?;
-        let doors = db.voters_doors().await?;
-        ensure!(doors.len() == members.len(), "not all of {members:?} have an address");
-        let (_watcher, mut watch) = watched(doors.values().next().context("there is no member")?).await?;
-        let calling = async {
-            let lasting = try_join_all(doors.iter().map(|(member, door)| calls_over_one(member, door)));
-            let (calls, puts) = tokio::try_join!(calls_over_many(&db, &members), lasting)?;
-            db.put(LAST, "x").await?;
-            anyhow::Ok((calls, puts.iter().sum::<u64>()))
-        };
-        let ((calls, puts), seen) = tokio::try_join!(calling, sees_all(&mut watch))?;
-        ensure!(seen == puts, "the watch has seen {seen} of {puts} puts");
-        eprintln!("{calls} calls over as many connections, {puts} puts over {}, none failed", doors.len());
-        for (member, certificate) in &certificates(&db).await? {
-            ensure!(served.get(member) != Some(certificate), "{member} shows the certificate that it began with");
-        }
-        for (member, certificate) in &peer_certificates(&db, &members).await? {
-            ensure!(kept.get(member) != Some(certificate), "peer.crt of {member} is the one that it began with");
-        }
-        // What was not renewed would have none left by now.
-        tells_the_days_left(scene).await?;
-        // Nothing was restarted, and members that connect anew are let in.
-        none_was_restarted(&db.view().await?)?;
-        pods::delete_by_force(&db, &[&members[0]]).await?;
-        db.settles(3).await?;
-        db.is_the_same_as(&before).await?;
-        ensure!(db.view().await?.is(ConditionType::CertificatesValid), "the condition is not True");
-        let events = scene.kubectl(&["get", "events"]).await?.well()?;
-        ensure!(events.contains("CertificatesRenewed"), "the events are\n{events}");
-        Ok(())
-    })
-    .await
-}
-
-/// Writes for a while, each time over a connection of its own and to the next member; how many calls that were.
-async fn calls_over_many(db: &Cluster, members: &[String]) -> Result<u32> {
-    let (started, mut doors, mut calls, mut read) = (Instant::now(), BTreeMap::new(), 0_u32, None::<Instant>);
-    while started.elapsed() < WRITING {
-        if read.is_none_or(|read| read.elapsed() >= KEYS_INTERVAL) {
-            (doors, read) = (db.voters_doors().await?, Some(Instant::now()));
-        }
-        let member = &members[usize::try_from(calls)? % members.len()];
-        let put = async {
-            let mut client = dial(doors.get(member).context("it has no address")?).await?;
-            client.put(format!("w/{calls}"), "x", None).await.map_err(told)
-        };
-        put.await.with_context(|| format!("call {calls} to {member} after {:?}", started.elapsed()))?;
-        calls += 1;
-        tokio::time::sleep(PAUSE).await;
-    }
-    Ok(calls)
-}
-
-/// Writes and reads for a while over one connection to this member; how many puts that were. What is shown is never read
-/// anew: once it has run out, a connection that broke could not even be replaced.
-async fn calls_over_one(member: &str, door: &Door) -> Result<u64> {
-    let (started, key, mut puts) = (Instant::now(), format!("{KEPT}{member}"), 0_u64);
-    let mut client = dial(door).await?;
-    while started.elapsed() < WRITING {
-        let value = puts.to_string();
-        let call = async {
-            client.put(key.as_str(), value.as_str(), None).await.map_err(told)?;
-            let read = client.get(key.as_str(), None).await.map_err(told)?;
-            let found = read.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned());
-            ensure!(found.as_deref() == Some(value.as_str()), "it reads {found:?}, not {value}");
-            anyhow::Ok(())
-        };
-        call.await
-            .with_context(|| format!("put {puts} over one connection to {member} after {:?}", started.elapsed()))?;
-        puts += 1;
-        tokio::time::sleep(PAUSE).await;
-    }
-    Ok(puts)
-}
-
-/// A watch of all that is written over connections that last, which is never opened again; with its client.
-async fn watched(door: &Door) -> Result<(Client, WatchStream)> {
-    let mut client = dial(door).await?;
-    let mut watch = client.watch(KEPT, Some(WatchOptions::new().with_prefix())).await.map_err(told)?;
-    let first = watch.message().await.map_err(told)?.context("the watch ended at once")?;
-    ensure!(first.created(), "the watch was not created");
-    Ok((client, watch))
-}
-
-/// Follows a watch to the last write; how many it has seen before that.
-async fn sees_all(watch: &mut WatchStream) -> Result<u64> {
-    let mut seen = 0;
-    loop {
-        let message = tokio::time::timeout(PATIENCE, watch.message()).await.context("the watch is silent")?;
-        let response = message.map_err(told).context("the watch broke")?.context("the watch ended")?;
-        ensure!(!response.canceled(), "the watch was cancelled: {}", response.cancel_reason());
-        for event in response.events() {
-            if event.kv().is_some_and(|pair| pair.key() == LAST.as_bytes()) {
-                return Ok(seen);
-            }
-            seen += 1;
-        }
-    }
-}
-
-/// What each member shows the others, out of its Secret.
-async fn peer_certificates(db: &Cluster, members: &[String]) -> Result<BTreeMap<String, String>> {
-    let mut certificates = BTreeMap::new();
-    for member in members {
-        certificates.insert(member.clone(), db.secret_text(member, "peer.crt").await?);
-    }
-    Ok(certificates)
-}
-
-/// Waits until the operator's metrics tell as many days as certificates have left that are renewed in time. They tell them of
-/// the cluster whose first runs out first of all, and no other scene has certificates of the shortest lifetime.
-async fn tells_the_days_left(scene: &Scene) -> Result<()> {
-    let lifetime = LIFETIME.as_secs_f64();
-    wait_for("the days left in the operator's metrics", PATIENCE, async || {
-        let text = leader_tells(scene).await?;
-        let days = metrics::gauge(&text, "quorate_certificates_days_left").context("it tells of no certificates")?;
-        let left = days * SECONDS_OF_A_DAY;
-        ensure!(left > lifetime / 4.0 && left <= lifetime, "{left} s are left, of {lifetime}");
-        Ok(())
-    })
-    .await
-}
-
-/// Demands that every container is the first one in its pod.
-fn none_was_restarted(view: &View) -> Result<()> {
-    let statuses = view.pods.values().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref());
-    let restarts: Vec<i32> = statuses.flatten().map(|container| container.restart_count).collect();
+/// Demands that every container is the first one in its pod, the sidecars too.
+pub fn none_was_restarted(view: &View) -> Result<()> {
+    let statuses = view.pods.values().filter_map(|pod| pod.status.as_ref());
+    let containers = statuses.flat_map(|status| [&status.container_statuses, &status.init_container_statuses]);
+    let restarts: Vec<i32> = containers.flatten().flatten().map(|container| container.restart_count).collect();
     ensure!(restarts.iter().all(|count| *count == 0), "containers were restarted: {restarts:?}");
     Ok(())
 }
 
 /// What each member shows its clients.
-async fn certificates(db: &Cluster) -> Result<BTreeMap<String, Vec<u8>>> {
+pub async fn certificates(db: &Cluster) -> Result<BTreeMap<String, Vec<u8>>> {
     let keys = db.keys().await?.context("it is in plain text")?;
     let mut certificates = BTreeMap::new();
     for (name, door) in db.voters_doors().await? {
