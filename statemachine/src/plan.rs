@@ -365,8 +365,8 @@ impl Step {
         }
     }
 
-    /// Whether it changes neither who votes nor what runs in a voter's pod that is there, so that what the voters said right
-    /// before is as good after it.
+    /// Whether it belongs to a growth up to its promotions, which changes neither who votes nor what runs in a voter's pod that is
+    /// there: what the voters said right before is as good after it. Of other steps this is not counted on; they are rare.
     pub fn leaves_voters_alone(&self) -> bool {
         match self {
             Self::CreateClaim(_) | Self::CreatePod { .. } | Self::LabelPod { .. } | Self::AddLearner { .. } => true,

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 
 use super::pod_watch::PodWatch;
-use crate::scene::{Scene, metrics};
+use crate::scene::{Scene, is_ready, metrics};
 
 /// How often it is looked: fine against the seconds that are measured. Not more often, as a member takes 7 ms of the
 /// processor to tell its metrics.
@@ -75,7 +75,7 @@ pub async fn are_up(watch: &PodWatch, count: usize, old: &BTreeSet<String>, up: 
     let mut furthest = 0.0_f64;
     let mut applied = Vec::new();
     for pod in &new {
-        is_ready(pod, up)?;
+        ensure!(up == Up::Voting || is_ready(pod), "a pod is not Ready");
         let progress = metrics::is_healthy_voter(address(pod)?).await?;
         furthest = furthest.max(progress.committed);
         applied.push((pod, progress.applied));
@@ -93,20 +93,6 @@ pub async fn are_up(watch: &PodWatch, count: usize, old: &BTreeSet<String>, up: 
 
 fn address(pod: &Pod) -> Result<&str> {
     pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()).context("a pod without an address")
-}
-
-/// Demands that the kubelet calls it Ready, if that is asked for.
-fn is_ready(pod: &Pod, up: Up) -> Result<()> {
-    match up {
-        Up::Voting => Ok(()),
-        Up::Ready => {
-            let status = pod.status.as_ref().context("a pod without a status")?;
-            let conditions = status.conditions.as_deref().unwrap_or_default();
-            let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-            ensure!(ready, "a pod is not Ready");
-            Ok(())
-        }
-    }
 }
 
 /// Demands that a pod's etcd runs and is ready from the image of this version: what the kubelet says of the container of

@@ -59,10 +59,7 @@ impl Picture {
     /// Whether it is Ready, for the spec as it stands, with so many healthy voters and no other pod.
     pub fn is_settled(&self, voters: usize) -> bool {
         let Some(status) = &self.object.status else { return false };
-        let ready = status
-            .conditions
-            .iter()
-            .any(|condition| condition.type_ == ConditionType::Ready.as_str() && condition.status == "True");
+        let ready = ConditionType::Ready.among(&status.conditions).is_some_and(|ready| ready.status == "True");
         let healthy = self.members().values().filter(|member| **member == (Some(MemberRole::Voter), true)).count();
         status.observed_generation == self.object.metadata.generation
             && ready

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{PATIENCE, Scene, Server, reached_at, wait_for};
+use super::{PATIENCE, Scene, Server, is_ready, reached_at, wait_for};
 use crate::command::Command;
 use crate::images::{BUSYBOX, STORE};
 use crate::progress::Progress;
@@ -80,9 +80,7 @@ impl Gateway {
         scene.apply(&list).await?.well()?;
         wait_for("the store to be ready", PATIENCE, async || {
             let pod: Pod = scene.api().get(POD).await?;
-            let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-            let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-            ensure!(ready, "it is not");
+            ensure!(is_ready(&pod), "it is not");
             Ok(())
         })
         .await?;

@@ -44,7 +44,7 @@ pub use members::{Door, Keys, Member, Membership, dial, membership, told};
 pub use processes::{EtcdProcess, etcd_processes, is_launcher, pids};
 pub use server::{Process, Server, reached_at};
 pub use twice::{Twice, Watch};
-pub use view::View;
+pub use view::{View, is_ready};
 pub use wait::{longest, stays, wait_for};
 pub use wish::{Wish, usual_etcd};
 pub use writer::{Writer, Written};

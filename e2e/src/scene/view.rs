@@ -97,6 +97,12 @@ impl View {
     }
 }
 
+/// Whether the kubelet calls a pod Ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 fn address(pod: &Pod) -> Option<String> {
     if pod.metadata.deletion_timestamp.is_some() {
         return None;

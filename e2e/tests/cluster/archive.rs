@@ -139,6 +139,12 @@ pub async fn leader_records(
     .await
 }
 
+/// The generation into which all that is written by now is recorded, once it is.
+pub async fn recorded_into(db: &Cluster, patience: Duration) -> Result<String> {
+    let (_, report) = leader_records(db, None, revision(db).await?, patience).await?;
+    Ok(report["generation"].as_str().context("there is no generation")?.to_owned())
+}
+
 /// Demands that exactly this member's sidecar records, and all up to this revision is in the store.
 async fn has_recorded(db: &Cluster, member: &str, revision: i64) -> Result<Value> {
     let reports = reports(db).await?;
@@ -346,8 +352,7 @@ async fn written_without_store(db: &Cluster, gateway: &Gateway, times: u32) -> R
     gateway.pause(false)?;
     written?;
     db.put("after", "it").await?;
-    let (_, report) = leader_records(db, None, revision(db).await?, PATIENCE).await?;
-    Ok(report["generation"].as_str().context("there is no generation")?.to_owned())
+    recorded_into(db, PATIENCE).await
 }
 
 #[tokio::test]

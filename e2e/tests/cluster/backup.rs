@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
-use quorate_crds::{BackupPhase, BackupProgress, EtcdBackup, EtcdBackupStatus, Phase};
+use quorate_crds::{BackupPhase, BackupProgress, ConditionType, EtcdBackup, EtcdBackupStatus, Phase};
 use quorate_e2e::lab::BOUNDED_STORAGE_CLASS;
 use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, Wish, Writer, play, wait_for};
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ async fn status(scene: &Scene, name: &str) -> Result<EtcdBackupStatus> {
 pub async fn shows(scene: &Scene, name: &str, phase: BackupPhase, reason: &str) -> Result<EtcdBackupStatus> {
     wait_for(&format!("backup {name} to be {phase} with {reason}"), PATIENCE, async || {
         let status = status(scene, name).await?;
-        let ready = status.conditions.iter().find(|one| one.type_ == "Ready").context("there is no condition")?;
+        let ready = ConditionType::Ready.among(&status.conditions).context("there is no condition")?;
         ensure!(
             status.phase == Some(phase) && ready.reason == reason,
             "it is {:?}, {}: {}",

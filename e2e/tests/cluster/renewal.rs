@@ -41,7 +41,7 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         let members: Vec<String> = before.keys().cloned().collect();
         let (served, kept) = (certificates(&db).await?, peer_certificates(&db, &members).await?);
         tells_the_days_left(scene).await?;
-        let generation = recorded(&db).await?;
+        let generation = archive::recorded_into(&db, archive::SOON).await?;
         let doors = db.voters_doors().await?;
         ensure!(doors.len() == members.len(), "not all of {members:?} have an address");
         let (_watcher, mut watch) = watched(doors.values().next().context("there is no member")?).await?;
@@ -63,7 +63,8 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         // What was not renewed would have none left by now.
         tells_the_days_left(scene).await?;
         // Nobody has waited for the sidecars: what they showed etcd when they began has run out.
-        ensure!(recorded(&db).await? == generation, "the archive began another generation than {generation}");
+        let now = archive::recorded_into(&db, archive::SOON).await?;
+        ensure!(now == generation, "the archive began another generation than {generation}: {now}");
         archive::is_healthy(&db, true).await?;
         // Nothing was restarted, and members that connect anew are let in.
         none_was_restarted(&db.view().await?)?;
@@ -76,13 +77,6 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         Ok(())
     })
     .await
-}
-
-/// The generation into which all that was written so far was recorded, soon after it was.
-async fn recorded(db: &Cluster) -> Result<String> {
-    let revision = archive::revision(db).await?;
-    let (_, report) = archive::leader_records(db, None, revision, archive::SOON).await?;
-    Ok(report["generation"].as_str().context("the sidecar names no generation")?.to_owned())
 }
 
 /// Writes for a while, each time over a connection of its own and to the next member; how many calls that were.
