@@ -241,6 +241,14 @@ impl Kube {
         Ok(self.read::<K, _>("list", labels, api.list(&params)).await?.items)
     }
 
+    /// Lists the objects with these labels as the API server remembers them, perhaps from a moment ago: it asks nobody for
+    /// that.
+    pub async fn list_cached<K: Namespaced>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().labels(labels).match_any();
+        Ok(self.read::<K, _>("list", labels, api.list(&params)).await?.items)
+    }
+
     /// Creates an object. A taken name is an error.
     pub async fn create<K: Namespaced>(&self, namespace: &str, object: &K) -> Result<K, Error> {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);

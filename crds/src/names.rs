@@ -54,7 +54,8 @@ pub const ANNOTATION_TICKET_SINCE: &str = "quorate.dev/ticket-since";
 pub const ANNOTATION_TEMPLATE: &str = "quorate.dev/template";
 /// On a pod: the hash of the spec's scheduling that it was made with.
 pub const ANNOTATION_SCHEDULING: &str = "quorate.dev/scheduling";
-/// On a pod: its kubelet was made to look at it again. Read by nobody.
+/// On a pod: its kubelet was made to look at it again. On a Service: the pod for which its endpoints were looked at again.
+/// Read by nobody.
 pub const ANNOTATION_URGED: &str = "quorate.dev/urged";
 
 /// On a pod: the version that it is told to run, which its image has to hold.

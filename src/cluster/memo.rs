@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::act::{Furnished, Urged};
 use super::observe::Observed;
 use super::observe::archive::Archives;
+use super::observe::endpoints::Endpoints;
 use super::observe::pods::Leaving;
 use super::observe::said::Seen;
 use super::observe::verify::Proofs;
@@ -30,6 +31,9 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// For how long a cluster is looked at in haste when nothing comes of it: far longer than a process takes to start. What
 /// lasts longer (a pod that hangs while it ends, a learner that copies gigabytes) is looked at every few seconds then.
 const HASTE: Duration = Duration::from_mins(1);
+/// For how long the watch is awaited that says that a pod is gone which goes at once: it comes within milliseconds, unless
+/// somebody else's finalizer holds the pod.
+const GOING: Duration = Duration::from_millis(100);
 /// How many of our own writes may be on their way through the watch; far more than one round makes.
 const ON_THEIR_WAY: usize = 16;
 
@@ -54,13 +58,15 @@ pub struct Memo {
     pub archives: Archives,
     /// What came of proving that backup when last looked for.
     pub proofs: Proofs,
+    /// Whether the addresses of newcomers are published.
+    pub endpoints: Endpoints,
     /// Pods that were labelled, and the version they had until then.
     labelled: BTreeMap<Uid, String>,
     /// What was applied.
     pub furnished: Furnished,
     /// What is known of its certificates.
     pub wallet: Wallet,
-    /// Whose kubelets were urged.
+    /// For which pods Kubernetes was urged.
     pub urged: Urged,
     /// What was refused in the last round, as it was told, and of which generation of the spec.
     refused: Option<(Option<i64>, (Reason, String))>,
@@ -71,6 +77,8 @@ pub struct Memo {
     /// Since when it has been looked at in haste without anything coming of it.
     hasty_since: Option<Instant>,
     silent_since: Option<Instant>,
+    /// Since when a pod goes at once.
+    going_since: Option<Instant>,
     /// For how long only somebody else could have helped.
     pub helpless: Helpless,
     troubled_since: Option<Instant>,
@@ -91,6 +99,7 @@ impl Memo {
             left_voters_alone: false,
             archives: Archives::default(),
             proofs: Proofs::default(),
+            endpoints: Endpoints::default(),
             labelled: BTreeMap::new(),
             furnished: Furnished::default(),
             wallet: Wallet::default(),
@@ -100,6 +109,7 @@ impl Memo {
             is_over: false,
             hasty_since: None,
             silent_since: None,
+            going_since: None,
             helpless: Helpless::default(),
             troubled_since: None,
             has_run: cluster.status.as_ref().is_some_and(has_run),
@@ -201,6 +211,15 @@ impl Memo {
             return false;
         }
         self.silent_since.get_or_insert_with(Instant::now).elapsed() < SILENCE
+    }
+
+    /// Whether nobody is to be asked now, given whether a pod `goes` at once: in a moment the watch says that it is gone, and a
+    /// round that began before would hold up the one that can do something about it.
+    pub fn awaits_who_goes(&mut self, goes: bool) -> bool {
+        if !goes {
+            self.going_since = None;
+        }
+        goes && self.going_since.get_or_insert_with(Instant::now).elapsed() < GOING
     }
 
     /// When to look again, given whether anything `moved`: in haste only as long as that can help.
@@ -370,6 +389,17 @@ mod tests {
         assert!(silent(Leaving::AtOnce));
         assert!(!silent(Leaving::InGrace), "that takes a while, and is told");
         assert!(!silent(Leaving::No));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_goes_at_once_is_awaited_for_a_moment_and_no_longer() {
+        let mut memo = Memo::new(&version(1));
+        assert!(!memo.awaits_who_goes(false));
+        assert!(memo.awaits_who_goes(true));
+        tokio::time::advance(GOING).await;
+        assert!(!memo.awaits_who_goes(true), "somebody holds it");
+        assert!(!memo.awaits_who_goes(false));
+        assert!(memo.awaits_who_goes(true), "it is another one");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use self::memo::Memo;
 use self::memos::Memos;
 use self::observe::cache::Key;
 use self::observe::members::Earlier;
-use self::observe::{Observed, Observer};
+use self::observe::{Before, Observed, Observer};
 use crate::events::Teller;
 use crate::metrics::Metrics;
 use crate::{api, guard};
@@ -114,11 +114,14 @@ impl Driver {
     /// Observe, plan, act, report.
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
+        if memo.awaits_who_goes(self.observer.shows_one_that_goes(&cluster)) {
+            return Ok(LookAgain::Soon);
+        }
         let started = Instant::now();
-        let backups = (&memo.archives, &memo.proofs);
+        let before = Before { archives: &memo.archives, proofs: &memo.proofs, endpoints: &memo.endpoints };
         let stands = mem::take(&mut memo.left_voters_alone);
         let earlier = Earlier { seen: &memo.seen, leader: memo.leader, stands };
-        let glanced = self.observer.glance(cluster, earlier, backups, &memo.wallet).await;
+        let glanced = self.observer.glance(cluster, earlier, before, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
         let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
@@ -127,6 +130,7 @@ impl Driver {
         memo.seen.clone_from(&observed.said.seen);
         memo.archives.clone_from(&observed.archives);
         memo.proofs.clone_from(&observed.proofs);
+        memo.endpoints.clone_from(&observed.endpoints);
         memo.leader = observed.said.leader().map(|(serial, _)| serial).or(memo.leader);
         if memo.is_moment_of_silence(&observed, &plan) {
             return Ok(LookAgain::Soon);
@@ -137,10 +141,10 @@ impl Driver {
             // It may well be refused again in this round: what is written before that does not take it back for a moment.
             stall(&observed, &mut with_ledger, refusal);
         }
-        let acted = self.actor.act(&observed, &plan, &with_ledger, &mut memo.furnished, &memo.wallet).await;
+        let act = self.actor.act(&observed, &plan, &with_ledger, &mut memo.furnished, &memo.wallet);
+        let (acted, ()) = tokio::join!(Box::pin(act), Box::pin(self.actor.urge(&observed, &mut memo.urged)));
         memo.wallet.rest();
         memo.labelled(&observed, &acted.done);
-        self.actor.urge(&observed, &mut memo.urged).await;
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         memo.left_voters_alone = plan.steps.iter().all(Step::leaves_voters_alone);
         memo.helpless.take(&plan);

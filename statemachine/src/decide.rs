@@ -73,7 +73,7 @@ fn lead(mut draft: Draft<'_>) -> Plan {
     draft.finish(phase)
 }
 
-/// Tends a cluster that serves: keeps its pods, adds or removes at most one member or promotes two, starts its learners,
+/// Tends a cluster that serves: keeps its pods, removes at most one member, adds or promotes two, starts its learners,
 /// clears away what left, makes spares for what is to come; and only when nothing of that is due, restarts.
 fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     let leg = set_course(draft, census);
@@ -99,6 +99,10 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     }
     match change {
         Some(Step::Promote { .. }) => grow::let_vote(draft, census),
+        Some(Step::AddLearner { serial, expect, after }) => {
+            draft.step(Step::AddLearner { serial, expect, after });
+            grow::add_another(draft, census, serial);
+        }
         Some(change) => draft.step(change),
         None if may_join => grow::start(draft, census),
         None => {

@@ -87,8 +87,8 @@ impl<'w> Draft<'w> {
         self.steps.is_empty()
     }
 
-    /// Whether the member list is to be changed: one change a plan, or promotions, and no ticket that names the list beside
-    /// it.
+    /// Whether the member list is to be changed: one change a plan, or additions, or promotions, and no ticket that names the
+    /// list beside it.
     pub fn changes_members(&self) -> bool {
         self.steps.iter().any(Step::changes_members)
     }

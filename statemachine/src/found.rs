@@ -49,10 +49,13 @@ pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
     Phase::Seeding
 }
 
-/// Nothing has run yet, as far as is known: what is wished now is what everybody may be told to run.
+/// Nothing has run yet, as far as is known: what is wished now is what everybody may be told to run. If somebody says all the
+/// same that the cluster runs at a higher minor, who is down is left at what it was told.
 fn run_what_is_wished(draft: &mut Draft<'_>) {
-    draft.newcomers = Some(draft.world.wish.release.clone());
-    draft.cure = draft.newcomers.clone();
+    let wished = &draft.world.wish.release;
+    let runs_higher = draft.highest_cluster_version().is_some_and(|minor| minor > wished.version.minor);
+    draft.newcomers = Some(wished.clone());
+    draft.cure = draft.newcomers.clone().filter(|_| !runs_higher);
 }
 
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {

@@ -1,7 +1,7 @@
 //! Grows a cluster by learners: adds them, starts them in turn, promotes them. Never adds a voter, never removes one.
 
 use crate::{
-    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Role, RoleLabel, Roster, Start, Step,
+    FIRST_WITHOUT_OLD_LOG, Finding, LookAgain, Refusal, Role, RoleLabel, Roster, Serial, Start, Step,
     census::{Census, Peer, quorum},
     course,
     draft::Draft,
@@ -104,7 +104,16 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
         draft.tell(Finding::QuorumTooThin);
         return None;
     }
-    Some(Step::AddLearner { serial: spare.serial, expect: census.roster() })
+    Some(Step::AddLearner { serial: spare.serial, expect: census.roster(), after: None })
+}
+
+/// Adds the next spare right after the first, if it is as ready and there is room for both: nobody has yet been told of a list
+/// that this changes.
+pub fn add_another(draft: &mut Draft<'_>, census: &Census<'_>, first: Serial) {
+    let room = census.missing_learners() > 1 && census.learners.len() + 1 < census.max_learners();
+    if let Some(spare) = spares::readiest_but(draft, first).filter(|_| room) {
+        draft.step(Step::AddLearner { serial: spare.serial, expect: census.roster(), after: Some(first) });
+    }
 }
 
 /// Before a newcomer joins a cluster that wrote its log in the old form: moves the leadership to a member of a minor that

@@ -12,7 +12,7 @@ pub struct Plan {
     /// The ledger as it has to stand in status before the first step. `None`: as it is.
     pub ledger: Option<Ledger>,
     /// In this order; at the first surprise the rest is dropped and the world is observed again. One of them changes
-    /// the member list, or two promote.
+    /// the member list, or two add learners, or two promote.
     pub steps: Vec<Step>,
     /// The `minAvailable` of the disruption budget, to be in force before the steps. `None`: as it is.
     pub budget: Option<u8>,
@@ -150,13 +150,16 @@ pub enum Step {
         /// This is what it says from then on.
         label: RoleLabel,
     },
-    /// Add a learner. Guard: the linearizable member list equals `expect`, and the object was written by nobody else since
-    /// it was observed: two operators can add a learner and remove it again, which brings the list back to `expect`.
+    /// Add a learner. Guard: the linearizable member list equals `expect`, with the learner that was added before, and the
+    /// object was written by nobody else since it was observed: two operators can add a learner and remove it again, which
+    /// brings the list back to `expect`.
     AddLearner {
         /// For this serial.
         serial: Serial,
         /// The members planned from.
         expect: Roster,
+        /// The serial for which a step before it in the same plan adds a learner, whose id is known only then.
+        after: Option<Serial>,
     },
     /// Make a learner a voter. Guard: the linearizable member list equals `expect`, and the learner, asked again, is
     /// alive in the process that was observed and caught up.

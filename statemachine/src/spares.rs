@@ -96,6 +96,11 @@ pub fn readiest<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
     muster(draft).into_iter().find(|spare| is_ready(draft, spare))
 }
 
+/// The first of the others that can be started now.
+pub fn readiest_but<'w>(draft: &Draft<'w>, first: Serial) -> Option<Member<'w>> {
+    muster(draft).into_iter().find(|spare| spare.serial != first && is_ready(draft, spare))
+}
+
 /// Whether it can be started now.
 fn is_ready(draft: &Draft<'_>, spare: &Member<'_>) -> bool {
     spare.waits()

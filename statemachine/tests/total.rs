@@ -97,11 +97,22 @@ fn create_pod(serial: u32, volume: u32) -> Step {
 
 #[test]
 fn two_changes_of_members_are_caught() {
-    let rule = "one change of members, or two promotions";
+    let rule = "one change of members, two additions, or two promotions";
     caught(rule, &cluster(5).wish(1), vec![remove(4, 5), remove(3, 5)]);
     caught(rule, &cluster(5).wish(3), vec![remove(4, 4)]);
-    caught(rule, &cluster(3), vec![Step::AddLearner { serial: Serial(1), expect: voting(0..3) }]);
+    caught(rule, &cluster(3), vec![Step::AddLearner { serial: Serial(1), expect: voting(0..3), after: None }]);
     caught(rule, &cluster(3), vec![remove(4, 3)]);
+    let add = |serial, after: Option<u32>| {
+        let (serial, after) = (Serial(serial), after.map(Serial));
+        Step::AddLearner { serial, expect: voting(0..3), after }
+    };
+    let room = cluster(3).wish(5).spare(3).spare(4);
+    caught(rule, &room, vec![add(3, None), add(4, None)]);
+    caught(rule, &room, vec![add(3, None), add(3, Some(3))]);
+    caught(rule, &room, vec![add(3, None), add(4, Some(5))]);
+    caught(rule, &room, vec![add(4, Some(3))]);
+    caught(rule, &room, vec![add(3, None), remove(2, 3)]);
+    caught(rule, &cluster(3).wish(6).spare(3).spare(4).spare(5), vec![add(3, None), add(4, Some(3)), add(5, Some(4))]);
     let two_learners = |voters: u8| cluster(voters).wish(5).learner(voters.into()).learner(u32::from(voters) + 1);
     caught(rule, &two_learners(3), vec![promote_among(3, 5), promote_among(3, 5)]);
     caught(rule, &two_learners(3), vec![promote_among(3, 5), remove(4, 5)]);
@@ -235,7 +246,7 @@ fn seeding_without_the_backup_and_restoring_twice_are_caught() {
     caught(rule, &seeding(3).begins_with_backup(Readiness::Ready).pod_gone(0), vec![restore(0)]);
     caught(rule, &cluster(3).begins_with_backup(Readiness::Ready).pod_gone(0), vec![restore(0)]);
     let joins = cluster(2).wish(3).spare(2).restored(2);
-    caught(rule, &joins, vec![Step::AddLearner { serial: Serial(2), expect: voting(0..2) }]);
+    caught(rule, &joins, vec![Step::AddLearner { serial: Serial(2), expect: voting(0..2), after: None }]);
 }
 
 #[test]
@@ -257,7 +268,7 @@ fn contradictions_are_caught() {
     caught(rule, &cluster(3).waiting(1), vec![issue(1, Start::Resume, 1), delete_pod(1)]);
     let label = Step::LabelPod { serial: Serial(1), pod: pod_uid(1), label: RoleLabel::Voter };
     caught(rule, &cluster(3), vec![delete_pod(1), label]);
-    let add = Step::AddLearner { serial: Serial(2), expect: voting(0..2) };
+    let add = Step::AddLearner { serial: Serial(2), expect: voting(0..2), after: None };
     caught(rule, &cluster(1).wish(3).added(1).spare(2), vec![add, issue(1, Start::Join(ids(0..2)), 1)]);
     let both = vec![issue(1, Start::Join(ids(0..3)), 1), issue(2, Start::Join(ids(0..3)), 2)];
     caught(rule, &cluster(1).wish(3).added(1).added(2), both);
@@ -350,7 +361,7 @@ fn wrong_switches_are_caught() {
 fn newcomers_at_the_wrong_time_are_caught() {
     let lost = |scene: Scene| scene.seat_gone(2).not_listed(2).not_in_ledger(2).spare(3);
     let going_down = cluster(3).all_run(V7).wish_version(USUAL).asked().downgrade_to(Minor(6));
-    let add = Step::AddLearner { serial: Serial(3), expect: voting(0..2) };
+    let add = Step::AddLearner { serial: Serial(3), expect: voting(0..2), after: None };
     caught("no newcomer while a downgrade", &lost(going_down).told(3, V7), vec![add]);
     let join = issue(3, Start::Join(ids([0, 1, 3])), 3);
     let at_7 = cluster(2).wish(3).all_run(V7).added(3);

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::stopwatch::{Up, are_up, in_turn, pods, uids, until, until_up};
+use super::stopwatch::{Up, any_moment, are_up, in_turn, pods, uids, until, until_up};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
@@ -150,6 +150,7 @@ async fn killed(scene: &Scene, name: &str, label: &str) -> Result<f64> {
     .await?;
     let process = of_member().next().context("it does not run")?;
     let watch = PodWatch::open(scene, label).await?;
+    any_moment().await;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
     until("the member's next process", started, async || {

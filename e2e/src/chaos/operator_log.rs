@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn steps_are_read_as_the_operator_writes_them() {
-        let text = "AddLearner { serial: Serial(3), expect: {MemberId(1): Voter, MemberId(22): Voter} }";
+        let text = "AddLearner { serial: Serial(3), expect: {MemberId(1): Voter, MemberId(22): Voter}, after: None }";
         assert_eq!(read(text), Some(Step::AddLearner { serial: 3, expect: voters(&[1, 22]) }));
         let text = "Promote { serial: Serial(3), id: MemberId(5), expect: {MemberId(5): Learner} }";
         let expect = [(MemberId(5), Role::Learner)].into();

@@ -22,11 +22,12 @@ use crate::writes;
 const _: () = assert!(CHANGE_DEADLINE.as_millis() < DEADLINE.as_millis(), "a change ends before the gate cuts it off");
 
 impl Acting<'_> {
-    pub(super) async fn add_learner(&self, step: &Step, serial: Serial, expect: &Roster) -> Result<(), Stop> {
+    /// Adds a learner, and says its id.
+    pub(super) async fn add_learner(&self, step: &Step, serial: Serial, expect: &Roster) -> Result<MemberId, Stop> {
         self.object_is_untouched().await?;
         let member = self.member_that_agrees(expect).await?;
-        self.change(step, "add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
-        Ok(())
+        let added = self.change(step, "add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
+        Ok(MemberId(added.id.0))
     }
 
     pub(super) async fn promote(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {

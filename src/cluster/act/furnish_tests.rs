@@ -14,11 +14,12 @@ use tokio::time::Instant;
 
 use super::{Acted, Furnished, Stop, Urged};
 use crate::cluster::Driver;
-use crate::cluster::observe::Observed;
 use crate::cluster::observe::archive::Archives;
+use crate::cluster::observe::endpoints::{self, Endpoints};
 use crate::cluster::observe::facts::ClaimFacts;
 use crate::cluster::observe::members::Earlier;
 use crate::cluster::observe::verify::Proofs;
+use crate::cluster::observe::{Before, Observed};
 use crate::cluster::pki::{self, Certificates, Wallet};
 use crate::cluster::report::fixture::{self, SERIALS};
 use crate::cluster::report::status;
@@ -104,9 +105,11 @@ async fn what_was_renewed_is_told_also_of_a_member_whose_pod_is_made_or_refused(
             api.disturb("POST /api/v1/namespaces/ns/pods", Fault::Refuse(StatusCode::FORBIDDEN));
         }
         let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
-        let (archives, proofs, seen) = (Archives::default(), Proofs::default(), BTreeMap::new());
+        let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
+        let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
+        let seen = BTreeMap::new();
         let earlier = Earlier { seen: &seen, leader: None, stands: false };
-        let glance = driver.observer.glance(watched(&api), earlier, (&archives, &proofs), &wallet);
+        let glance = driver.observer.glance(watched(&api), earlier, before, &wallet);
         let glanced = Box::pin(glance).await.unwrap();
         let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
         let status = status(&observed, &plan, Timestamp::now());
@@ -150,9 +153,10 @@ async fn nobody_is_stopped_or_added_whose_certificates_can_not_be_used() {
     api.put(&path, json!({ "metadata": { "name": name, "uid": pod.as_str(), "resourceVersion": "1" } }));
     observed.tls.certificates = Certificates::Faulty(vec![("my-peer".into(), pki::Fault::KeyMismatch)]);
     let (driver, roster) = (driver(&api, Claim::forever()), Roster::default());
-    for step in
-        [Step::DeletePod { serial, pod: pod.clone() }, Step::AddLearner { serial: Serial(3), expect: roster.clone() }]
-    {
+    for step in [
+        Step::DeletePod { serial, pod: pod.clone() },
+        Step::AddLearner { serial: Serial(3), expect: roster.clone(), after: None },
+    ] {
         let acted = carries_out(&driver, &observed, &mut Furnished::default(), vec![step.clone()]).await;
         assert!(matches!(acted.stop, Some(Stop::Refused(Reason::CertificatesFaulty, _))), "{step:?}: {acted:?}");
     }
@@ -230,6 +234,29 @@ async fn what_may_not_grow_is_told_in_every_round_and_asked_for_now_and_then() {
     tokio::time::advance(Duration::from_secs(30)).await;
     assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_none());
     assert_eq!(growths(&api), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_an_address_that_is_late_the_service_is_touched_once() {
+    const SERVICE: &str = "/api/v1/namespaces/ns/services/db";
+    let (api, mut observed) = cluster();
+    api.put(SERVICE, json!({ "metadata": { "name": "db", "uid": "service" } }));
+    observed.furniture.services.insert("db".to_owned(), api.object(SERVICE));
+    let seen = observed.said.seen.get_mut(&SERIALS[1]).unwrap();
+    (seen.sight, seen.pod) = (Sight::Waiting(None), Uid::new("late"));
+    observed.pods.get_mut(&SERIALS[1]).unwrap().uid = Uid::new("late");
+    let (driver, mut urged) = (driver(&api, Claim::forever()), Urged::default());
+    let touched = || api.written().iter().filter(|line| *line == "PATCH services db").count();
+    for expected in [0, 1, 1] {
+        let kube = &driver.observer.kube;
+        let looked =
+            endpoints::look(kube, &observed.cluster, &observed.pods, &observed.said, &observed.endpoints).await;
+        observed.endpoints = looked;
+        driver.actor.urge(&observed, &mut urged).await;
+        assert_eq!(touched(), expected);
+        tokio::time::advance(Duration::from_millis(50)).await;
+    }
+    assert_eq!(api.object(SERVICE)["metadata"]["annotations"][names::ANNOTATION_URGED], "late");
 }
 
 #[tokio::test(start_paused = true)]

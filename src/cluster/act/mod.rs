@@ -11,6 +11,7 @@ mod release;
 mod taken;
 mod urge;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +19,7 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
 use quorate_etcd::{CallError, Pool, Refusal};
-use quorate_statemachine::{Bind, Birth, Life, Phase, Plan, Release, Serial, Step, Uid};
+use quorate_statemachine::{Bind, Birth, Life, MemberId, Phase, Plan, Release, Role, Serial, Step, Uid};
 use serde_json::json;
 
 pub use self::certify::Renewed;
@@ -246,7 +247,7 @@ impl Acting<'_> {
 
     /// The steps in their order; claims and pods that are made one after the other are made at once.
     async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let mut rest = steps;
+        let (mut rest, mut added) = (steps, None);
         while let Some(first) = rest.first() {
             let makes = rest.iter().take_while(|step| to_make(step).is_some()).count();
             if makes > 0 {
@@ -254,8 +255,9 @@ impl Acting<'_> {
                 self.make_all(make, done).await?;
                 rest = after;
             } else {
-                self.step(first).await?;
-                self.finished(first, done);
+                let step = after_addition(first, added.as_ref())?;
+                self.step(&step, &mut added).await?;
+                self.finished(&step, done);
                 rest = &rest[1..];
             }
         }
@@ -326,15 +328,16 @@ impl Acting<'_> {
         (made, Ok(()))
     }
 
-    async fn step(&self, step: &Step) -> Result<(), Stop> {
+    async fn step(&self, step: &Step, added: &mut Option<(Serial, MemberId)>) -> Result<(), Stop> {
         match step {
             Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
             Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
             Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
             Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
-            Step::AddLearner { serial, expect } => {
+            Step::AddLearner { serial, expect, after: _ } => {
                 self.certificates_fit()?;
-                self.add_learner(step, *serial, expect).await
+                *added = Some((*serial, self.add_learner(step, *serial, expect).await?));
+                Ok(())
             }
             Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
             Step::Remove { serial, id, expect } => self.remove(step, *serial, *id, expect).await,
@@ -353,6 +356,17 @@ impl Acting<'_> {
             Step::CreateClaim(_) | Step::CreatePod { .. } => Ok(()),
         }
     }
+}
+
+/// A step with the id of the learner that was `added` before it, if it expects that in the member list.
+fn after_addition<'s>(step: &'s Step, added: Option<&(Serial, MemberId)>) -> Result<Cow<'s, Step>, Stop> {
+    let Step::AddLearner { serial, expect, after: Some(after) } = step else { return Ok(Cow::Borrowed(step)) };
+    let Some((_, id)) = added.filter(|(added, _)| added == after) else {
+        return Err(Stop::Surprise(format!("{after} was not added before {serial}")));
+    };
+    let mut expect = expect.clone();
+    expect.insert(*id, Role::Learner);
+    Ok(Cow::Owned(Step::AddLearner { serial: *serial, expect, after: None }))
 }
 
 /// What a step makes of a member.
@@ -419,8 +433,24 @@ mod furnish_tests;
 #[cfg(test)]
 mod tests {
     use quorate_etcd::Call;
+    use quorate_statemachine::Roster;
 
     use super::*;
+
+    #[test]
+    fn the_second_of_two_additions_expects_the_first_in_the_list() {
+        let roster = |learner: Option<u64>| {
+            let learner = learner.map(|id| (MemberId(id), Role::Learner));
+            [(MemberId(1), Role::Voter)].into_iter().chain(learner).collect::<Roster>()
+        };
+        let add = |expect, after| Step::AddLearner { serial: Serial(8), expect, after };
+        let (alone, second) = (add(roster(None), None), add(roster(None), Some(Serial(7))));
+        let bound = |step: &Step, added| after_addition(step, added).map(Cow::into_owned).ok();
+        assert_eq!(bound(&alone, None), Some(alone.clone()));
+        assert_eq!(bound(&second, Some(&(Serial(7), MemberId(2)))), Some(add(roster(Some(2)), None)));
+        assert_eq!(bound(&second, Some(&(Serial(6), MemberId(2)))), None, "another one was added");
+        assert_eq!(bound(&second, None), None);
+    }
 
     #[test]
     fn what_etcd_refuses_till_somebody_acts_is_not_asked_again_at_once() {

@@ -1,11 +1,14 @@
-//! Makes kubelets say what keeps a pod from running. After a start that failed, for want of an image say, a kubelet
-//! writes the reason to the pod only when it looks at it again: by itself after 10 to 15 s, at once when the pod changes
-//! (pkg/kubelet/pod_workers.go, backOffPeriod). Changes nothing but an annotation that nobody reads.
+//! Has Kubernetes look again at once where it would wait before it does. Changes nothing but annotations that nobody reads.
+//!
+//! After a start that failed, for want of an image say, a kubelet writes the reason to the pod only when it looks at it again:
+//! by itself after 10 to 15 s, at once when the pod changes (pkg/kubelet/pod_workers.go, backOffPeriod). And who publishes the
+//! addresses of pods fails where two of them come at the same moment, and goes on by itself after a second or more, at once when
+//! the Service changes (pkg/controller/endpointslice, onServiceUpdate).
 
 use std::collections::BTreeSet;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use quorate_crds::names;
 use quorate_statemachine::{Life, Millis, PodStage, Uid};
@@ -19,9 +22,14 @@ use crate::cluster::observe::pods::PodFacts;
 /// that is still pulling an image is not disturbed by a change of its pod.
 const WORDLESS_MS: u64 = 5_000;
 
-/// The pods whose kubelets have been urged: each is once.
+/// For which pods somebody has been urged: for each once.
 #[derive(Debug, Default)]
-pub struct Urged(BTreeSet<Uid>);
+pub struct Urged {
+    /// Their kubelets.
+    kubelets: BTreeSet<Uid>,
+    /// Who publishes their addresses.
+    publisher: BTreeSet<Uid>,
+}
 
 /// A pod, of a member or of a trial.
 struct Watched<'a> {
@@ -33,7 +41,8 @@ struct Watched<'a> {
 }
 
 impl Actor {
-    /// Urges the kubelets of pods that have not started and for no known reason. A failure is nobody's loss.
+    /// Urges the kubelets of pods that have not started and for no known reason, and who publishes addresses, where one is
+    /// late. A failure is nobody's loss.
     pub async fn urge(&self, observed: &Observed, urged: &mut Urged) {
         if observed.world.wish.life != Life::Wanted {
             return;
@@ -53,8 +62,24 @@ impl Actor {
         });
         let due = urged.due(observed.world.now, &members.chain(trials).collect::<Vec<_>>());
         let namespace = observed.cluster.namespace().unwrap_or_default();
-        // At once: the status is written after them.
-        join_all(due.iter().map(|(name, uid)| self.urge_kubelet_of(&namespace, name, uid))).await;
+        let kubelets = due.iter().map(|(name, uid)| self.urge_kubelet_of(&namespace, name, uid));
+        let publisher = self.urge_publisher(observed, urged.late(observed.endpoints.late()));
+        // All at once: the round ends after them.
+        tokio::join!(join_all(kubelets), publisher);
+    }
+
+    /// Touches the Service by which members are known, for the sake of this pod.
+    async fn urge_publisher(&self, observed: &Observed, late: Option<Uid>) {
+        let (name, namespace) = (observed.cluster.name_any(), observed.cluster.namespace().unwrap_or_default());
+        let Some((pod, service)) = late.zip(observed.furniture.services.get(&name)) else { return };
+        let annotations = json!({ names::ANNOTATION_URGED: pod.as_str() });
+        let change = json!({ "metadata": { "uid": service["metadata"]["uid"], "annotations": annotations } });
+        let done = self.kube.merge::<Service>(&namespace, &name, &change).await;
+        tracing::debug!(
+            service = name,
+            error = done.err().map(tracing::field::display),
+            "urged who publishes addresses"
+        );
     }
 
     async fn urge_kubelet_of(&self, namespace: &str, name: &str, uid: &Uid) {
@@ -67,10 +92,19 @@ impl Actor {
 impl Urged {
     /// Which pods are due now, by name. They are not due again; those that are gone are forgotten.
     fn due(&mut self, now: Millis, pods: &[Watched<'_>]) -> Vec<(String, Uid)> {
-        self.0.retain(|uid| pods.iter().any(|pod| pod.uid == uid));
+        self.kubelets.retain(|uid| pods.iter().any(|pod| pod.uid == uid));
         let due = pods.iter().filter(|pod| pod.wordless && now.since(pod.created) >= WORDLESS_MS);
         let due: Vec<_> = due.map(|pod| (pod.name.clone(), pod.uid.clone())).collect();
-        due.into_iter().filter(|(_, uid)| self.0.insert(uid.clone())).collect()
+        due.into_iter().filter(|(_, uid)| self.kubelets.insert(uid.clone())).collect()
+    }
+
+    /// One of the pods whose addresses are late, if there is any for which nobody was urged yet. All of them count as urged
+    /// for then; those that are late no longer are forgotten.
+    fn late<'u>(&mut self, late: impl Iterator<Item = &'u Uid>) -> Option<Uid> {
+        let late: BTreeSet<Uid> = late.cloned().collect();
+        let new = late.difference(&self.publisher).next().cloned();
+        self.publisher = late;
+        new
     }
 }
 
@@ -98,7 +132,18 @@ mod tests {
         assert_eq!(due(&mut urged, WORDLESS_MS), 1);
         assert_eq!(due(&mut urged, WORDLESS_MS), 0, "it was urged");
         urged.due(Millis(0), &[]);
-        assert!(urged.0.is_empty(), "it is gone");
+        assert!(urged.kubelets.is_empty(), "it is gone");
+    }
+
+    #[test]
+    fn for_addresses_that_are_late_somebody_is_urged_once() {
+        let (a, b) = (Uid::new("a"), Uid::new("b"));
+        let mut urged = Urged::default();
+        assert_eq!(urged.late([].into_iter()), None);
+        assert_eq!(urged.late([&a, &b].into_iter()), Some(a.clone()), "for both");
+        assert_eq!(urged.late([&a, &b].into_iter()), None);
+        assert_eq!(urged.late([&b].into_iter()), None);
+        assert_eq!(urged.late([&a, &b].into_iter()), Some(a.clone()), "it is another's by now");
     }
 
     #[test]

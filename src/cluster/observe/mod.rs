@@ -5,6 +5,7 @@ pub mod archive;
 pub mod backup;
 pub mod cache;
 pub mod certificates;
+pub mod endpoints;
 pub mod facts;
 mod launcher;
 pub mod links;
@@ -39,10 +40,11 @@ use self::archive::Archives;
 use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
+use self::endpoints::Endpoints;
 use self::facts::{ClaimFacts, NodeFacts, SecretFacts, millis};
 use self::members::{Address, Earlier};
 use self::places::Places;
-use self::pods::{AnyPod, PodFacts};
+use self::pods::{AnyPod, Leaving, PodFacts};
 use self::said::{Said, Seen};
 use self::snapshots::SnapshotFacts;
 use self::trials::TrialFacts;
@@ -105,6 +107,8 @@ pub struct Observed {
     pub furniture: Furniture,
     /// What its members said.
     pub said: Said,
+    /// Whether the addresses of its newcomers are published.
+    pub endpoints: Endpoints,
     /// Its certificates.
     pub tls: Tls,
     /// What the sidecars of its continuous backup said.
@@ -146,18 +150,36 @@ struct Objects {
     pods: BTreeMap<Serial, PodFacts>,
     trials: Vec<(Serial, TrialFacts)>,
     claims: BTreeMap<Serial, ClaimFacts>,
+    endpoints: Endpoints,
     tls: Tls,
     archives: Archives,
     proofs: Proofs,
 }
 
+/// What was found in the round before beside what members said. Not all of it is looked for in each.
+#[derive(Clone, Copy, Debug)]
+pub struct Before<'b> {
+    /// What the sidecars of the continuous backup said.
+    pub archives: &'b Archives,
+    /// What came of proving that backup.
+    pub proofs: &'b Proofs,
+    /// Whether the addresses of newcomers were published.
+    pub endpoints: &'b Endpoints,
+}
+
 impl Observer {
+    /// Whether the watch shows a pod of the cluster that goes at once.
+    pub fn shows_one_that_goes(&self, cluster: &EtcdCluster) -> bool {
+        let (pods, _) = own_pods(cluster, self.watched.pods.of(&key(cluster)));
+        pods.values().any(|pod| pod.leaving == Leaving::AtOnce)
+    }
+
     /// Observes with Kubernetes' objects from the watches.
     pub async fn glance(
         &self,
         cluster: Arc<EtcdCluster>,
         earlier: Earlier<'_>,
-        (archives, proofs): (&Archives, &Proofs),
+        before: Before<'_>,
         wallet: &Wallet,
     ) -> Result<Observed, Error> {
         let key = key(&cluster);
@@ -168,17 +190,20 @@ impl Observer {
         let cron_job = own(&cluster, self.watched.cron_jobs.of(&key)).remove(&names::verification(&key.name));
         let (mut said, archives, proofs) = tokio::join!(
             members::ask(&self.pool, tls.access.as_ref(), &addresses_of_pods, earlier),
-            archive::ask(&cluster, &pods, tls.access.as_ref(), archives),
-            verify::look(&self.kube, &cluster, cron_job.as_ref(), proofs),
+            archive::ask(&cluster, &pods, tls.access.as_ref(), before.archives),
+            verify::look(&self.kube, &cluster, cron_job.as_ref(), before.proofs),
         );
         said.disown_strangers(|member| serial_of(&cluster, member));
         said.recall(earlier.seen);
+        let endpoints = endpoints::look(&self.kube, &cluster, &pods, &said, before.endpoints).await;
+        endpoints.hold_back(&mut said);
         if let Some(access) = tls.access.as_ref() {
             let asks = (overall::whom(&cluster, &pods, &said), overall::expects_newcomers(&cluster, &said));
             overall::ask(&self.pool, access, &addresses_of_pods, asks, &mut said).await;
         }
         let freshness = Freshness::Cached;
-        self.assemble(Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs }, said).await
+        self.assemble(Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs }, said)
+            .await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -206,9 +231,10 @@ impl Observer {
         let mut said = self.complete(said, &addresses(&cluster, &pods)).await;
         said.disown_strangers(|member| serial_of(&cluster, member));
         let tls = glanced.tls.clone();
-        let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
+        let (archives, proofs, endpoints) =
+            (glanced.archives.clone(), glanced.proofs.clone(), glanced.endpoints.clone());
         let freshness = Freshness::Quorum;
-        let objects = Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs };
+        let objects = Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -261,7 +287,7 @@ impl Observer {
             (*serial, places.get(&claim.uid).map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, trials, claims, tls, archives, proofs } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
@@ -309,6 +335,7 @@ impl Observer {
             delivery,
             furniture,
             said,
+            endpoints,
             tls,
             archives,
             proofs,

@@ -14,6 +14,7 @@ use quorate_statemachine::{
 
 use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::certificates::Tls;
+use crate::cluster::observe::endpoints::Endpoints;
 use crate::cluster::observe::pods::{Leaving, PodFacts};
 use crate::cluster::observe::said::{Furthest, Said, Seen};
 use crate::cluster::observe::verify::Proofs;
@@ -205,6 +206,7 @@ pub fn healthy() -> Observed {
         claims: BTreeMap::new(),
         missing_classes: BTreeSet::new(),
         delivery: crate::cluster::render::Delivery::InitContainer,
+        endpoints: Endpoints::default(),
         archives: Archives::default(),
         proofs: Proofs::default(),
         furniture: Furniture::default(),

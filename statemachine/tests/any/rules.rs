@@ -14,7 +14,7 @@ use quorate_statemachine::{
 pub type Rule = fn(&World, &Plan) -> Result<(), String>;
 
 pub const RULES: [(&str, Rule); 29] = [
-    ("one change of members, or two promotions, bound to the list", one_change_of_members),
+    ("one change of members, two additions, or two promotions, bound to the list", one_change_of_members),
     ("no change of members without a list that is all ours", no_change_without_our_list),
     ("a removal leaves a quorum of well voters", removal_leaves_a_quorum),
     ("only a live learner that has caught up is promoted", promotion_of_the_living),
@@ -107,7 +107,17 @@ fn one_change_of_members(world: &World, plan: &Plan) -> Result<(), String> {
         changes.iter().filter_map(|step| if let Step::Promote { id, .. } = step { Some(*id) } else { None }).collect();
     let from_odd = list(world).is_some_and(|list| voters(list).len() % 2 == 1);
     let two_promotions = changes.len() == 2 && promotions.len() == 2 && from_odd;
-    need(changes.len() <= 1 || two_promotions, || format!("{changes:?}"))?;
+    let additions = changes.iter().filter_map(|step| match step {
+        Step::AddLearner { serial, after, .. } => Some((*serial, *after)),
+        _ => None,
+    });
+    let additions: Vec<_> = additions.collect();
+    let two_additions = match additions[..] {
+        [(first, None), (second, Some(after))] => changes.len() == 2 && after == first && second != first,
+        _ => false,
+    };
+    let alone = changes.len() <= 1 && additions.iter().all(|(_, after)| after.is_none());
+    need(alone || two_additions || two_promotions, || format!("{changes:?}"))?;
     let members = list(world).map(|list| list.members.iter().map(|(id, line)| (*id, line.role)));
     let mut roster: Roster = members.into_iter().flatten().collect();
     for step in changes {

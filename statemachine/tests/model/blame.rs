@@ -16,8 +16,12 @@ pub fn blame_plan(config: &Config, state: &State, plan: &Plan, wish: u8) -> Opti
         return Some(Broken::PausedWrite);
     }
     let changes: Vec<_> = plan.steps.iter().filter(|step| step.changes_members()).collect();
-    let all_promote = changes.iter().all(|step| matches!(step, Step::Promote { .. }));
-    if changes.len() > if all_promote { 2 } else { 1 } {
+    let in_order = match changes[..] {
+        [] | [_] | [Step::Promote { .. }, Step::Promote { .. }] => true,
+        [Step::AddLearner { serial: first, after: None, .. }, Step::AddLearner { after, .. }] => *after == Some(*first),
+        _ => false,
+    };
+    if !in_order {
         return Some(Broken::ExpectedSet);
     }
     let whole = life == Life::Deleting;

@@ -13,7 +13,7 @@ use crate::{
     planted::Mistake,
     state::{
         Age, Broken, Claim, Data, Glimpse, Held, Intent, NO_VOLUME, Node, Operator, Pod, Process, SERIALS, Serials,
-        Stage, Start, State, Ticket, serial_of,
+        Stage, Start, State, Ticket, id_of, serial_of,
     },
     versions::minor_of,
 };
@@ -124,9 +124,23 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
         step @ (Step::TryRelease { .. } | Step::EndTrial { .. } | Step::EnableDowngrade(_) | Step::CancelDowngrade) => {
             state.version_step(&step)
         }
-        Step::AddLearner { serial, expect } => {
+        Step::AddLearner { serial, expect, after } => {
+            // It was not added by a step before.
+            if after.is_some() {
+                return Err(Denied);
+            }
             expected(config, state, &expect)?;
-            state.add_learner(small(serial))
+            state.add_learner(small(serial))?;
+            // From here on the id is known.
+            for held in &mut intent.steps {
+                if let Step::AddLearner { expect, after: after @ Some(_), .. } = &mut held.step
+                    && *after == Some(serial)
+                {
+                    expect.insert(id_of(small(serial)), Role::Learner);
+                    *after = None;
+                }
+            }
+            Ok(())
         }
         Step::Promote { id, expect, .. } => {
             expected(config, state, &expect)?;

@@ -1,7 +1,8 @@
 //! From nothing to a seed that serves.
 
 use quorate_statemachine::{
-    Finding, LookAgain, Millis, Phase, Refusal, RoleLabel, Seeding, Serial, Sight, Standing, Start, Ticket, Version,
+    Finding, LookAgain, Millis, Minor, Phase, PodStage, Refusal, RoleLabel, Seeding, Serial, Sight, Standing, Start,
+    Ticket, Trouble, Version,
 };
 
 use crate::scene::{CLUSTER, claim_uid, cluster, founding, id, node, release, seeding, wished};
@@ -143,4 +144,21 @@ fn a_seed_that_is_told_another_release_has_its_ticket_with_that() {
         pod.sight = Sight::Refused(Refusal::Binary);
     });
     refused.plan().does(["switch 0 to 3.6.16"]);
+}
+
+/// Found among the worlds made up at random.
+#[test]
+fn a_seed_is_not_taken_back_below_what_somebody_says_that_the_cluster_runs_at() {
+    let unheard = |others: Minor| {
+        let older = release(Version::new(5, 35));
+        let two = cluster(2).wish(1).unknown().ledger(|ledger| ledger.seeding = Seeding::Begun(Serial(0)));
+        let seed_is_down = two.wish_release(older).pod(0, |pod| {
+            pod.sight = Sight::Unknown;
+            pod.stage = PodStage::Pending;
+            pod.trouble = Some(Trouble::ImageMissing);
+        });
+        seed_is_down.etcd(1, |alive| alive.cluster_version = Some(others)).plan()
+    };
+    unheard(Minor(5)).also_does("switch 0 to 3.5.35");
+    unheard(Minor(6)).never("switch 0");
 }

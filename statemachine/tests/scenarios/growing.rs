@@ -14,8 +14,9 @@ fn seed_with_two_spares() -> Scene {
 
 #[test]
 fn both_learners_are_added_before_the_first_is_started() {
-    let first = seed_with_two_spares().plan().does(["add 1"]).phase(Phase::Growing).looks(LookAgain::AtOnce);
-    first.keeps_ledger();
+    let both = seed_with_two_spares().plan().does(["add 1", "add 2 after 1"]);
+    both.phase(Phase::Growing).looks(LookAgain::AtOnce).keeps_ledger();
+    // The second comes later, or could not be added along with the first.
     let second = cluster(1).wish(3).added(1).entry(1, |entry| entry.standing = Standing::Spare).spare(2).plan();
     let second = second.does(["add 2"]);
     assert_eq!(second.entry(1).map(|entry| entry.standing), Some(Standing::Learner(id(1))));
@@ -277,9 +278,9 @@ fn one_that_is_told_to_run_something_else_gets_no_other_ticket_with_it() {
 fn a_leader_that_overlooks_somebody_hands_over_before_the_list_changes() {
     let grows = || cluster(3).wish(5).spare(3).spare(4).overlooked(0, 2);
     grows().plan().does(["move leader 0 to 1"]);
-    grows().led_by(1).plan().does(["add 3"]);
+    grows().led_by(1).plan().does(["add 3", "add 4 after 3"]);
     grows().overlooked(1, 0).plan().does(["move leader 0 to 2"]);
-    grows().overlooked(1, 0).overlooked(2, 0).plan().does(["add 3"]);
+    grows().overlooked(1, 0).overlooked(2, 0).plan().does(["add 3", "add 4 after 3"]);
     let shrinks = || cluster(5).wish(3).overlooked(0, 2);
     shrinks().plan().also_does("move leader 0 to 1").never("remove");
     shrinks().led_by(1).plan().also_does("remove 4");

@@ -25,7 +25,11 @@ fn a_spare_that_is_wanted_no_more_goes_with_its_claim() {
 
 #[test]
 fn the_readiest_spares_are_kept() {
-    cluster(3).wish(5).spare(3).unschedulable(3).spare(4).spare(5).plan().does(["add 4", "delete pod 3"]);
+    cluster(3).wish(5).spare(3).unschedulable(3).spare(4).spare(5).plan().does([
+        "add 4",
+        "add 5 after 4",
+        "delete pod 3",
+    ]);
 }
 
 #[test]

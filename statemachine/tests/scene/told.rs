@@ -167,9 +167,9 @@ impl Told {
             Step::LabelPod { serial, label: RoleLabel::Voter, .. } => format!("label {serial}"),
             Step::LabelPod { serial, label: RoleLabel::Returning, .. } => format!("count {serial}"),
             Step::LabelPod { serial, label: RoleLabel::Absent, .. } => format!("unlabel {serial}"),
-            Step::AddLearner { serial, expect: list } => {
+            Step::AddLearner { serial, expect: list, after } => {
                 expect(list);
-                format!("add {serial}")
+                after.map_or_else(|| format!("add {serial}"), |after| format!("add {serial} after {after}"))
             }
             Step::Promote { serial, expect: list, .. } => {
                 expect(list);
