@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::stopwatch::{Up, any_moment, are_up, in_turn, pods, uids, until, until_up};
+use super::stopwatch::{Up, are_up, in_turn, moment_of, pods, uids, until, until_up};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
@@ -126,13 +126,13 @@ pub async fn process_killed(scene: &Scene, runs: u32) -> Result<Measured> {
     let floor = async |run: u32| {
         let name = follower(&raw.membership().await?, run)?;
         raw.renew(std::slice::from_ref(&name)).await?;
-        killed(scene, &name, &raw.label()).await
+        killed(scene, &name, &raw.label(), run).await
     };
     let value = async |run: u32| {
         let name = follower(&db.answers().await?, run)?;
         pod_faults::delete_by_force(&db, &[&name]).await?;
         db.settles(3).await?;
-        let took = killed(scene, &name, &label(&db)).await?;
+        let took = killed(scene, &name, &label(&db), run).await?;
         db.settles(3).await?;
         Ok(took)
     };
@@ -140,7 +140,7 @@ pub async fn process_killed(scene: &Scene, runs: u32) -> Result<Measured> {
 }
 
 /// Kills a member's etcd; the seconds until another process of it is a healthy voter.
-async fn killed(scene: &Scene, name: &str, label: &str) -> Result<f64> {
+async fn killed(scene: &Scene, name: &str, label: &str, run: u32) -> Result<f64> {
     let of_member = || etcd_processes(scene.namespace()).into_iter().filter(|process| process.member() == name);
     // The pod before was deleted by force: its process may take a moment to end.
     until("one process of the member", Instant::now(), async || {
@@ -150,7 +150,7 @@ async fn killed(scene: &Scene, name: &str, label: &str) -> Result<f64> {
     .await?;
     let process = of_member().next().context("it does not run")?;
     let watch = PodWatch::open(scene, label).await?;
-    any_moment().await;
+    moment_of(run).await;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
     until("the member's next process", started, async || {

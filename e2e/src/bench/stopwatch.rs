@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -104,10 +104,18 @@ pub fn runs(pod: &Pod, version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits for any moment of the next second. Kubelets list their containers once a second and probe them once a second: what begins
-/// whenever a pod was just seen to be Ready is met by that always as late, or always as early.
-pub async fn any_moment() {
-    tokio::time::sleep(Duration::from_secs(1).mul_f64(fastrand::f64())).await;
+/// Waits for the moment of a second at which this run is to begin: those of all runs are spread evenly over it, however many
+/// there are. Kubelets list their containers once a second and probe them once a second: what begins whenever a pod was just seen
+/// to be Ready is met by that always as late, or always as early, and what begins at random needs hundreds of runs.
+pub async fn moment_of(run: u32) {
+    tokio::time::sleep(until_moment_of(run, SystemTime::now())).await;
+}
+
+fn until_moment_of(run: u32, now: SystemTime) -> Duration {
+    // A multiple of the golden ratio falls into the widest gap that those before it have left.
+    let moment = (f64::from(run) * std::f64::consts::GOLDEN_RATIO).fract();
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().fract();
+    Duration::from_secs_f64((moment - now).rem_euclid(1.0))
 }
 
 /// Measures the floor and the value in turn, so that a slow minute of the machine meets both.
@@ -118,13 +126,35 @@ pub async fn in_turn(
 ) -> Result<super::Measured> {
     let mut measured = super::Measured::default();
     for run in 0..runs {
-        any_moment().await;
+        moment_of(run).await;
         let floor = floor(run).await.context("the floor")?;
-        any_moment().await;
+        moment_of(run).await;
         let value = value(run).await.context("the value")?;
         eprintln!("  run {}: floor {floor:.2} s, value {value:.2} s", run + 1);
         measured.floor.push(floor);
         measured.value.push(value);
     }
     Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_moments_of_all_runs_are_spread_evenly_over_a_second() {
+        let begins = |run: u32| {
+            let now = UNIX_EPOCH + Duration::from_millis(7_321 * u64::from(run));
+            let wait = until_moment_of(run, now);
+            assert!(wait <= Duration::from_secs(1), "{wait:?}");
+            (now + wait).duration_since(UNIX_EPOCH).unwrap().as_secs_f64().fract()
+        };
+        for runs in [5, 15] {
+            let mut moments: Vec<_> = (1..=runs).map(begins).collect();
+            moments.sort_by(f64::total_cmp);
+            let around = moments.last().map(|last| last - 1.0).into_iter().chain(moments.iter().copied());
+            let widest = around.zip(&moments).map(|(before, after)| after - before).fold(0.0, f64::max);
+            assert!(widest < 2.0 / f64::from(runs), "{runs} runs: {widest}");
+        }
+    }
 }
