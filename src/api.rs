@@ -236,16 +236,18 @@ impl Kube {
     /// Lists the objects with these labels by a quorum read: without a resourceVersion the API server answers from
     /// etcd's newest state.
     pub async fn list<K: Namespaced>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
-        let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let params = ListParams::default().labels(labels);
-        Ok(self.read::<K, _>("list", labels, api.list(&params)).await?.items)
+        self.list_by(namespace, labels, ListParams::default()).await
     }
 
     /// Lists the objects with these labels as the API server remembers them, perhaps from a moment ago: it asks nobody for
     /// that.
     pub async fn list_cached<K: Namespaced>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
+        self.list_by(namespace, labels, ListParams::default().match_any()).await
+    }
+
+    async fn list_by<K: Namespaced>(&self, namespace: &str, labels: &str, params: ListParams) -> Result<Vec<K>, Error> {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        let params = ListParams::default().labels(labels).match_any();
+        let params = params.labels(labels);
         Ok(self.read::<K, _>("list", labels, api.list(&params)).await?.items)
     }
 

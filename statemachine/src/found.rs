@@ -55,7 +55,7 @@ fn run_what_is_wished(draft: &mut Draft<'_>) {
     let wished = &draft.world.wish.release;
     let runs_higher = draft.highest_cluster_version().is_some_and(|minor| minor > wished.version.minor);
     draft.newcomers = Some(wished.clone());
-    draft.cure = draft.newcomers.clone().filter(|_| !runs_higher);
+    draft.cure = (!runs_higher).then(|| wished.clone());
 }
 
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {

@@ -111,8 +111,9 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// that this changes.
 pub fn add_another(draft: &mut Draft<'_>, census: &Census<'_>, first: Serial) {
     let room = census.missing_learners() > 1 && census.learners.len() + 1 < census.max_learners();
-    if let Some(spare) = spares::readiest_but(draft, first).filter(|_| room) {
-        draft.step(Step::AddLearner { serial: spare.serial, expect: census.roster(), after: Some(first) });
+    let another = spares::ready(draft).map(|spare| spare.serial).find(|serial| room && *serial != first);
+    if let Some(serial) = another {
+        draft.step(Step::AddLearner { serial, expect: census.roster(), after: Some(first) });
     }
 }
 

@@ -93,12 +93,12 @@ pub fn delete_claim(draft: &mut Draft<'_>, serial: Serial, claim: &Claim) {
 
 /// The first spare that can be started now.
 pub fn readiest<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
-    muster(draft).into_iter().find(|spare| is_ready(draft, spare))
+    ready(draft).next()
 }
 
-/// The first of the others that can be started now.
-pub fn readiest_but<'w>(draft: &Draft<'w>, first: Serial) -> Option<Member<'w>> {
-    muster(draft).into_iter().find(|spare| spare.serial != first && is_ready(draft, spare))
+/// The spares that can be started now.
+pub fn ready<'w>(draft: &Draft<'w>) -> impl Iterator<Item = Member<'w>> {
+    muster(draft).into_iter().filter(|spare| is_ready(draft, spare))
 }
 
 /// Whether it can be started now.
