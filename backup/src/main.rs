@@ -119,6 +119,9 @@ struct Launch {
     /// The etcd binary: a path, or a name on PATH (else /usr/local/bin/etcd)
     #[arg(long, value_name = "PROGRAM", default_value = "etcd")]
     etcd: PathBuf,
+    /// A folder that lives as long as the pod, for the version of etcd, which so is asked for once; need not be there
+    #[arg(long, value_name = "FOLDER", default_value = "/dev/shm")]
+    memory: PathBuf,
     /// The member that this pod is: its name
     #[arg(long, value_name = "NAME", env = "QUORATE_MEMBER")]
     member: String,
@@ -134,9 +137,9 @@ struct Launch {
 }
 
 impl From<Launch> for Settings {
-    fn from(Launch { ticket, volume, listen, etcd, member, volume_uid, pod_uid, ticket_key }: Launch) -> Self {
+    fn from(Launch { ticket, volume, listen, etcd, memory, member, volume_uid, pod_uid, ticket_key }: Launch) -> Self {
         let identity = Identity { member: ticket::MemberName::new(member), volume: ticket::VolumeUid::new(volume_uid) };
-        Self { ticket, volume, listen, etcd, identity, push: push(pod_uid, ticket_key.as_deref()) }
+        Self { ticket, volume, listen, etcd, memory, identity, push: push(pod_uid, ticket_key.as_deref()) }
     }
 }
 

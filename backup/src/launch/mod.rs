@@ -7,6 +7,7 @@ pub(crate) mod http;
 pub(crate) mod inbox;
 pub(crate) mod marker;
 mod own_name;
+mod remembered;
 mod report;
 pub(crate) mod ticket_file;
 mod volume;
@@ -45,6 +46,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The etcd binary: a path, or a name to be found on `PATH`.
     pub etcd: PathBuf,
+    /// A folder that lives as long as the pod: what the binary said its version is, is kept there for the next start.
+    pub memory: PathBuf,
     /// The member that this pod is.
     pub identity: Identity,
     /// Whose pushed tickets are taken; nobody's if nothing.

@@ -57,7 +57,7 @@ impl Door {
 
 /// Waits until it can become etcd.
 pub async fn until_etcd(settings: &Settings, board: &Board, inbox: &Inbox, mut door: Door) -> Infallible {
-    let mut binary = Binary::ask(settings.etcd.clone());
+    let mut binary = Binary::ask(settings.etcd.clone(), settings.memory.clone());
     let volume = Volume::new(settings.volume.clone(), settings.identity.clone());
     let mut greeting = Greeting::Due(Instant::now());
     let mut refused: Option<Refused> = None;

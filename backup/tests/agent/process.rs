@@ -99,6 +99,8 @@ impl Pod {
             .arg(self.volume())
             .arg("--etcd")
             .arg(&self.etcd)
+            .arg("--memory")
+            .arg(self.folder.path())
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stderr(Stdio::piped())
             .stdout(Stdio::null())

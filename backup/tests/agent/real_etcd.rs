@@ -95,11 +95,17 @@ fn a_create_serves_takes_over_the_port_and_resumes() {
         assert_eq!(seed.log(), Wal::HasEntry, "{etcd:?}");
         launcher.child.kill().unwrap();
         launcher.ends();
+        let remembered = seed.pod.path("quorate-etcd-version.json");
+        let said = fs::read_to_string(&remembered).unwrap();
+        assert!(said.contains(&format!(r#""version":"{}""#, etcd.0)), "{said}");
+        // A version that the ticket doesn't name is not believed: it is asked again.
+        fs::write(&remembered, said.replace(&etcd.0, "3.4.0")).unwrap();
 
         seed.ticket.start = Start::Resume;
         seed.pod.show(&seed.ticket);
         let _launcher = seed.pod.launch();
         until("it serves again", || seed.is_ready());
+        assert_eq!(fs::read_to_string(&remembered).unwrap(), said);
     }
 }
 
