@@ -12,6 +12,7 @@ use quorate_crds::names::FIELD_MANAGER;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
+use crate::telemetry::chain;
 use crate::writes::{self, Writes};
 
 /// How long one try to send an event may take.
@@ -104,7 +105,7 @@ impl Teller {
                 secondary,
             };
             if let Err(error) = publish(writes, &recorder, &event, regarding, until).await {
-                tracing::warn!(%error, %reason, "failed to send an event");
+                tracing::warn!(error = %chain(&error), %reason, "failed to send an event");
             }
         }
     }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::metrics::Metrics;
+use crate::telemetry::chain;
 
 /// How long a Lease is respected after its record was last seen to change.
 const DURATION: Duration = Duration::from_secs(15);
@@ -184,7 +185,7 @@ impl Election {
         // Another may have the Lease before we hear that it is released.
         self.lead_until(None);
         if led && let Err(error) = self.release().await {
-            tracing::warn!(%error, "failed to release the Lease; another operator has to wait until it runs out");
+            tracing::warn!(error = %chain(&error), "failed to release the Lease; another operator has to wait until it runs out");
         }
     }
 
@@ -201,7 +202,7 @@ impl Election {
                 RETRY
             }
             Err(error) => {
-                tracing::warn!(%error, "failed to look at or renew the Lease");
+                tracing::warn!(error = %chain(&error), "failed to look at or renew the Lease");
                 let term = *self.claim.borrow();
                 self.lead_until(term.filter(|term| term.lasts()).map(|term| term.until));
                 RETRY

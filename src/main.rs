@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Command::Run => (),
     }
     if let Err(error) = telemetry::start(&settings.log, settings.log_format) {
-        eprintln!("{error}");
+        eprintln!("{}", telemetry::chain(&error));
         return ExitCode::FAILURE;
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build() {

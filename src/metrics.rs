@@ -116,11 +116,20 @@ impl Default for Metrics {
     }
 }
 
+fn counted_from_zero(outcomes: [&'static str; 2]) -> Family<Outcome, Counter> {
+    let family = Family::<Outcome, Counter>::default();
+    for outcome in outcomes {
+        drop(family.get_or_create(&Outcome { outcome }));
+    }
+    family
+}
+
 impl Metrics {
     /// A fresh set, all at zero.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("quorate");
-        let reconciles = Family::default();
+        // What is born with its first count has no increase: an alert would miss the first failure of each process.
+        let [reconciles, backups] = [["ok", "error"], ["complete", "failed"]].map(counted_from_zero);
         registry.register("reconciles", "Rounds of observe, plan, act, report, by outcome", reconciles.clone());
         let reconcile_seconds = Histogram::new(RECONCILE_BOUNDS);
         registry.register_with_unit(
@@ -143,7 +152,6 @@ impl Metrics {
             "EtcdClusters with certificates that can't be used, or not be renewed",
             certificates_invalid.number.clone(),
         );
-        let backups = Family::default();
         registry.register("backups", "EtcdBackups that have ended, by outcome", backups.clone());
         let actions = Family::default();
         registry.register("actions", "Steps done for clusters", actions.clone());

@@ -112,8 +112,8 @@ reasons! {
     /// defrag` on one member after the other, or raise the quota; then `etcdctl alarm disarm`.
     NoSpace,
     /// etcd has found that a member holds other data than the others (the alarm `CORRUPT`), and refuses writes. `etcdctl
-    /// alarm list` names it: have it replaced with `kubectl delete pvc <member> --wait=false`, or restore a backup; then
-    /// `etcdctl alarm disarm`.
+    /// alarm list` has its id in decimal, `status.members` in hexadecimal: have it replaced with `kubectl delete pvc <member>
+    /// --wait=false`. Of `memberID:0` etcd does not know which it is: restore a backup. Then `etcdctl alarm disarm`.
     Corrupt,
     /// The way to `spec.version` leads through a version for which the spec names no image, because `spec.image.tag` is
     /// set. Go one minor version at a time, or remove the tag. Or the patch that runs is too old to leave: the message names
@@ -192,7 +192,8 @@ reasons! {
     /// Members can't be asked, so nothing is known of etcd. Quorate tries again; look at the network if this lasts.
     EtcdUnknown,
     /// etcd lists a member that Quorate did not add. Quorate changes no membership until it is gone: remove it with
-    /// `etcdctl member remove`.
+    /// `etcdctl member remove`. Or the id of the cluster is not `status.ledger.clusterId`, as after the wrong ledger was written
+    /// back: then remove nobody, and write the right one.
     MembershipForeign,
     /// etcd's users are turned on (`etcdctl auth enable`), and the operator may not change members. Give the user that its
     /// certificate names the role root: `docs/tls.md` says which that is.

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::ownership::is_owned;
 use crate::stop::turned;
 use crate::store_secrets::Needed;
+use crate::telemetry::chain;
 use crate::{guard, jobs, store_secrets};
 
 /// How many are looked at at once: each round is a few short calls.
@@ -95,15 +96,14 @@ pub async fn run(driver: Driver, claim: Claim, namespace: Option<String>, stop: 
         .for_each(async |round| match round {
             // Told by the policy, or a backup that has gone.
             Ok(_) | Err(ControllerError::ReconcilerFailed(..) | ControllerError::ObjectNotFound(_)) => (),
-            Err(error) => tracing::warn!(%error, "a watch of backups failed; it is tried again"),
+            Err(error) => tracing::warn!(error = %chain(&error), "a watch of backups failed; it is tried again"),
         })
         .await;
 }
 
 fn after_failure(backup: &EtcdBackup, error: &Error) -> Action {
     let (namespace, name) = (backup.namespace().unwrap_or_default(), backup.name_any());
-    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-    tracing::warn!(backup = format!("{namespace}/{name}"), %error, cause, "a round failed");
+    tracing::warn!(backup = format!("{namespace}/{name}"), error = %chain(error), "a round failed");
     Action::requeue(AFTER_FAILURE)
 }
 

@@ -30,6 +30,7 @@ use self::observe::members::Earlier;
 use self::observe::{Before, Observed, Observer};
 use crate::events::Teller;
 use crate::metrics::Metrics;
+use crate::telemetry::chain;
 use crate::{api, guard};
 
 /// Why a round failed. The next one comes after a pause that grows.
@@ -98,16 +99,18 @@ impl Driver {
     async fn tell_unseen(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>, words: String) {
         let cluster = memo.newest(cluster);
         let mut status = cluster.status.clone().unwrap_or_default();
-        let old = status.conditions.clone();
-        report::conditions::stall(&mut status.conditions, &old, Reason::ObjectRefused, &words, Timestamp::now());
-        memo.was_refused(&cluster, Some((Reason::ObjectRefused, words)));
+        let refusal = (Reason::ObjectRefused, words);
+        stall(&cluster, &mut status, &refusal);
+        memo.was_refused(&cluster, Some(refusal));
         self.metrics.stalled(&observe::key(&cluster).to_string(), true);
         if cluster.status.as_ref() == Some(&status) {
             return;
         }
         match self.actor.write_status(&cluster, &status).await {
             Ok(written) => memo.wrote(&cluster, &Arc::new(written)),
-            Err(error) => tracing::warn!(cluster = %cluster.name_any(), %error, "nobody is told what can't be seen"),
+            Err(error) => {
+                tracing::warn!(cluster = %cluster.name_any(), error = %chain(&error), "nobody is told what can't be seen");
+            }
         }
     }
 
@@ -139,7 +142,7 @@ impl Driver {
         let mut with_ledger = status.clone();
         if let Some(refusal) = &memo.refused(&observed.cluster) {
             // It may well be refused again in this round: what is written before that does not take it back for a moment.
-            stall(&observed, &mut with_ledger, refusal);
+            stall(&observed.cluster, &mut with_ledger, refusal);
         }
         let act = self.actor.act(&observed, &plan, &with_ledger, &mut memo.furnished, &memo.wallet);
         let (acted, ()) = tokio::join!(Box::pin(act), Box::pin(self.actor.urge(&observed, &mut memo.urged)));
@@ -153,12 +156,13 @@ impl Driver {
             None => match acted.refused.filter(|stop| refused(stop).is_none()) {
                 None => Ok(memo.without_haste(look_again, moved)),
                 Some(failed) => {
-                    tracing::warn!(cluster = %observed.cluster.name_any(), %failed, "what no step needs is tried again");
+                    let error = chain(&failed);
+                    tracing::warn!(cluster = %observed.cluster.name_any(), error, "what no step needs is tried again");
                     Ok(memo.without_haste(look_again.min(LookAgain::Later), moved))
                 }
             },
             Some(stop) if stop.is_surprise() => {
-                tracing::debug!(cluster = %observed.cluster.name_any(), %stop, "observes again");
+                tracing::debug!(cluster = %observed.cluster.name_any(), stop = %chain(&stop), "observes again");
                 Ok(memo.without_haste(LookAgain::Soon, moved))
             }
             Some(stop) => Err(Error::Act(stop)),
@@ -196,7 +200,7 @@ impl Driver {
         // What was written along with the ledger was made before anything could be refused, or done after all.
         let overtaken = acted.status_written && refusal != before;
         if let Some(refusal) = &refusal {
-            stall(observed, status, refusal);
+            stall(&observed.cluster, status, refusal);
         }
         memo.was_refused(&observed.cluster, refusal);
         memo.wrote(&observed.cluster, &acted.cluster);
@@ -275,8 +279,8 @@ fn is_let_go(cluster: &EtcdCluster) -> bool {
 }
 
 /// Says in a status that this was refused.
-fn stall(observed: &Observed, status: &mut EtcdClusterStatus, (reason, words): &(Reason, String)) {
-    let old = observed.cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
+fn stall(cluster: &EtcdCluster, status: &mut EtcdClusterStatus, (reason, words): &(Reason, String)) {
+    let old = cluster.status.as_ref().map_or(&[][..], |old| &old.conditions);
     report::conditions::stall(&mut status.conditions, old, *reason, words, Timestamp::now());
 }
 

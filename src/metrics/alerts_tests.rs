@@ -54,12 +54,6 @@ fn rendered() -> String {
     for phase in Phase::ALL {
         metrics.phase(phase.as_str(), Some(phase.as_str()));
     }
-    for outcome in ["ok", "error"] {
-        metrics.reconciled(outcome, Duration::ZERO);
-    }
-    for outcome in ["complete", "failed"] {
-        metrics.backed_up(outcome);
-    }
     for (verb, outcome) in [("get", "ok"), ("list", "deadline"), ("apply", "error")] {
         metrics.called("kubernetes", verb, "Pod", outcome);
     }

@@ -248,8 +248,7 @@ impl<'w> Census<'w> {
 
     /// How many learners there may be at a time: as many as the member with the lowest minor admits.
     pub fn max_learners(&self) -> usize {
-        let minors = self.peers().map(|peer| peer.member.assigned().map_or(Minor(0), |release| release.version.minor));
-        minors.map(version::max_learners).min().unwrap_or(1)
+        self.peers().map(|peer| version::max_learners(peer.member.lowest_minor())).min().unwrap_or(1)
     }
 
     /// Whether nobody that can come up has been told to run a lower minor and has not come up on it: it could not, once

@@ -43,11 +43,13 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
 
 /// Whether it may be told to run this instead of what it fails on.
 fn fits(draft: &Draft<'_>, member: &Member<'_>, told: &Release, ran: Option<&Release>, other: &Release) -> bool {
-    // A patch runs on the data of the patch before it, whatever became of that one.
+    // A patch runs on the data of the patch before it, whatever became of that one. One that was well on what it is told fails
+    // for other reasons, while the others serve on it. If they don't, it may be the patch all the same: an entry of the log on
+    // which all end, again at each start.
     let is_patch = other.version.minor == told.version.minor;
     let turns_back = ran.is_some_and(|ran| turns_back(draft, told, ran, other));
     let leads_back = ran.is_some_and(|ran| leads_back(draft, member, ran));
-    let may_change = ran.is_some() || member.is_unreachable();
+    let may_change = ran.is_some() || member.is_unreachable() || draft.majority_is_down;
     let at_fault = leads_back || turns_back || member.never_started() || (is_patch && may_change);
     // What never ran has to be of the minor of those that it is to join.
     let newcomers = draft.newcomers.as_ref().map(|release| release.version.minor);

@@ -122,13 +122,10 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
     let rolls = roll::roll(draft, census, leg);
     resize::resize(draft, census);
     budget::leave_a_quorum(draft, census, rolls);
-    match phase {
-        Phase::Running => Phase::Running,
-        in_between => {
-            draft.look(LookAgain::Later);
-            in_between
-        }
+    if phase != Phase::Running {
+        draft.look(LookAgain::Later);
     }
+    phase
 }
 
 /// Finds out where the members' versions go next, and what that means for members that are down or new.

@@ -4,7 +4,6 @@ use crate::{
     LookAgain, Phase, Plan, Retention, Step, Storage, World,
     draft::Draft,
     member::{Ground, Member},
-    spares::delete_claim,
 };
 
 /// Deletes what is there. Everything else (pods that are still ending, Services) is owned by the object and goes with
@@ -37,7 +36,7 @@ fn delete_claims(draft: &mut Draft<'_>, seats: &[Member<'_>]) -> bool {
     }
     for seat in seats {
         if let Some(claim) = seat.claim.filter(|claim| claim.ours && !claim.terminating) {
-            delete_claim(draft, seat.serial, claim);
+            draft.delete_claim(seat.serial, claim);
         }
     }
     draft.is_idle()

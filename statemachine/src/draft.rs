@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Bind, Birth, Finding, Ledger, LookAgain, Memory, Minor, Phase, Plan, Release, Serial, Start, Step, Storage, Uid,
-    World,
+    Bind, Birth, Claim, Finding, Ledger, LookAgain, Memory, Minor, Phase, Plan, Release, Serial, Start, Step, Storage,
+    Uid, World,
     member::{Ground, Member},
     version::FIRST_WITH_NEW_LOG,
 };
@@ -20,6 +20,8 @@ pub struct Draft<'w> {
     pub cure: Option<Release>,
     /// That is only for one that is told another patch of it.
     pub only_patches: bool,
+    /// Fewer members are well than make a quorum.
+    pub majority_is_down: bool,
     /// What newcomers run.
     pub newcomers: Option<Release>,
     /// The minor that the cluster runs at, if the leader says it.
@@ -42,6 +44,7 @@ impl<'w> Draft<'w> {
             heading: None,
             cure: None,
             only_patches: false,
+            majority_is_down: false,
             newcomers: None,
             cluster_version: None,
             steps: Vec::new(),
@@ -220,6 +223,15 @@ impl<'w> Draft<'w> {
         }
     }
 
+    /// Deletes a claim, once.
+    pub fn delete_claim(&mut self, serial: Serial, claim: &Claim) {
+        if claim.terminating {
+            self.look(LookAgain::Soon);
+        } else {
+            self.step(Step::DeleteClaim { serial, claim: claim.uid.clone() });
+        }
+    }
+
     /// Puts a ticket on a pod. A `create` is written to the ledger with it, with the volume's mark, and goes to no other volume
     /// ever after, nor to the same with another mark.
     pub fn issue_ticket(&mut self, member: &Member<'_>, start: Start, volume: &Uid) {
@@ -241,7 +253,7 @@ impl<'w> Draft<'w> {
         self.step(Step::IssueTicket { serial: member.serial, pod: pod.uid.clone(), ticket });
     }
 
-    /// Remembers the node a member's pod is on, and its volume, should the ledger have lost it. Spares are nobody yet:
+    /// Remembers the node a member's pod is on, its volume, should the ledger have lost it, and what it runs, once that is seen. Spares are nobody yet:
     /// where they are is not worth a write.
     pub fn remember(&mut self, member: &Member<'_>) {
         let Some(entry) = self.ledger.members.get_mut(&member.serial) else { return };

@@ -19,6 +19,8 @@ pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
     if members.iter().any(|(member, _)| member.is_settling()) {
         draft.look(LookAgain::Soon);
     }
+    let voters: Vec<_> = members.iter().filter(|(_, votes)| *votes).map(|(member, _)| member).collect();
+    draft.majority_is_down = voters.iter().filter(|voter| voter.well()).count() < quorum(voters.len());
     for (member, _) in &members {
         match member.volume() {
             Volume::Intact(_) | Volume::Going(_) => {
@@ -32,7 +34,6 @@ pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
     if members.iter().any(|(_, votes)| !votes) {
         draft.set_budget(members.len());
     }
-    let voters: Vec<_> = members.iter().filter(|(_, votes)| *votes).map(|(member, _)| member).collect();
     let intact = voters.iter().filter(|voter| !matches!(voter.volume(), Volume::Lost(_))).count();
     if intact < quorum(voters.len()) {
         draft.tell(Finding::QuorumLost);

@@ -2,6 +2,7 @@
 
 use crate::{
     Finding, Origin, Phase, Seeding, Serial, Start,
+    cure::has_failed,
     draft::Draft,
     keep::keep,
     member::{Ground, Member, Volume},
@@ -49,13 +50,14 @@ pub fn await_seed(draft: &mut Draft<'_>, serial: Serial) -> Phase {
     Phase::Seeding
 }
 
-/// Nothing has run yet, as far as is known: what is wished now is what everybody may be told to run. If somebody says all the
-/// same that the cluster runs at a higher minor, who is down is left at what it was told.
+/// Nothing has run yet, as far as is known: what is wished now is what everybody may be told to run, unless somebody has failed on
+/// it. If somebody says all the same that the cluster runs at a higher minor, who is down is left at what it was told.
 fn run_what_is_wished(draft: &mut Draft<'_>) {
     let wished = &draft.world.wish.release;
     let runs_higher = draft.highest_cluster_version().is_some_and(|minor| minor > wished.version.minor);
     draft.newcomers = Some(wished.clone());
-    draft.cure = (!runs_higher).then(|| wished.clone());
+    draft.cure = (!runs_higher && !has_failed(draft, wished)).then(|| wished.clone());
+    draft.majority_is_down = true;
 }
 
 fn start_seed(draft: &mut Draft<'_>, seed: &Member<'_>) {

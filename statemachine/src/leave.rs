@@ -1,6 +1,6 @@
 //! Clears away what members leave behind that etcd's list holds no more. Never touches a listed member or a spare.
 
-use crate::{Retention, Serial, Storage, census::Census, draft::Draft, member::Member, spares::delete_claim};
+use crate::{Retention, Serial, Storage, census::Census, draft::Draft, member::Member};
 
 /// The pods and claims of nobody: first the pod, then the claim, if it is not to be retained.
 ///
@@ -10,7 +10,7 @@ pub fn clear_away(draft: &mut Draft<'_>, census: &Census<'_>) {
         match (stray.pod, stray.claim, draft.world.wish.storage) {
             (Some(_), _, _) => draft.delete_pod(&stray),
             (None, Some(claim), Storage::Claims { on_scale_down: Retention::Delete, .. }) if claim.ours => {
-                delete_claim(draft, stray.serial, claim);
+                draft.delete_claim(stray.serial, claim);
             }
             (None, _, Storage::Claims { .. } | Storage::Ephemeral) => {}
         }

@@ -1,8 +1,8 @@
 //! One serial as observed: its pod, its volume, what the ledger remembers of it. Answers questions, decides nothing.
 
 use crate::{
-    Alive, Claim, Entry, Finding, Home, Mark, Memory, NodeName, NodeSight, Pod, PodStage, Refusal, Release, Resize,
-    Serial, Sight, Start, Storage, Ticket, Trouble, Uid, World,
+    Alive, Claim, Entry, Finding, Home, Mark, Memory, Minor, NodeName, NodeSight, Pod, PodStage, Refusal, Release,
+    Resize, Serial, Sight, Start, Storage, Ticket, Trouble, Uid, World,
 };
 
 /// How long something new may take to come up before it is only looked at every few seconds: an image is pulled, a
@@ -258,6 +258,13 @@ impl<'w> Member<'w> {
     pub fn assigned(&self) -> Option<&'w Release> {
         let told = self.pod.filter(|pod| !pod.terminating).and_then(|pod| pod.release.as_ref());
         told.or_else(|| self.entry.and_then(|entry| entry.release.as_ref())).or_else(|| self.told())
+    }
+
+    /// The lowest minor that it may be running: until it is seen to run what it is told to, that may be what it ran before.
+    pub fn lowest_minor(&self) -> Minor {
+        let told = [self.assigned(), self.entry.and_then(|entry| entry.former.as_ref())].into_iter().flatten();
+        let says = self.alive().and_then(|alive| alive.version);
+        told.map(|release| release.version.minor).chain(says.map(|version| version.minor)).min().unwrap_or(Minor(0))
     }
 
     /// It is well, and runs what its pod is told to run.

@@ -1,7 +1,7 @@
 //! Spares: serials with a volume and a waiting launcher, ready to become members. Never touches a member.
 
 use crate::{
-    Birth, Claim, Entry, LookAgain, Membership, Seeding, Serial, Standing, Step,
+    Birth, Entry, Membership, Seeding, Serial, Standing,
     census::START_PATIENCE_MS,
     draft::Draft,
     keep::{keep, may_join},
@@ -25,9 +25,7 @@ pub fn muster<'w>(draft: &Draft<'w>) -> Vec<Member<'w>> {
 /// The spare that restores a backup for who is to be the seed: the one that is furthest, where what runs can be known.
 pub fn restoring<'w>(draft: &Draft<'w>) -> Option<Member<'w>> {
     let at_work = |spare: &Member<'_>| spare.pod.is_some_and(|pod| pod.restores) && is_on_sound_ground(spare);
-    let mut restoring: Vec<_> = muster(draft).into_iter().filter(at_work).collect();
-    restoring.sort_by_key(|spare| (!spare.waits(), spare.serial));
-    restoring.into_iter().next()
+    muster(draft).into_iter().filter(at_work).min_by_key(|spare| (!spare.waits(), spare.serial))
 }
 
 /// The first spare that has no pod, and can have one.
@@ -75,19 +73,10 @@ pub fn dismiss(draft: &mut Draft<'_>, wanted: usize) {
         } else if spare.pod.is_some() {
             draft.delete_pod(spare);
         } else if let Some(claim) = spare.claim {
-            delete_claim(draft, spare.serial, claim);
+            draft.delete_claim(spare.serial, claim);
         } else {
             strike_out(draft, spare.serial);
         }
-    }
-}
-
-/// Deletes a claim, once.
-pub fn delete_claim(draft: &mut Draft<'_>, serial: Serial, claim: &Claim) {
-    if claim.terminating {
-        draft.look(LookAgain::Soon);
-    } else {
-        draft.step(Step::DeleteClaim { serial, claim: claim.uid.clone() });
     }
 }
 

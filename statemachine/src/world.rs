@@ -27,7 +27,7 @@ pub struct World {
     pub cordoned: BTreeSet<NodeName>,
     /// What etcd says of its members.
     pub membership: Membership,
-    /// What etcd says of itself as a whole, which is asked only while versions differ.
+    /// What etcd says of itself as a whole.
     pub overall: Overall,
     /// The trials of releases.
     pub trials: Vec<Trial>,

@@ -89,11 +89,15 @@ impl Copy {
                     broken_off += 1;
                     sound
                 }
-                State::WithoutFull | State::Damaged(_) => {
-                    tracing::warn!("{key} is not whole, and is left out");
+                State::WithoutFull => {
+                    tracing::warn!("{key} has no full snapshot, and is left out");
                     // One that has only begun is no backup yet.
-                    let was_one = matches!(state, State::Damaged(_)) || has_deltas(&from, &key).await?;
-                    left_out += usize::from(was_one);
+                    left_out += usize::from(has_deltas(&from, &key).await?);
+                    continue;
+                }
+                State::Damaged(damage) => {
+                    tracing::warn!("{key} is damaged, and is left out: {damage}");
+                    left_out += 1;
                     continue;
                 }
             };

@@ -4,6 +4,7 @@
 
 pub mod backup;
 mod changes;
+mod looks;
 mod nodes;
 mod pod_watch;
 mod raw;

@@ -111,11 +111,15 @@ pub async fn moment_of(run: u32) {
     tokio::time::sleep(until_moment_of(run, SystemTime::now())).await;
 }
 
+/// How much of a second passes before this run begins. A multiple of the golden ratio falls into the widest gap that those before
+/// it have left.
+pub fn share_of(run: u32) -> f64 {
+    (f64::from(run) * std::f64::consts::GOLDEN_RATIO).fract()
+}
+
 fn until_moment_of(run: u32, now: SystemTime) -> Duration {
-    // A multiple of the golden ratio falls into the widest gap that those before it have left.
-    let moment = (f64::from(run) * std::f64::consts::GOLDEN_RATIO).fract();
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().fract();
-    Duration::from_secs_f64((moment - now).rem_euclid(1.0))
+    Duration::from_secs_f64((share_of(run) - now).rem_euclid(1.0))
 }
 
 /// Measures the floor and the value in turn, so that a slow minute of the machine meets both.

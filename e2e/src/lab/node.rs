@@ -18,6 +18,8 @@ const CNI_PLUGINS: &str = "/usr/lib/cni";
 /// Where the kubelet says that it is well, on its node only. It answers whatever else it is asked with 404
 /// (`cmd/kubelet/app/server.go`), as a registry does that has no such image.
 const HEALTH_PORT: u16 = 10248;
+/// When it looks at its containers is told in its log, a line a second: benchmarks begin between two looks.
+const KUBELET_LOOKS: &str = "generic=5";
 /// A registry that does not answer, as one that is away.
 const SILENT_REGISTRY: &str = "silent.quorate.invalid";
 /// A port of the node where nobody listens.
@@ -87,6 +89,7 @@ impl Node<'_> {
             format!("--root-dir={}", self.folder().join("kubelet").display()),
             format!("--hostname-override={}", self.number),
             format!("--node-ip={}", self.number.address()),
+            format!("--vmodule={KUBELET_LOOKS}"),
         ];
         self.daemon(Component::Kubelet(self.number), self.programs.kubernetes("kubelet"), args, vec![config])
     }

@@ -9,13 +9,14 @@ use kube::api::{Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::{pods, processes};
-use quorate_e2e::images::BUSYBOX;
 use quorate_e2e::scene::{
-    Cluster, Door, Membership, PATIENCE, Stage, Wish, Writer, dial, etcd_processes, metrics, play, stays, told,
-    unwritten_during, wait_for,
+    Cluster, Membership, PATIENCE, Stage, Wish, Writer, etcd_processes, metrics, play, stays, unwritten_during,
+    wait_for,
 };
+use quorate_e2e::workspace;
 use serde_json::{Value, json};
 
+use crate::backup::volume;
 use crate::rest::is_in;
 
 /// Demands that `lost` was replaced under a new name and that every other member is as before.
@@ -76,56 +77,37 @@ async fn a_member_with_ephemeral_storage_is_replaced_when_its_pod_is_gone() -> R
     .await
 }
 
-/// A pod with an etcd on what etcdutl makes of the database on this claim, as docs/failure-modes.md has it where there is no
-/// backup.
-fn rescue(claim: &str, image: &str) -> Value {
-    let mount = |name: &str| json!({ "name": name, "mountPath": format!("/{name}") });
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": "rescue" },
-        "spec": {
-            "securityContext": { "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532 },
-            "terminationGracePeriodSeconds": 0,
-            "initContainers": [{
-                "name": "copy", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
-                "command": ["cp", "/kept/data/member/snap/db", "/copy/db"],
-                "volumeMounts": [mount("kept"), mount("copy")],
-            }, {
-                "name": "restore", "image": image, "imagePullPolicy": "IfNotPresent",
-                "command": ["etcdutl", "snapshot", "restore", "/copy/db", "--skip-hash-check", "--data-dir=/copy/rescued"],
-                "volumeMounts": [mount("copy")],
-            }],
-            "containers": [{
-                "name": "etcd", "image": image, "imagePullPolicy": "IfNotPresent",
-                "command": [
-                    "etcd", "--data-dir=/copy/rescued", "--listen-peer-urls=http://127.0.0.1:2380",
-                    "--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://127.0.0.1:2379",
-                ],
-                "volumeMounts": [mount("copy")],
-            }],
-            "volumes": [
-                { "name": "kept", "persistentVolumeClaim": { "claimName": claim } },
-                { "name": "copy", "emptyDir": {} },
-            ],
-        },
-    })
-}
+/// The image of etcd in `deploy/samples/rescue.yaml`.
+const ETCD_OF_SAMPLE: &str = "image: quay.io/coreos/etcd:v3.6.16";
 
-/// Demands that what a claim keeps has this key, with this value.
-async fn keeps(db: &Cluster, claim: &str, key: &str, value: &str) -> Result<()> {
-    let image = db.view().await?.object.spec.image_reference();
-    db.scene().apply(&rescue(claim, &image)).await?.well()?;
-    let found = wait_for("an etcd on what is left", PATIENCE, async || {
-        let pod = db.scene().api::<Pod>().get("rescue").await?;
-        let address = pod.status.and_then(|status| status.pod_ip).context("its pod has no address")?;
-        let door = Door { address, host: String::new(), keys: None };
-        let answer = dial(&door).await?.get(key, None).await.map_err(told)?;
-        Ok(answer.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned()))
+/// Demands that what a claim keeps is rescued as docs/failure-modes.md says it: the sample takes a backup of it, and a new cluster
+/// begins with that.
+async fn is_rescued(db: &Cluster, claim: &str, key: &str, value: &str) -> Result<()> {
+    let (scene, image) = (db.scene(), db.view().await?.object.spec.image_reference());
+    let store = volume(scene).await?;
+    let mut sample = std::fs::read_to_string(workspace::root().join("deploy/samples/rescue.yaml"))?;
+    for (shown, own) in
+        [("claimName: db-0", format!("claimName: {claim}")), (ETCD_OF_SAMPLE, format!("image: {image}"))]
+    {
+        ensure!(sample.contains(shown), "the sample has no {shown}");
+        sample = sample.replace(shown, &own);
+    }
+    let rescue: Value = serde_saphyr::from_str(&sample)?;
+    scene.apply(&rescue).await?.well()?;
+    wait_for("a backup of what is left", PATIENCE, async || {
+        let status = scene.api::<Pod>().get("rescue").await?.status.unwrap_or_default();
+        let containers = status.container_statuses.unwrap_or_default();
+        let agent = containers.iter().find(|container| container.name == "agent").context("no agent")?;
+        let ended = agent.state.as_ref().and_then(|state| state.terminated.as_ref()).context("it has not ended")?;
+        ensure!(ended.exit_code == 0, "it ended with {}", ended.exit_code);
+        Ok(())
     })
     .await?;
-    ensure!(found.as_deref() == Some(value), "on the claim {claim} {key} reads {found:?}, not {value:?}");
-    Ok(())
+    scene.kubectl(&["delete", "pod", "rescue", "--now"]).await?.well()?;
+    let restore = json!({ "restore": { "store": store, "lineage": "rescued" } });
+    let restored = scene.create(&Wish::new("restored", 1).with("/bootstrap", restore)).await?;
+    restored.settles(1).await?;
+    restored.reads(key, value).await
 }
 
 /// Waits until the pod of a member is not Ready: without a quorum that is the last that happens, some seconds later.
@@ -189,7 +171,7 @@ async fn two_of_three_volumes_lost_stops_the_cluster_and_keeps_the_third() -> Re
         // And what was acknowledged is on it.
         db.scale(0).await?;
         is_in(&db, Phase::Hibernated).await?;
-        keeps(&db, kept, "hello", "world").await?;
+        is_rescued(&db, kept, "hello", "world").await?;
         ensure!(db.view().await?.volume(kept).map(str::to_owned) == volume, "the claim of {kept} is another one");
         Ok(())
     })

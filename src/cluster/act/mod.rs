@@ -85,6 +85,11 @@ impl Stop {
         }
     }
 
+    /// Of two, the one to be told: what passes by itself does not hide what somebody has to mend.
+    fn or_graver(self, other: Self) -> Self {
+        if self.is_surprise() { other } else { self }
+    }
+
     /// Whether it says something of the one object that was to be written, so that others may well be written after it: the
     /// API server has answered, or was not even asked.
     pub fn is_of_one_object(&self) -> bool {
@@ -184,7 +189,7 @@ impl Actor {
         }
         acting.may_start(plan)?;
         if plan.ledger.is_some() {
-            acted.cluster = Arc::new(acting.write_status(&acted.cluster, status).await?);
+            acted.cluster = Arc::new(self.write_status(&acted.cluster, status).await?);
             acted.status_written = true;
         }
         // What has failed is left as it is: it may be somebody else's.
@@ -206,11 +211,7 @@ impl Actor {
         let certify = Box::pin(acting.certify(plan, &duties));
         let (steps, certified) = tokio::join!(steps, certify);
         acted.renewed = acting.renewed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        match (steps, certified) {
-            // What passes by itself does not hide what somebody has to mend.
-            (Err(stop), Err(graver)) if stop.is_surprise() => Err(graver),
-            (steps, certified) => steps.and(certified),
-        }
+        both(steps, certified).map(drop)
     }
 
     /// Writes the status of an object, if it is still the one that was observed.
@@ -222,6 +223,15 @@ impl Actor {
         let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
         let written = EtcdCluster { status: Some(status.clone()), ..cluster.clone() };
         self.kube.replace_status(namespace, &written).await
+    }
+}
+
+/// What came of two things, or of which of them somebody has to hear.
+fn both<A, B>(one: Result<A, Stop>, other: Result<B, Stop>) -> Result<(A, B), Stop> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(one), Err(other)) => Err(one.or_graver(other)),
+        (Err(stop), Ok(_)) | (Ok(_), Err(stop)) => Err(stop),
     }
 }
 
@@ -239,10 +249,6 @@ impl Acting<'_> {
         let held = self.actor.kube.merge::<EtcdCluster>(self.cluster.namespace, self.cluster.name, &change).await?;
         acted.cluster = Arc::new(held);
         Ok(())
-    }
-
-    async fn write_status(&self, cluster: &EtcdCluster, status: &EtcdClusterStatus) -> Result<EtcdCluster, Stop> {
-        Ok(self.actor.write_status(cluster, status).await?)
     }
 
     /// The steps in their order; claims and pods that are made one after the other are made at once.
@@ -279,16 +285,14 @@ impl Acting<'_> {
             }
         }
         let made = join_all(by_member.into_iter().map(|(serial, steps)| self.make(serial, steps))).await;
-        let mut stop = None;
+        let mut all = Ok(());
         for (made, result) in made {
             for step in made {
                 self.finished(step, done);
             }
-            if let Err(first) = result {
-                stop.get_or_insert(first);
-            }
+            all = both(all, result).map(drop);
         }
-        stop.map_or(Ok(()), Err)
+        all
     }
 
     /// Makes what these steps ask for of one member, and says which of them are done.
@@ -299,13 +303,7 @@ impl Acting<'_> {
             let result = match make {
                 Make::Claim => {
                     let (claim, secret) = tokio::join!(self.create_claim(serial), self.certify_member(serial));
-                    match (claim, secret) {
-                        (Ok(uid), Ok(())) => {
-                            new_claim = Some(uid);
-                            Ok(())
-                        }
-                        (Err(stop), _) | (_, Err(stop)) => Err(stop),
-                    }
+                    both(claim, secret).map(|(uid, ())| new_claim = Some(uid))
                 }
                 Make::Pod { bind, birth, release } => {
                     let volume = match (bind, &new_claim) {
@@ -314,9 +312,9 @@ impl Acting<'_> {
                         (Bind::NewClaim, None) => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
                         (Bind::Ephemeral, _) => Ok(None),
                     };
-                    match (volume, self.certify_member(serial).await) {
-                        (Ok(volume), Ok(())) => self.create_pod(serial, volume.as_ref(), birth, release).await,
-                        (Err(stop), _) | (_, Err(stop)) => Err(stop),
+                    match both(volume, self.certify_member(serial).await) {
+                        Ok((volume, ())) => self.create_pod(serial, volume.as_ref(), birth, release).await,
+                        Err(stop) => Err(stop),
                     }
                 }
             };
@@ -450,6 +448,19 @@ mod tests {
         assert_eq!(bound(&second, Some(&(Serial(7), MemberId(2)))), Some(add(roster(Some(2)), None)));
         assert_eq!(bound(&second, Some(&(Serial(6), MemberId(2)))), None, "another one was added");
         assert_eq!(bound(&second, None), None);
+    }
+
+    #[test]
+    fn what_passes_by_itself_does_not_hide_what_somebody_has_to_mend() {
+        let passes = || Stop::Surprise("it is still being deleted".into());
+        let stays = || Stop::Refused(Reason::ObjectRefused, "quota".into());
+        for (one, other) in [(passes(), stays()), (stays(), passes())] {
+            let told = both::<(), ()>(Err(one), Err(other)).unwrap_err();
+            assert_eq!(told.to_string(), stays().to_string());
+        }
+        assert!(both::<(), _>(Err(passes()), Ok(1)).is_err_and(|stop| stop.is_surprise()));
+        assert!(both::<_, ()>(Ok(1), Err(passes())).is_err_and(|stop| stop.is_surprise()));
+        assert_eq!(both(Ok(1), Ok(2)).ok(), Some((1, 2)));
     }
 
     #[test]

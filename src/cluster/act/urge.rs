@@ -17,8 +17,9 @@ use serde_json::json;
 use super::Actor;
 use crate::cluster::observe::Observed;
 use crate::cluster::observe::pods::PodFacts;
+use crate::telemetry::chain;
 
-/// How long a pod may be on its node without a word before its kubelet is urged. A start takes one to three seconds; one
+/// How old a pod that is on a node may be without a word before its kubelet is urged. A start takes one to three seconds; one
 /// that is still pulling an image is not disturbed by a change of its pod.
 const WORDLESS_MS: u64 = 5_000;
 
@@ -75,17 +76,13 @@ impl Actor {
         let annotations = json!({ names::ANNOTATION_URGED: pod.as_str() });
         let change = json!({ "metadata": { "uid": service["metadata"]["uid"], "annotations": annotations } });
         let done = self.kube.merge::<Service>(&namespace, &name, &change).await;
-        tracing::debug!(
-            service = name,
-            error = done.err().map(tracing::field::display),
-            "urged who publishes addresses"
-        );
+        tracing::debug!(service = name, error = done.err().map(|error| chain(&error)), "urged who publishes addresses");
     }
 
     async fn urge_kubelet_of(&self, namespace: &str, name: &str, uid: &Uid) {
         let change = json!({ "metadata": { "uid": uid.as_str(), "annotations": { names::ANNOTATION_URGED: "true" } } });
         let done = self.kube.merge::<Pod>(namespace, name, &change).await;
-        tracing::debug!(pod = name, error = done.err().map(tracing::field::display), "urged the kubelet");
+        tracing::debug!(pod = name, error = done.err().map(|error| chain(&error)), "urged the kubelet");
     }
 }
 

@@ -124,6 +124,12 @@ impl<T: Clone + PartialEq> Cache<T> {
         held.now.by_cluster.get(key).cloned().unwrap_or_default()
     }
 
+    /// Whether one cluster has a child for which `wanted` says yes.
+    pub fn any_of(&self, key: &Key, wanted: impl Fn(&T) -> bool) -> bool {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.now.by_cluster.get(key).is_some_and(|children| children.values().any(wanted))
+    }
+
     /// The clusters that have a child for which `wanted` says yes.
     pub fn with(&self, wanted: impl Fn(&T) -> bool) -> Vec<Key> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);

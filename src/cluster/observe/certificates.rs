@@ -18,6 +18,7 @@ use super::{Observer, key};
 use crate::api::{Error, Kube};
 use crate::cluster::pki::{Certificates, OwnSecrets, Terms, Wallet};
 use crate::cluster::render;
+use crate::ownership::is_owned;
 
 /// How often the user's own Secrets are read. No watch shows them: they do not carry our label.
 const OWN_INTERVAL: Duration = Duration::from_secs(20);
@@ -82,6 +83,6 @@ impl Observer {
 pub async fn secrets(kube: &Kube, cluster: &EtcdCluster) -> Result<Vec<Secret>, Error> {
     let Key { namespace, name } = key(cluster);
     let mut secrets = kube.list::<Secret>(&namespace, &format!("{}={name}", names::LABEL_CLUSTER)).await?;
-    secrets.retain(|secret| SecretFacts::of(secret).is_some_and(|facts| facts.owner == cluster.uid()));
+    secrets.retain(|secret| is_owned(secret, cluster));
     Ok(secrets)
 }

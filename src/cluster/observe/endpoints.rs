@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::pods::PodFacts;
 use super::said::Said;
 use crate::api::Kube;
+use crate::telemetry::chain;
 
 /// The label by which a slice says whose it is.
 const LABEL_SERVICE: &str = "kubernetes.io/service-name";
@@ -41,7 +42,10 @@ pub async fn look(
     said: &Said,
     earlier: &Endpoints,
 ) -> Endpoints {
-    let waiting = waiting(pods, said);
+    let mut waiting = waiting(pods, said);
+    // One that did not answer this time is waited for no longer than it was.
+    let is_awaited = |pod: &&PodFacts| pod.ticket.is_none() && earlier.0.contains_key(&pod.uid);
+    waiting.extend(pods.values().filter(is_awaited).map(|pod| pod.uid.clone()));
     if waiting.iter().all(|pod| earlier.0.get(pod) == Some(&Endpoint::Published)) {
         return Endpoints(waiting.into_iter().map(|pod| (pod, Endpoint::Published)).collect());
     }
@@ -49,7 +53,7 @@ pub async fn look(
     let published = match kube.list_cached::<EndpointSlice>(&namespace, &format!("{LABEL_SERVICE}={name}")).await {
         Ok(slices) => published_in(&slices),
         Err(error) => {
-            tracing::debug!(cluster = name, %error, "it is not known whether DNS knows the newcomers");
+            tracing::debug!(cluster = name, error = %chain(&error), "it is not known whether DNS knows the newcomers");
             waiting.clone()
         }
     };
@@ -91,6 +95,16 @@ impl Endpoints {
             if let Some(Endpoint::AwaitedSince(since)) = self.0.get(&seen.pod)
                 && since.elapsed() < PATIENCE
             {
+                seen.sight = Sight::Unknown;
+            }
+        }
+    }
+
+    /// Takes for silent who waits and was not there yet when this was looked for.
+    pub fn hold_back_newer(&self, pods: &BTreeMap<Serial, PodFacts>, said: &mut Said) {
+        let waiting = waiting(pods, said);
+        for seen in said.seen.values_mut() {
+            if waiting.contains(&seen.pod) && !self.0.contains_key(&seen.pod) {
                 seen.sight = Sight::Unknown;
             }
         }
@@ -178,6 +192,33 @@ mod tests {
         assert_eq!(looks(&api, &observed, &mut endpoints).await.0, Vec::<u32>::new());
         tokio::time::advance(PATIENCE.mul_f64(0.1)).await;
         assert_eq!(looks(&api, &observed, &mut endpoints).await.0, [1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_silent_for_once_is_waited_for_no_longer_than_before() {
+        let (api, mut observed) = newcomers();
+        let mut endpoints = Endpoints::default();
+        looks(&api, &observed, &mut endpoints).await;
+        tokio::time::advance(PATIENCE.mul_f64(0.5)).await;
+        let waits = observed.said.seen.clone();
+        observed.said.seen.values_mut().for_each(|seen| seen.sight = Sight::Unknown);
+        assert_eq!(looks(&api, &observed, &mut endpoints).await, (vec![], 2));
+        observed.said.seen = waits;
+        tokio::time::advance(PATIENCE.mul_f64(0.5)).await;
+        assert_eq!(looks(&api, &observed, &mut endpoints).await.0, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn who_came_after_the_look_is_taken_for_silent_until_the_next() {
+        let (api, observed) = newcomers();
+        let mut earlier = observed.clone();
+        earlier.pods.remove(&Serial(2));
+        let mut endpoints = Endpoints::default();
+        publish(&api, &observed, &[1, 2]);
+        looks(&api, &earlier, &mut endpoints).await;
+        let mut said = observed.said.clone();
+        endpoints.hold_back_newer(&observed.pods, &mut said);
+        assert_eq!((&said.seen[&Serial(1)].sight, &said.seen[&Serial(2)].sight), (&WAITING, &Sight::Unknown));
     }
 
     #[tokio::test]

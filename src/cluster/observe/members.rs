@@ -1,7 +1,7 @@
 //! Asks the members: what answers on each pod's metrics port, and what the quorum says of membership. Silence stays
 //! silence here: nobody is declared dead.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -289,11 +289,6 @@ pub async fn list(
 pub fn roster(list: &quorate_etcd::MemberList) -> Roster {
     let role = |member: &quorate_etcd::Member| if member.learner { Role::Learner } else { Role::Voter };
     list.members.iter().map(|member| (MemberId(member.id.0), role(member))).collect()
-}
-
-/// The ids of a list in the state machine's words.
-pub fn ids(list: &quorate_etcd::MemberList) -> BTreeSet<MemberId> {
-    list.members.iter().map(|member| MemberId(member.id.0)).collect()
 }
 
 #[cfg(test)]

@@ -170,8 +170,11 @@ pub struct Before<'b> {
 impl Observer {
     /// Whether the watch shows a pod of the cluster that goes at once.
     pub fn shows_one_that_goes(&self, cluster: &EtcdCluster) -> bool {
-        let (pods, _) = own_pods(cluster, self.watched.pods.of(&key(cluster)));
-        pods.values().any(|pod| pod.leaving == Leaving::AtOnce)
+        let own = cluster.uid();
+        self.watched.pods.any_of(&key(cluster), |pod| match pod {
+            AnyPod::Member(pod) => pod.leaving == Leaving::AtOnce && pod.owner == own,
+            AnyPod::Trial(_) => false,
+        })
     }
 
     /// Observes with Kubernetes' objects from the watches.
@@ -230,6 +233,7 @@ impl Observer {
         let said = Said { list, ..glanced.said.clone() };
         let mut said = self.complete(said, &addresses(&cluster, &pods)).await;
         said.disown_strangers(|member| serial_of(&cluster, member));
+        glanced.endpoints.hold_back_newer(&pods, &mut said);
         let tls = glanced.tls.clone();
         let (archives, proofs, endpoints) =
             (glanced.archives.clone(), glanced.proofs.clone(), glanced.endpoints.clone());

@@ -8,7 +8,6 @@ use quorate_backup::launch::Reason;
 use quorate_statemachine::{MemberId, Millis, Overall, Serial, Sight, Uid};
 
 use super::links::{self, Sent};
-use super::members::ids;
 
 /// What was seen at one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,19 +126,7 @@ impl Said {
             let Some(seen) = serial_of(member).and_then(|serial| self.seen.get_mut(&serial)) else { continue };
             if seen.member.is_some_and(|id| id != MemberId(member.id.0)) {
                 tracing::debug!(ip = %seen.ip, "another member answers at this pod's address");
-                let Seen {
-                    pod,
-                    ip,
-                    sight: _,
-                    heard,
-                    refusal: _,
-                    version: _,
-                    member: _,
-                    sent: _,
-                    receives: _,
-                    furthest: _,
-                } = seen;
-                *seen = Seen::nothing(pod.clone(), *ip, *heard);
+                *seen = Seen::nothing(seen.pod.clone(), seen.ip, seen.heard);
             }
         }
     }
@@ -147,7 +134,8 @@ impl Said {
     /// Who leads, as that member itself says: one that is in the list, if there is one. Of two, the one that has come
     /// further: the other has not heard yet.
     pub fn leader(&self) -> Option<(Serial, MemberId)> {
-        let is_listed = |id: &MemberId| self.list.as_ref().is_none_or(|list| ids(list).contains(id));
+        let is_listed =
+            |id: &MemberId| self.list.as_ref().is_none_or(|list| list.members.iter().any(|member| member.id.0 == id.0));
         let leading = self.seen.iter().filter_map(|(serial, seen)| match &seen.sight {
             Sight::Etcd(alive) if alive.leads => Some((alive.committed, *serial, seen.member.filter(is_listed)?)),
             Sight::Etcd(_) | Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => None,

@@ -62,7 +62,9 @@ impl TrialFacts {
             template: annotation(pod, ANNOTATION_TEMPLATE).and_then(render::read_hash)?,
             node: NodeName::new(pod.spec.as_ref()?.node_name.as_deref()?),
             terminating: pod.metadata.deletion_timestamp.is_some(),
-            wordless: outcome == Outcome::Open && status.and_then(|s| s.phase.as_deref()) != Some("Running"),
+            wordless: outcome == Outcome::Open
+                && words.is_empty()
+                && status.and_then(|s| s.phase.as_deref()) != Some("Running"),
             outcome,
             words,
         })

@@ -15,6 +15,7 @@ use super::facts::to_seconds;
 use crate::api::{Error, Kube};
 use crate::jobs::{self, End};
 use crate::ownership::{Holder, holder};
+use crate::telemetry::chain;
 
 /// The shortest time between two looks.
 const EVERY: Duration = Duration::from_secs(20);
@@ -68,7 +69,7 @@ pub async fn look(kube: &Kube, cluster: &EtcdCluster, own: Option<&Value>, earli
         }),
     };
     found.unwrap_or_else(|error| {
-        tracing::debug!(cluster = cluster.name_any(), %error, "failed to look for proofs of the backup");
+        tracing::debug!(cluster = cluster.name_any(), error = %chain(&error), "failed to look for proofs of the backup");
         Proofs { asked, ..earlier.clone() }
     })
 }

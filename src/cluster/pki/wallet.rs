@@ -17,6 +17,7 @@ use super::{
     judge_own, read_authority,
 };
 use crate::cluster::observe::facts::SecretFacts;
+use crate::telemetry::chain;
 
 /// By how much something may last longer than it should before it is issued anew: clocks differ.
 const SLACK: SignedDuration = SignedDuration::from_mins(1);
@@ -385,7 +386,7 @@ impl State {
         let pair = match keyring.client.issue(&terms.operator(), None, now) {
             Ok(pair) => pair,
             Err(error) => {
-                tracing::warn!(cluster = terms.cluster.name, %error, "no certificate for the operator");
+                tracing::warn!(cluster = terms.cluster.name, error = %chain(&error), "no certificate for the operator");
                 return;
             }
         };

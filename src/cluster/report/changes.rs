@@ -20,9 +20,10 @@ pub const ALARM_RAISED: &str = "An alarm is raised in etcd, so versions are not 
                                 tells of, and disarm it.";
 pub const NO_SPACE: &str = "A database has reached its quota, so etcd refuses writes. Compact it and run `etcdctl defrag` on \
                             one member after the other, or raise spec.etcd.quota; then `etcdctl alarm disarm`.";
-pub const CORRUPT: &str = "A member holds other data than the others, so etcd refuses writes. `etcdctl alarm list` names it: \
-                           have it replaced with `kubectl delete pvc <member> --wait=false`, or restore a backup; then \
-                           `etcdctl alarm disarm`.";
+pub const CORRUPT: &str = "A member holds other data than the others, so etcd refuses writes. `etcdctl alarm list` has its \
+                           id in decimal, status.members in hexadecimal: have it replaced with `kubectl delete pvc \
+                           <member> --wait=false`. Of memberID:0 etcd does not know which it is: restore a backup. \
+                           Then `etcdctl alarm disarm`.";
 pub const NO_WAY_THROUGH: &str = "The way to spec.version leads through a version for which the spec names no image. Go \
                                   one minor version at a time, or remove spec.image.tag.";
 

@@ -111,7 +111,9 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         ),
         Finding::MembersOfAnother => told(
             Reason::MembershipForeign,
-            "etcd lists members that Quorate did not add. Remove them with `etcdctl member remove`.".into(),
+            "etcd lists members that Quorate did not add: remove them with `etcdctl member remove`. Or it is another cluster \
+             than status.ledger.clusterId names: then the ledger is wrong, and nobody is to be removed."
+                .into(),
         ),
         Finding::QuorumLost => told(
             Reason::QuorumLost,

@@ -269,6 +269,7 @@ impl Model for Quorate {
             Property::always(name(Broken::OldLog), |_, s: &State| s.broken != Some(Broken::OldLog)),
             Property::always(name(Broken::Unrestored), |_, s: &State| s.broken != Some(Broken::Unrestored)),
             Property::always(name(Broken::RestoredAgain), |_, s: &State| s.broken != Some(Broken::RestoredAgain)),
+            Property::always(name(Broken::KnownToSome), |_, s: &State| s.broken != Some(Broken::KnownToSome)),
             Property::always(name(Broken::Untried), |_, s: &State| s.broken != Some(Broken::Untried)),
             Property::always(COMES_TO_REST, |m: &Self, s: &State| {
                 s.broken.is_some() || m.calm.comes(&m.config, s, None).is_ok()
@@ -303,6 +304,7 @@ pub fn name(broken: Broken) -> &'static str {
         Broken::Untried => "no running member is told to run what was not tried on its node",
         Broken::Unrestored => "a cluster that is to begin with a backup begins with it",
         Broken::RestoredAgain => "nobody means to restore once a seed was chosen",
+        Broken::KnownToSome => "no learner is added that a member does not admit when it applies that",
         Broken::RunAway => "serials are not handed out without end",
     }
 }

@@ -76,6 +76,9 @@ impl State {
         if self.seat(serial).banned {
             self.break_with(Broken::IdentityReused);
         }
+        if self.learners() >= self.learners_for_all() {
+            self.break_with(Broken::KnownToSome);
+        }
         self.seat_mut(serial).member = Some(Member { role: Role::Learner, started: false, matched: false });
         Ok(())
     }

@@ -187,8 +187,15 @@ fn versions(name: &'static str, size: u8, minors: &[u8]) -> Config {
     Config::new(name, Origin::Standing(size), script).running(minors[0])
 }
 
+/// Two more are wished for on the way from the minor that admits one learner to the one that admits two.
+fn grows_on_the_way() -> Config {
+    let script = [wishing(voters(3), 5), wishing(voters(3), 6), wishing(voters(5), 6)];
+    Config::new("3 -> 5 on the way from 3.5 to 3.6", Origin::Standing(3), script).running(5)
+}
+
 #[test]
 fn changes_its_version() {
+    exhaust(grows_on_the_way().faults(at_least(0), Kind::ROLLING));
     exhaust(versions("1 goes 3.6 -> 3.7", 1, &[6, 7]).faults(1, Kind::STANDING));
     exhaust(versions("1 goes 3.5 -> 3.7", 1, &[5, 7]).faults(1, Kind::STANDING));
     exhaust(versions("3 go 3.6 -> 3.7", 3, &[6, 7]).faults(1, Kind::ROLLING));
@@ -418,6 +425,7 @@ fn planted_mistakes_are_caught() {
     catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::JumpedTwoMinors, Broken::TwoMinors);
     catch(versions("planted", 3, &[7, 6]).prompt(), Mistake::TakenDownByImage, Broken::TooLow);
     catch(versions("planted", 3, &[5, 7]).prompt(), Mistake::LogsLeft, Broken::OldLog);
+    catch(grows_on_the_way(), Mistake::LearnersForWhatIsTold, Broken::KnownToSome);
     let killed = || versions("planted", 3, &[6, 7]).prompt().faults(1, &[Kind::Kill]);
     catch(killed(), Mistake::OthersUnseen, Broken::Quorum);
     let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];

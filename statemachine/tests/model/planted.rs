@@ -44,6 +44,8 @@ pub enum Mistake {
     TakenDownByImage,
     /// The logs of 3.5 are not cut before 3.7.
     LogsLeft,
+    /// As many learners are added as fit what the members are told to run, whatever they still run.
+    LearnersForWhatIsTold,
     /// Nothing is tried before.
     Untried,
     /// The first pod whose launcher waits becomes the seed, whatever is on its volume.
@@ -101,6 +103,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         }
         Mistake::LeaderSwitched => switch_tried(world, &mut plan, |calm, _| calm),
         Mistake::LogsLeft => leave_logs(world, &plan),
+        Mistake::LearnersForWhatIsTold => believe_what_is_told(world),
         Mistake::SeededUnrestored => seed_unrestored(world, &mut plan),
         Mistake::RestoredAgain => Some(plan.steps.clone().into_iter().map(restoring).collect()),
         Mistake::ConnectionsUnread => Some(read_no_connections(world)),
@@ -190,6 +193,19 @@ fn leave_logs(world: &World, right: &Plan) -> Option<Vec<Step>> {
     let Memory::Ledger(ledger) = &mut forgetful.memory else { return None };
     ledger.oldest_log = Some(FIRST_WITH_NEW_LOG);
     cuts.then(|| plan(&forgetful).steps)
+}
+
+fn believe_what_is_told(world: &World) -> Option<Vec<Step>> {
+    let mut believing = world.clone();
+    let Memory::Ledger(ledger) = &mut believing.memory else { return None };
+    ledger.members.values_mut().for_each(|entry| entry.former = None);
+    for pod in believing.seats.values_mut().filter_map(|seat| seat.pod.as_mut()) {
+        if let (Sight::Etcd(alive), Some(told)) = (&mut pod.sight, &pod.release) {
+            alive.version = Some(told.version);
+        }
+    }
+    let steps = plan(&believing).steps;
+    steps.iter().any(|step| matches!(step, Step::AddLearner { .. })).then_some(steps)
 }
 
 fn list(world: &World) -> Option<(&MemberList, Roster)> {

@@ -350,6 +350,7 @@ pub enum Broken {
     Untried,
     Unrestored,
     RestoredAgain,
+    KnownToSome,
 }
 
 /// Everything that is really there.

@@ -65,9 +65,17 @@ impl State {
         members.filter_map(|seat| seat.pod.map(|pod| pod.runs)).collect()
     }
 
-    /// How many learners there may be: each member applies its own limit.
+    /// How many learners the leader admits.
     pub fn max_learners(&self) -> usize {
-        self.members_run().into_iter().map(admits).min().unwrap_or(1)
+        let leader = self.leader.and_then(|leader| self.seat(leader).pod);
+        leader.map_or(0, |leader| admits(leader.runs))
+    }
+
+    /// How many learners every member admits when it applies their addition. Of one beyond that some would know, and others not.
+    /// One that was not started yet will be on what its ticket says, whatever image its launcher waits in.
+    pub fn learners_for_all(&self) -> usize {
+        let started = self.seats.iter().filter(|seat| seat.member.is_some_and(|member| member.started));
+        started.filter_map(|seat| seat.pod.map(|pod| admits(pod.runs))).min().unwrap_or(1)
     }
 
     /// What a leader of 3.5 writes, all have in their logs.

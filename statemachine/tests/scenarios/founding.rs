@@ -5,7 +5,7 @@ use quorate_statemachine::{
     Ticket, Trouble, Version,
 };
 
-use crate::scene::{CLUSTER, claim_uid, cluster, founding, id, node, release, seeding, wished};
+use crate::scene::{CLUSTER, USUAL, claim_uid, cluster, founding, id, node, release, seeding, wished};
 
 #[test]
 fn all_pods_are_made_at_once() {
@@ -144,6 +144,16 @@ fn a_seed_that_is_told_another_release_has_its_ticket_with_that() {
         pod.sight = Sight::Refused(Refusal::Binary);
     });
     refused.plan().does(["switch 0 to 3.6.16"]);
+}
+
+/// A seed of which nobody knows whether it has run.
+#[test]
+fn a_seed_that_crashes_gets_the_patch_that_is_wished_unless_that_has_failed() {
+    let next = Version::new(6, 17);
+    let crashes = || seeding(1).told(0, USUAL).crashing(0);
+    crashes().plan().never("switch");
+    crashes().wish_version(next).plan().also_does("switch 0 to 3.6.17");
+    crashes().wish_version(next).has_failed(next, 0).plan().never("switch");
 }
 
 /// Found among the worlds made up at random.

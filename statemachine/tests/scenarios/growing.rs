@@ -2,6 +2,7 @@
 
 use quorate_statemachine::{
     Finding, LookAgain, MemberId, Millis, Phase, Refusal, Role, RoleLabel, STOPS, Serial, Standing, Start, Step,
+    Version,
 };
 
 use crate::scene::{NOW, Scene, USUAL, claim_uid, cluster, id, ids, release};
@@ -270,6 +271,20 @@ fn one_that_is_told_to_run_something_else_gets_no_other_ticket_with_it() {
     let joins = cluster(3).wish(5).joining(3).entry(3, |entry| entry.release = Some(release(USUAL)));
     let fails = joins.told(3, STOPS[2]).crashing(3).added(4);
     fails.plan().also_does("switch 3 to 3.6.16").never("ticket 3");
+}
+
+/// One that is told 3.6 and still runs 3.5 would not take a second learner into its list when it applies that, though the leader
+/// admits it.
+#[test]
+fn who_still_runs_the_old_minor_limits_the_learners() {
+    let v5 = Version::new(5, 35);
+    let grows = || cluster(3).all_run(v5).wish_version(USUAL).runs(0, USUAL).runs(1, USUAL).wish(5).spare(3).spare(4);
+    let told = || grows().told(2, USUAL).etcd(2, |alive| alive.version = Some(v5));
+    told().plan().also_does("add 3").never("add 4");
+    told().switching(2).plan().also_does("add 3").never("add 4");
+    told().etcd(2, |alive| alive.version = None).plan().also_does("add 3").never("add 4");
+    told().learner(3).plan().never("add 4");
+    grows().runs(2, USUAL).plan().also_does("add 3").also_does("add 4 after 3");
 }
 
 /// etcd refuses to add a member while its leader counts too few others as connected, and that count may be wrong for as

@@ -1,10 +1,10 @@
 //! Nobody answers: all pods gone, a majority of volumes lost, members that are not ours.
 
 use quorate_statemachine::{
-    Birth, ClusterId, Finding, Listed, LookAgain, MemberId, Phase, Refusal, Role, Serial, Step,
+    Birth, ClusterId, Finding, Listed, LookAgain, MemberId, Phase, Refusal, Role, Serial, Step, Version,
 };
 
-use crate::scene::{Scene, cluster};
+use crate::scene::{Scene, USUAL, cluster, release};
 
 fn all_pods_gone() -> Scene {
     (0..3).fold(cluster(3), Scene::pod_gone).unknown()
@@ -21,6 +21,22 @@ fn all_pods_come_back_at_once() {
 fn a_minority_without_volumes_waits_for_the_list() {
     let told = all_pods_gone().claim_gone(1).plan().does(["resume 0 on claim-0", "resume 2 on claim-2"]);
     told.phase(Phase::Healing).tells(1, Finding::VolumeLost);
+}
+
+/// All end on the same entry of their logs, again at each start: only another patch brings them back.
+#[test]
+fn a_majority_that_crashes_on_what_it_ran_well_on_gets_the_patch_that_is_wished() {
+    let next = Version::new(6, 17);
+    let all_crash = || (0..3).fold(cluster(3).unknown(), Scene::crashing);
+    all_crash().plan().never("switch");
+    let told = all_crash().wish_version(next).plan();
+    let told = (0..3).fold(told, |told, serial| told.also_does(&format!("switch {serial} to 3.6.17")));
+    assert_eq!(told.entry(0).and_then(|entry| entry.former.clone()), Some(release(USUAL)));
+    // Of another minor nobody can know whether it would be one too many, and one that has failed is not tried again.
+    all_crash().wish_version(Version::new(7, 3)).plan().never("switch");
+    all_crash().wish_version(next).has_failed(next, 0).plan().never("switch");
+    // While a majority is well, it fails for other reasons.
+    cluster(3).unknown().crashing(2).wish_version(next).plan().never("switch");
 }
 
 #[test]
