@@ -100,16 +100,6 @@ impl Endpoints {
         }
     }
 
-    /// Takes for silent who waits and was not there yet when this was looked for.
-    pub fn hold_back_newer(&self, pods: &BTreeMap<Serial, PodFacts>, said: &mut Said) {
-        let waiting = waiting(pods, said);
-        for seen in said.seen.values_mut() {
-            if waiting.contains(&seen.pod) && !self.0.contains_key(&seen.pod) {
-                seen.sight = Sight::Unknown;
-            }
-        }
-    }
-
     /// The pods whose addresses are late.
     pub fn late(&self) -> impl Iterator<Item = &Uid> {
         self.0.iter().filter_map(|(pod, endpoint)| match endpoint {
@@ -206,19 +196,6 @@ mod tests {
         observed.said.seen = waits;
         tokio::time::advance(PATIENCE.mul_f64(0.5)).await;
         assert_eq!(looks(&api, &observed, &mut endpoints).await.0, [1, 2]);
-    }
-
-    #[tokio::test]
-    async fn who_came_after_the_look_is_taken_for_silent_until_the_next() {
-        let (api, observed) = newcomers();
-        let mut earlier = observed.clone();
-        earlier.pods.remove(&Serial(2));
-        let mut endpoints = Endpoints::default();
-        publish(&api, &observed, &[1, 2]);
-        looks(&api, &earlier, &mut endpoints).await;
-        let mut said = observed.said.clone();
-        endpoints.hold_back_newer(&observed.pods, &mut said);
-        assert_eq!((&said.seen[&Serial(1)].sight, &said.seen[&Serial(2)].sight), (&WAITING, &Sight::Unknown));
     }
 
     #[tokio::test]

@@ -233,10 +233,11 @@ impl Observer {
         let said = Said { list, ..glanced.said.clone() };
         let mut said = self.complete(said, &addresses(&cluster, &pods)).await;
         said.disown_strangers(|member| serial_of(&cluster, member));
-        glanced.endpoints.hold_back_newer(&pods, &mut said);
+        // For those who came after the glance.
+        let endpoints = endpoints::look(&self.kube, &cluster, &pods, &said, &glanced.endpoints).await;
+        endpoints.hold_back(&mut said);
         let tls = glanced.tls.clone();
-        let (archives, proofs, endpoints) =
-            (glanced.archives.clone(), glanced.proofs.clone(), glanced.endpoints.clone());
+        let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
         let freshness = Freshness::Quorum;
         let objects = Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
