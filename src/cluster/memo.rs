@@ -225,11 +225,11 @@ impl Memo {
     /// When to look again, given whether anything `moved`: in haste only as long as that can help.
     pub fn without_haste(&mut self, look_again: LookAgain, moved: bool) -> LookAgain {
         match look_again {
-            LookAgain::AtOnce | LookAgain::Soon | LookAgain::Unhurried if !moved => {
+            LookAgain::AtOnce | LookAgain::Soon if !moved => {
                 let hasty = self.hasty_since.get_or_insert_with(Instant::now).elapsed();
                 if hasty < HASTE { look_again } else { LookAgain::Later }
             }
-            LookAgain::AtOnce | LookAgain::Soon | LookAgain::Unhurried | LookAgain::Later | LookAgain::AtRest => {
+            LookAgain::AtOnce | LookAgain::Soon | LookAgain::Later | LookAgain::AtRest => {
                 self.hasty_since = None;
                 look_again
             }
@@ -457,7 +457,6 @@ mod tests {
         tokio::time::advance(HASTE).await;
         assert_eq!(memo.without_haste(LookAgain::Soon, false), LookAgain::Later);
         assert_eq!(memo.without_haste(LookAgain::AtOnce, false), LookAgain::Later);
-        assert_eq!(memo.without_haste(LookAgain::Unhurried, false), LookAgain::Later);
         assert_eq!(memo.without_haste(LookAgain::AtOnce, true), LookAgain::AtOnce, "something moved");
         assert_eq!(memo.without_haste(LookAgain::Soon, false), LookAgain::Soon);
         tokio::time::advance(HASTE / 2).await;

@@ -12,9 +12,6 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 /// In a transition: a process takes some 100 ms until it answers, and on the way to a voter one look waits for another half
 /// a dozen times.
 const SOON: Duration = Duration::from_millis(50);
-/// While an etcd is being started, and nothing is left to do but to wait for it. Each look takes some 7 ms of the processor from
-/// each member that tells its metrics: four looks during a start made it slower by 40 ms on two processors.
-const UNHURRIED: Duration = Duration::from_millis(250);
 /// While only the outside can mend it: most of that wakes us by a watch.
 const LATER: Duration = Duration::from_secs(3);
 /// At rest: for what no watch tells, such as members changed by hand.
@@ -60,7 +57,6 @@ pub fn pause(look_again: LookAgain, helpless: Duration) -> Duration {
     match look_again {
         LookAgain::AtOnce => AT_ONCE,
         LookAgain::Soon => SOON,
-        LookAgain::Unhurried => UNHURRIED,
         LookAgain::Later => jittered(helpless.clamp(LATER, AT_REST)),
         LookAgain::AtRest => jittered(AT_REST),
     }
@@ -133,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_more_there_is_to_do_the_sooner() {
-        let order = [LookAgain::AtOnce, LookAgain::Soon, LookAgain::Unhurried, LookAgain::Later, LookAgain::AtRest];
+        let order = [LookAgain::AtOnce, LookAgain::Soon, LookAgain::Later, LookAgain::AtRest];
         let order = order.map(|look_again| pause(look_again, Duration::ZERO));
         assert!(order.is_sorted() && order[0] < order[3]);
     }

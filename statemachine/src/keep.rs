@@ -1,7 +1,7 @@
 //! Keeps the pod of a serial there and fit for what it has to do. Never touches the member list, never another volume.
 
 use crate::{
-    Bind, Birth, LookAgain, Role, Sight, Standing, Start, cure,
+    Bind, Birth, LookAgain, Role, Standing, Start, cure,
     draft::Draft,
     member::{Ground, Member, Volume},
     report,
@@ -21,8 +21,7 @@ pub fn keep_as(draft: &mut Draft<'_>, member: &Member<'_>, role: Role) {
     let birth = if member.started { Birth::Resuming(role) } else { Birth::Waiting };
     let Some(pod) = member.pod else { return revive(draft, member, birth) };
     if !member.well() && member.is_settling() {
-        let only_starts = member.started && pod.ticket.is_some() && pod.sight == Sight::Unknown && !pod.terminating;
-        draft.look(if only_starts { LookAgain::Unhurried } else { LookAgain::Soon });
+        draft.look(LookAgain::Soon);
     }
     // On a node that is away it may be running: nothing is to be done but to wait until the node is back, or gone.
     if member.ground() == Ground::Unreachable {

@@ -310,9 +310,6 @@ pub enum LookAgain {
     AtOnce,
     /// In a transition: after some 50 ms, unless nothing moves for long.
     Soon,
-    /// Nothing is left to do but to wait for an etcd that is being started: a few times a second, as who is asked takes time of
-    /// the processors from it.
-    Unhurried,
     /// Something is wrong that only the outside mends: every few seconds.
     Later,
     /// At rest: every 30 s or so.

@@ -168,7 +168,7 @@ pub fn look_again(observed: &Observed, status: &EtcdClusterStatus, planned: Look
     let well = healthy.is_some_and(|own| own.status == "True" || own.reason == Reason::BackupUnproved.as_str());
     match planned {
         LookAgain::AtRest if !off && !well => LookAgain::Later,
-        LookAgain::AtOnce | LookAgain::Soon | LookAgain::Unhurried | LookAgain::Later | LookAgain::AtRest => planned,
+        LookAgain::AtOnce | LookAgain::Soon | LookAgain::Later | LookAgain::AtRest => planned,
     }
 }
 

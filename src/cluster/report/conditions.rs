@@ -225,7 +225,7 @@ fn reconciling(plan: &Plan, stalled: Truth, worst: Option<&(Weight, Told)>) -> V
         | Phase::Restarting
         | Phase::Upgrading
         | Phase::Deleting => true,
-        Phase::Running => plan.look_again <= LookAgain::Unhurried && !plan.steps.is_empty(),
+        Phase::Running => matches!(plan.look_again, LookAgain::AtOnce | LookAgain::Soon) && !plan.steps.is_empty(),
         Phase::Hibernated | Phase::QuorumLost | Phase::Paused | Phase::Failed => false,
     };
     let truth = if in_transition && stalled != Truth::True { Truth::True } else { Truth::False };

@@ -2,7 +2,7 @@
 
 use quorate_statemachine::{Finding, LookAgain, Phase, Refusal, Serial, Start, Trouble};
 
-use crate::scene::{NOW, Scene, cluster};
+use crate::scene::{Scene, cluster};
 
 #[test]
 fn a_lost_pod_comes_back_on_its_volume() {
@@ -153,20 +153,10 @@ fn a_going_member_that_was_silent_once_still_counts() {
     silent.does(["claim 3", "pod 3 on new claim"]);
 }
 
-/// Whoever is looked at takes time of the processors from it. Not where something is done once it is seen.
-#[test]
-fn an_etcd_that_is_being_started_is_looked_at_without_haste() {
-    let starts = || cluster(3).unheard(2).pod(2, |pod| pod.created = NOW);
-    starts().plan().does([]).looks(LookAgain::Unhurried);
-    starts().waiting(2).plan().looks(LookAgain::Soon);
-    starts().pod(2, |pod| pod.terminating = true).plan().looks(LookAgain::Soon);
-    cluster(3).wish(5).joining(3).unheard(3).plan().looks(LookAgain::Soon);
-}
-
 #[test]
 fn troubles_of_pods_are_told() {
     let stuck = |trouble| cluster(3).pod_pending(1, 1_000).trouble(1, trouble);
-    stuck(Trouble::ImageMissing).plan().does([]).tells(1, Finding::ImageMissing).looks(LookAgain::Unhurried);
+    stuck(Trouble::ImageMissing).plan().does([]).tells(1, Finding::ImageMissing).looks(LookAgain::Soon);
     stuck(Trouble::Unschedulable).plan().does([]).tells(1, Finding::Unschedulable);
     stuck(Trouble::ContainerFailing).plan().does([]).tells(1, Finding::ContainerFailing);
     let long = cluster(3).pod_pending(1, 60_000).trouble(1, Trouble::ImageMissing);
