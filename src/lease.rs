@@ -185,7 +185,8 @@ impl Election {
         // Another may have the Lease before we hear that it is released.
         self.lead_until(None);
         if led && let Err(error) = self.release().await {
-            tracing::warn!(error = %chain(&error), "failed to release the Lease; another operator has to wait until it runs out");
+            let error = chain(&error);
+            tracing::warn!(error, "failed to release the Lease; another operator has to wait until it runs out");
         }
     }
 

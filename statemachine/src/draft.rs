@@ -20,7 +20,7 @@ pub struct Draft<'w> {
     pub cure: Option<Release>,
     /// That is only for one that is told another patch of it.
     pub only_patches: bool,
-    /// Fewer members are well than make a quorum.
+    /// So many members are known to be down that the others make no quorum.
     pub majority_is_down: bool,
     /// What newcomers run.
     pub newcomers: Option<Release>,
@@ -253,8 +253,8 @@ impl<'w> Draft<'w> {
         self.step(Step::IssueTicket { serial: member.serial, pod: pod.uid.clone(), ticket });
     }
 
-    /// Remembers the node a member's pod is on, its volume, should the ledger have lost it, and what it runs, once that is seen. Spares are nobody yet:
-    /// where they are is not worth a write.
+    /// Remembers the node a member's pod is on, its volume, should the ledger have lost it, and what it runs, once that is seen.
+    /// Spares are nobody yet: where they are is not worth a write.
     pub fn remember(&mut self, member: &Member<'_>) {
         let Some(entry) = self.ledger.members.get_mut(&member.serial) else { return };
         if entry.create.is_none() && member.started {

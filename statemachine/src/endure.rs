@@ -20,7 +20,9 @@ pub fn endure(draft: &mut Draft<'_>, why: Finding) -> Phase {
         draft.look(LookAgain::Soon);
     }
     let voters: Vec<_> = members.iter().filter(|(_, votes)| *votes).map(|(member, _)| member).collect();
-    draft.majority_is_down = voters.iter().filter(|voter| voter.well()).count() < quorum(voters.len());
+    // One that is only not heard may well serve.
+    let may_serve = |voter: &&&Member<'_>| !voter.fails_on_release() && !voter.surely_down();
+    draft.majority_is_down = voters.iter().filter(may_serve).count() < quorum(voters.len());
     for (member, _) in &members {
         match member.volume() {
             Volume::Intact(_) | Volume::Going(_) => {

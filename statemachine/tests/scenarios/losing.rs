@@ -35,8 +35,12 @@ fn a_majority_that_crashes_on_what_it_ran_well_on_gets_the_patch_that_is_wished(
     // Of another minor nobody can know whether it would be one too many, and one that has failed is not tried again.
     all_crash().wish_version(Version::new(7, 3)).plan().never("switch");
     all_crash().wish_version(next).has_failed(next, 0).plan().never("switch");
-    // While a majority is well, it fails for other reasons.
-    cluster(3).unknown().crashing(2).wish_version(next).plan().never("switch");
+    // While a majority is well, or may be for all that is known, it fails for other reasons.
+    let one_crashes = || cluster(3).unknown().crashing(2).wish_version(next);
+    one_crashes().plan().never("switch");
+    one_crashes().unheard(0).unheard(1).plan().never("switch");
+    one_crashes().crashing(1).plan().also_does("switch 2 to 3.6.17");
+    one_crashes().pod_gone(1).plan().also_does("switch 2 to 3.6.17");
 }
 
 #[test]
