@@ -20,7 +20,7 @@ pub struct Draft<'w> {
     pub cure: Option<Release>,
     /// That is only for one that is told another patch of it.
     pub only_patches: bool,
-    /// So many members are known to be down that the others make no quorum.
+    /// Nobody can be serving: so many members are known to be down that the others make no quorum, or the seed has yet to.
     pub majority_is_down: bool,
     /// What newcomers run.
     pub newcomers: Option<Release>,

@@ -47,7 +47,7 @@ struct Known {
 
 impl Binary {
     /// Begins to ask for the version, while the ticket is still under way. What the same binary said at an earlier start of
-    /// this pod is taken from `memory`, a folder: to ask takes a fifth of the time that a killed etcd is away for.
+    /// this pod is taken from `memory`, a folder: a killed etcd has its ticket already, and would be away for as long as that takes.
     pub fn ask(wanted: PathBuf, memory: PathBuf) -> Self {
         let asking = Some(tokio::spawn(recall_or_ask(wanted.clone(), memory.clone())));
         Self { wanted, memory, asking, known: None }

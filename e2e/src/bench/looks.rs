@@ -8,9 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 
+use super::nodes::node_of;
 use super::stopwatch::{moment_of, share_of};
 use crate::lab::{Component, Lab};
+use crate::scene::Scene;
 
 /// What a kubelet writes when it looks, with the verbosity that the lab gives to `pkg/kubelet/pleg/generic.go`.
 const LOOKS: &[u8] = b"\"GenericPLEG: Relisting\"";
@@ -21,14 +24,16 @@ const READ_INTERVAL: Duration = Duration::from_millis(2);
 /// A kubelet that writes nothing for that long does not look.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits for the moment between two looks of this node's kubelet at which this run is to begin: those of all runs are spread
+/// Waits for the moment between two looks of this pod's kubelet at which this run is to begin: those of all runs are spread
 /// evenly over the second. By the clock's second they would come to moments at random, as a look begins a second after the end of
 /// the one before. On another cluster than a lab nobody sees the looks, and the clock's second has to do.
-pub async fn moment_between(node: &str, run: u32) -> Result<()> {
+pub async fn moment_between(scene: &Scene, pod: &str, run: u32) -> Result<()> {
     let Ok(lab) = Lab::from_env() else {
         moment_of(run).await;
         return Ok(());
     };
+    let pod = scene.api::<Pod>().get(pod).await?;
+    let node = node_of(&pod)?;
     let log = lab.log(Component::Kubelet(lab.node_named(node)?.number()));
     next(&log).await.with_context(|| format!("failed to see {node}'s kubelet look"))?;
     tokio::time::sleep(PERIOD.mul_f64(share_of(run))).await;

@@ -95,6 +95,7 @@ impl Victim {
     }
 }
 
-fn node_of(pod: &Pod) -> Result<&str> {
+/// The node of a pod.
+pub fn node_of(pod: &Pod) -> Result<&str> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("a pod without a node")
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use rustix::process::Signal;
@@ -13,7 +12,7 @@ use super::looks;
 use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::stopwatch::{Up, are_up, in_turn, pods, uids, until, until_up};
+use super::stopwatch::{Up, alternately, are_up, in_turn, pods, uids, until, until_up};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
@@ -59,12 +58,6 @@ fn follower(members: &Membership, run: u32) -> Result<String> {
     let followers: Vec<&String> = members.members.keys().filter(|name| *name != leader).collect();
     let number = usize::try_from(run)? % followers.len().max(1);
     followers.get(number).map(|name| (*name).clone()).context("there is no follower")
-}
-
-/// The node of a pod.
-async fn node_of(scene: &Scene, pod: &str) -> Result<String> {
-    let spec = scene.api::<Pod>().get(pod).await?.spec;
-    spec.and_then(|spec| spec.node_name).with_context(|| format!("pod {pod} has no node"))
 }
 
 /// From nothing to three; with `restart` the leading operator loses its pod once the seed runs.
@@ -114,20 +107,20 @@ pub async fn pod_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
     let (raw, db) = both(scene).await?;
     let floor = async |run: u32| {
         let name = follower(&raw.membership().await?, run)?;
-        looks::moment_between(&node_of(scene, &name).await?, run).await?;
+        looks::moment_between(scene, &name, run).await?;
         raw.renew(std::slice::from_ref(&name)).await
     };
     let value = async |run: u32| {
         let name = follower(&db.answers().await?, run)?;
         let old = uids(&pods(scene, &label(&db)).await?);
-        looks::moment_between(&node_of(scene, &name).await?, run).await?;
+        looks::moment_between(scene, &name, run).await?;
         let started = Instant::now();
         pod_faults::delete_by_force(&db, &[&name]).await?;
         let took = is_up(&db, started, 1, &old, Up::Ready).await?;
         db.settles(3).await?;
         Ok(took)
     };
-    in_turn(runs, floor, value).await
+    alternately(runs, floor, value).await
 }
 
 /// A fresh pod each run: the kubelet delays the second restart of a container.
@@ -146,7 +139,7 @@ pub async fn process_killed(scene: &Scene, runs: u32) -> Result<Measured> {
         db.settles(3).await?;
         Ok(took)
     };
-    in_turn(runs, floor, value).await
+    alternately(runs, floor, value).await
 }
 
 /// Kills a member's etcd; the seconds until another process of it is a healthy voter.
@@ -160,7 +153,7 @@ async fn killed(scene: &Scene, name: &str, label: &str, run: u32) -> Result<f64>
     .await?;
     let process = of_member().next().context("it does not run")?;
     let watch = PodWatch::open(scene, label).await?;
-    looks::moment_between(&node_of(scene, name).await?, run).await?;
+    looks::moment_between(scene, name, run).await?;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
     until("the member's next process", started, async || {

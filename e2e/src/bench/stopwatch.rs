@@ -122,17 +122,32 @@ fn until_moment_of(run: u32, now: SystemTime) -> Duration {
     Duration::from_secs_f64((share_of(run) - now).rem_euclid(1.0))
 }
 
-/// Measures the floor and the value in turn, so that a slow minute of the machine meets both.
+/// Measures the floor and the value in turn, each run from its moment of a second on.
 pub async fn in_turn(
+    runs: u32,
+    mut floor: impl AsyncFnMut(u32) -> Result<f64>,
+    mut value: impl AsyncFnMut(u32) -> Result<f64>,
+) -> Result<super::Measured> {
+    let floor = async |run| {
+        moment_of(run).await;
+        floor(run).await
+    };
+    let value = async |run| {
+        moment_of(run).await;
+        value(run).await
+    };
+    alternately(runs, floor, value).await
+}
+
+/// Measures the floor and the value in turn, so that a slow minute of the machine meets both.
+pub async fn alternately(
     runs: u32,
     mut floor: impl AsyncFnMut(u32) -> Result<f64>,
     mut value: impl AsyncFnMut(u32) -> Result<f64>,
 ) -> Result<super::Measured> {
     let mut measured = super::Measured::default();
     for run in 0..runs {
-        moment_of(run).await;
         let floor = floor(run).await.context("the floor")?;
-        moment_of(run).await;
         let value = value(run).await.context("the value")?;
         eprintln!("  run {}: floor {floor:.2} s, value {value:.2} s", run + 1);
         measured.floor.push(floor);

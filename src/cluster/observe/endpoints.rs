@@ -42,10 +42,7 @@ pub async fn look(
     said: &Said,
     earlier: &Endpoints,
 ) -> Endpoints {
-    let mut waiting = waiting(pods, said);
-    // One that did not answer this time is waited for no longer than it was.
-    let is_awaited = |pod: &&PodFacts| pod.ticket.is_none() && earlier.0.contains_key(&pod.uid);
-    waiting.extend(pods.values().filter(is_awaited).map(|pod| pod.uid.clone()));
+    let waiting = waiting(pods, said, earlier);
     if waiting.iter().all(|pod| earlier.0.get(pod) == Some(&Endpoint::Published)) {
         return Endpoints(waiting.into_iter().map(|pod| (pod, Endpoint::Published)).collect());
     }
@@ -60,11 +57,13 @@ pub async fn look(
     earlier.after(waiting, &published)
 }
 
-/// The pods whose launchers wait and that were never told anything.
-fn waiting(pods: &BTreeMap<Serial, PodFacts>, said: &Said) -> BTreeSet<Uid> {
+/// The pods whose launchers wait and that were never told anything; also those that only did not answer this time, so that they
+/// are waited for no longer than they were.
+fn waiting(pods: &BTreeMap<Serial, PodFacts>, said: &Said, earlier: &Endpoints) -> BTreeSet<Uid> {
     let waits = |serial: &Serial, pod: &PodFacts| {
         let seen = said.seen.get(serial).filter(|seen| seen.pod == pod.uid);
-        pod.ticket.is_none() && seen.is_some_and(|seen| matches!(seen.sight, Sight::Waiting(_)))
+        let says_so = seen.is_some_and(|seen| matches!(seen.sight, Sight::Waiting(_)));
+        pod.ticket.is_none() && (says_so || earlier.0.contains_key(&pod.uid))
     };
     pods.iter().filter(|(serial, pod)| waits(serial, pod)).map(|(_, pod)| pod.uid.clone()).collect()
 }
