@@ -183,14 +183,14 @@ impl<'w> Way<'_, 'w> {
         Some(stop.map_or(Leg::Stuck(Finding::BelowFloor), Leg::Switch))
     }
 
-    /// What to run of a minor: what is wished, or what others run of it already, or its stop.
+    /// What to run of a minor: what is wished, or else its stop, or what others run of it already if that is later.
     fn release_of(&self, minor: Minor) -> Option<&'w Release> {
         if self.goal.version.minor == minor {
             return Some(self.goal);
         }
-        let stop = self.world.wish.stops.get(&minor);
-        let others = || self.census.voters.iter().filter_map(|voter| voter.member.told());
-        stop.or_else(|| others().find(|told| told.version.minor == minor))
+        let told = self.census.voters.iter().filter_map(|voter| voter.member.told());
+        let run = told.filter(|told| told.version.minor == minor);
+        run.chain(self.world.wish.stops.get(&minor)).max_by_key(|release| release.version)
     }
 
     /// Whether this is so of the minor that each voter is told to run.

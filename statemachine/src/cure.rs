@@ -29,7 +29,9 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
         draft.switch_release(member, &other);
         return true;
     }
-    let may_go_back = |former: &Release| !member.is_unreachable() && leads_back(draft, member, former);
+    let may_go_back = |former: &Release| {
+        !member.is_unreachable() && leads_back(draft, member, former) && !undoes_a_turn(draft, member, &told, former)
+    };
     let Some(former) = ran.filter(may_go_back) else { return false };
     draft.switch_release(member, &former);
     if let Some(entry) = draft.ledger.members.get_mut(&member.serial) {
@@ -37,7 +39,6 @@ pub fn cure(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
     }
     let wished = draft.world.wish.release.clone();
     draft.ledger.failed = Some(Failed { release: told, wished, serial: member.serial });
-    draft.tell(Finding::ReleaseFailed);
     true
 }
 
@@ -76,6 +77,30 @@ fn turns_back(draft: &Draft<'_>, told: &Release, ran: &Release, to: &Release) ->
             ran == to && minor == from.next() && draft.cluster_version == Some(from) && is_its_turn
         }
     }
+}
+
+/// Whether what it ran before is what it was turned back from, as [`turns_back`] has it: that fails as well, and to go there once
+/// more is against the wish. A downgrade tells which of the two it was: on its way down a member goes back up, and on the way up it
+/// is not there. While nobody says whether one is enabled, who may do so is waited for.
+fn undoes_a_turn(draft: &Draft<'_>, member: &Member<'_>, told: &Release, former: &Release) -> bool {
+    match former.version.minor.cmp(&told.version.minor) {
+        Ordering::Less => is_enabled(draft, Some(former.version.minor)),
+        Ordering::Equal => false,
+        Ordering::Greater => match draft.world.overall {
+            Overall::Known { downgrade, alarm: _ } => downgrade != Some(told.version.minor),
+            Overall::Unknown => !draft.majority_is_down && !is_alone(draft, member),
+            // A leader that can't tell runs what all go down to.
+            Overall::OfAlarms(_) => false,
+        },
+    }
+}
+
+/// Whether it is the only voter.
+fn is_alone(draft: &Draft<'_>, member: &Member<'_>) -> bool {
+    !draft.ledger.members.iter().any(|(serial, entry)| match entry.standing {
+        Standing::Voter(_) => *serial != member.serial,
+        Standing::Learner(_) | Standing::Spare => false,
+    })
 }
 
 /// Whether it is known that this downgrade is enabled, or that none is.
@@ -125,18 +150,21 @@ fn leads_back(draft: &Draft<'_>, member: &Member<'_>, former: &Release) -> bool 
         Standing::Voter(_) | Standing::Learner(_) | Standing::Spare => None,
     });
     let before = Some(former.version.minor);
-    let is_alone = others.clone().next().is_none();
     minor(member.told()) == before
-        || (!has_moved && (is_alone || member.never_started() || others.any(|other| other == before)))
+        || (!has_moved && (is_alone(draft, member) || member.never_started() || others.any(|other| other == before)))
 }
 
-/// Forgets a failure once something else is wished; tells of it till then. It is the user's to say that the release may
-/// be tried again: by wishing for the old one in between.
+/// Forgets a failure once something else is wished. It is the user's to say that the release may be tried again: by wishing for
+/// the old one in between.
 pub fn recall(draft: &mut Draft<'_>) {
     let other = draft.ledger.failed.as_ref().is_some_and(|failed| failed.wished != draft.world.wish.release);
     if other {
         draft.ledger.failed = None;
     }
+}
+
+/// Tells of a failure that stands in the way.
+pub fn tell(draft: &mut Draft<'_>) {
     if draft.ledger.failed.is_some() {
         draft.tell(Finding::ReleaseFailed);
     }

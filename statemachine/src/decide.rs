@@ -70,6 +70,7 @@ fn lead(mut draft: Draft<'_>) -> Plan {
         (Heard::Nothing, Seeding::Begun(seed)) => found::await_seed(&mut draft, seed),
         (Heard::Nothing, Seeding::Done(_)) => endure::endure(&mut draft, Finding::EtcdUnknown),
     };
+    cure::tell(&mut draft);
     draft.finish(phase)
 }
 
@@ -131,6 +132,10 @@ fn tend<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Phase {
 /// Finds out where the members' versions go next, and what that means for members that are down or new.
 fn set_course<'w>(draft: &mut Draft<'w>, census: &Census<'w>) -> Leg<'w> {
     let leg = course::next(draft.world, &draft.ledger, census);
+    if leg == Leg::Arrived {
+        // Nobody goes where it failed any more.
+        draft.ledger.failed = None;
+    }
     let goal = &draft.world.wish.release;
     draft.heading = match leg {
         Leg::Arrived => None,

@@ -20,7 +20,7 @@ enum Turn<'w> {
     TakeBack,
     /// Nothing: pods that are out of date may be replaced meanwhile.
     Rest,
-    /// Nothing at all: etcd or a trial has to come to an end first.
+    /// Nothing at all: etcd or a trial has to come to an end first, or a trial has failed.
     Wait,
 }
 
@@ -87,29 +87,31 @@ fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, t
             Turn::Rest
         }
         Overall::Known { alarm: None, .. } | Overall::OfAlarms(None) | Overall::Unknown => {
-            match shown(draft, census, release) {
+            let tried = trial::of(draft, census, release);
+            match tried.max(saved(draft, census, release, tried)) {
                 Verdict::Passed => turn,
                 Verdict::Open => Turn::Wait,
+                // A trial takes the flags that are wished: with what it refused, a pod that is replaced now would be started.
+                // Other flags make another template, and that another trial.
+                Verdict::Failed if tried == Verdict::Failed => Turn::Wait,
                 Verdict::Failed => Turn::Rest,
             }
         }
     }
 }
 
-/// What the trials have shown, and what came of the snapshot. That comes after the trials, unless one that is down for what
-/// it is told to run waits for it: such a one can't be tried.
-fn shown(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release) -> Verdict {
-    let tried = trial::of(draft, census, release);
+/// What came of the snapshot. That comes after the trials, unless one that is down for what it is told to run waits for it:
+/// such a one can't be tried.
+fn saved(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release, tried: Verdict) -> Verdict {
     let waits = census.voters.iter().any(|voter| voter.member.fails_on_release());
-    let saved = match tried {
-        Verdict::Passed => snapshot::before(draft, census, release),
-        Verdict::Open if waits => snapshot::before(draft, census, release),
-        Verdict::Open | Verdict::Failed => Verdict::Passed,
-    };
     if tried == Verdict::Open {
         draft.look(LookAgain::Soon);
     }
-    tried.max(saved)
+    match tried {
+        Verdict::Passed => snapshot::before(draft, census, release),
+        Verdict::Open if waits => snapshot::before(draft, census, release),
+        Verdict::Open | Verdict::Failed => Verdict::Passed,
+    }
 }
 
 /// Whether all that could take the leadership over are on nodes that are about to be drained, and this one is not: it would

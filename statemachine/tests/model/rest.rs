@@ -259,6 +259,9 @@ fn serves_well(config: &Config, state: &State, plan: &Plan) -> Result<(), String
             plan.phase, plan.findings
         ));
     }
+    if plan.findings.values().flatten().any(|finding| *finding == Finding::ReleaseFailed) {
+        return Err(format!("all run what is wished, and it is told that this failed: {:?}", plan.findings));
+    }
     let spared = if voters == 2 { 2 } else { voters - 1 };
     if config.evicts() && usize::from(state.budget) != spared {
         return Err(format!("the budget of {voters} voters is left at {}", state.budget));

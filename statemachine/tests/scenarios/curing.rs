@@ -127,3 +127,21 @@ fn what_a_leader_runs_below_the_cluster_is_no_way_up() {
     odd().plan().also_does("switch 1 to 3.5.35");
     odd().runs_at(Minor(7)).plan().never("switch");
 }
+
+/// It would go where the wish does not lead any more, with nothing left that could be wished for instead.
+#[test]
+fn a_member_that_was_turned_back_and_fails_there_too_is_not_sent_where_it_came_from() {
+    let turned = || begun().runs(0, V7).runs(1, V7).told(2, V7).told(2, USUAL).crashing(2).wish_version(USUAL);
+    turned().plan().never("switch").tells(2, Finding::ContainerFailing).keeps_ledger();
+    turned().unknown().plan().never("switch");
+    // Another patch of what it was turned back to may help.
+    let next = Version::new(6, 17);
+    let told = turned().wish_version(next).plan().also_does("switch 2 to 3.6.17");
+    assert_eq!(told.entry(2).and_then(|entry| entry.former.clone()), Some(release(V7)));
+    // On its way down it goes back up.
+    turned().downgrade_to(Minor(6)).plan().also_does("switch 2 to 3.7.3");
+    // And the other way round: one that was turned back up out of a downgrade.
+    let up = || cluster(3).told(2, V7).crashing(2).wish_version(V7).asked();
+    up().plan().also_does("switch 2 to 3.6.16");
+    up().downgrade_to(Minor(6)).plan().never("switch").keeps_ledger();
+}

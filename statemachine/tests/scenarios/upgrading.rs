@@ -44,13 +44,19 @@ fn a_node_that_could_not_try_a_release_is_not_asked_again_at_once() {
 
 #[test]
 fn a_release_that_fails_its_trial_stops_nothing() {
+    let scene_of = |outcome: Outcome| {
+        let passed =
+            [0, 1].into_iter().fold(wished(), |scene, serial| scene.tried(serial, &release(V7), Outcome::Passed));
+        passed.tried(2, &release(V7), outcome)
+    };
     for (outcome, finding) in
         [(Outcome::ImageMissing, Finding::TrialImageMissing), (Outcome::Failed, Finding::TrialFailed)]
     {
-        let scene =
-            [0, 1].into_iter().fold(wished(), |scene, serial| scene.tried(serial, &release(V7), Outcome::Passed));
-        let told = scene.tried(2, &release(V7), outcome).plan().does([]).phase(Phase::Upgrading);
+        let told = scene_of(outcome).plan().does([]).phase(Phase::Upgrading);
         told.tells(2, finding).keeps_ledger();
+        // Nor a pod that is out of date: it would be started with the flags that were just refused.
+        let outdated = (0..3).fold(scene_of(outcome), Scene::outdated);
+        outdated.plan().does([]).tells(2, finding).tells(2, Finding::PodOutdated);
     }
 }
 
@@ -267,6 +273,11 @@ fn the_first_failure_takes_the_member_back_and_ends_the_roll() {
     assert_eq!(told.ledger().failed, None);
     let told = after().wish_version(USUAL).plan().phase(Phase::Running);
     assert_eq!(told.ledger().failed, None);
+    // Nor is it told of once nobody goes there any more: it failed after something else was wished.
+    let left = cluster(3).asked().ledger(|ledger| {
+        ledger.failed = Some(Failed { release: release(V7), wished: release(USUAL), serial: Serial(2) });
+    });
+    assert_eq!(left.plan().phase(Phase::Running).tells_nothing().ledger().failed, None);
 }
 
 #[test]
