@@ -52,6 +52,8 @@ pub const ANNOTATION_TICKET: &str = "quorate.dev/ticket";
 pub const ANNOTATION_TICKET_SINCE: &str = "quorate.dev/ticket-since";
 /// The annotation of a pod that carries the hash of the template it was made from.
 pub const ANNOTATION_TEMPLATE: &str = "quorate.dev/template";
+/// On a Service, a disruption budget or a CronJob: the hash of all that was asked for in it when it was applied.
+pub const ANNOTATION_APPLIED: &str = "quorate.dev/applied";
 /// On a pod: the hash of the spec's scheduling that it was made with.
 pub const ANNOTATION_SCHEDULING: &str = "quorate.dev/scheduling";
 /// On a pod: its kubelet was made to look at it again. On a Service: the pod for which its endpoints were looked at again.

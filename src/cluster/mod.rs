@@ -117,7 +117,9 @@ impl Driver {
     /// Observe, plan, act, report.
     async fn drive(&self, memo: &mut Memo, cluster: Arc<EtcdCluster>) -> Result<LookAgain, Error> {
         let cluster = memo.newest(cluster);
-        if memo.awaits_who_goes(self.observer.shows_one_that_goes(&cluster)) {
+        if memo.awaits_who_goes(self.observer.shows_one_that_goes(&cluster))
+            || memo.awaits_who_ended(self.observer.shows_one_that_ended(&cluster))
+        {
             return Ok(LookAgain::Soon);
         }
         let started = Instant::now();
@@ -144,7 +146,7 @@ impl Driver {
             // It may well be refused again in this round: what is written before that does not take it back for a moment.
             stall(&observed.cluster, &mut with_ledger, refusal);
         }
-        let act = self.actor.act(&observed, &plan, &with_ledger, &mut memo.furnished, &memo.wallet);
+        let act = self.actor.act(&observed, &plan, &with_ledger, &mut memo.ungrown, &memo.wallet);
         let (acted, ()) = tokio::join!(Box::pin(act), Box::pin(self.actor.urge(&observed, &mut memo.urged)));
         memo.wallet.rest();
         memo.labelled(&observed, &acted.done);

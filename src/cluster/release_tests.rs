@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
 use super::observe::Observed;
+use super::observe::pods::EtcdContainer;
 use super::render;
 use super::report::fixture;
 use super::tests::{CLUSTER, act, act_with_budget};
@@ -46,7 +47,7 @@ fn cluster() -> (FakeApi, Observed) {
     api.put(POD, json!({ "metadata": { "name": "db-1", "uid": "pod-1" }, "spec": { "containers": [etcd] } }));
     let pod = observed.pods.get_mut(&SERIAL).unwrap();
     pod.resource_version = api.object(POD)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
-    pod.container = Some("containerd://1".into());
+    pod.container = Some(EtcdContainer { id: "containerd://1".into(), ended: false });
     (api, observed)
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use k8s_openapi::api::batch::v1::CronJob;
+use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use quorate_crds::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 use quorate_etcd::Pool;
@@ -14,8 +15,9 @@ use quorate_statemachine::{LookAgain, Phase, Plan, Step};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::act::{Acted, Actor, Furnished};
+use super::act::{Acted, Actor, Ungrown};
 use super::memo::Memo;
+use super::observe::pods::AnyPod;
 use super::observe::{Observed, Observer, Watched, facts};
 use super::pki::Wallet;
 use super::render::Agent;
@@ -78,9 +80,9 @@ pub async fn act_with_budget(
         findings: BTreeMap::new(),
         look_again: LookAgain::Soon,
     };
-    let (mut furnished, wallet) = (Furnished::default(), Wallet::default());
+    let (mut ungrown, wallet) = (Ungrown::default(), Wallet::default());
     let status = EtcdClusterStatus::default();
-    driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut furnished, &wallet).await
+    driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut ungrown, &wallet).await
 }
 
 pub async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> {
@@ -110,6 +112,33 @@ async fn finalizer_and_ledger_come_before_anything_is_made() {
     let volume = variables.iter().find(|variable| variable["name"] == "QUORATE_VOLUME").unwrap();
     assert_eq!(volume["value"], claim["metadata"]["uid"]);
     assert_eq!(api.object(CLUSTER)["status"]["ledger"]["nextSerial"], 3);
+}
+
+#[tokio::test]
+async fn while_a_kubelet_starts_an_etcd_again_nothing_is_looked_at_or_done() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    rounds(&driver(&api, Claim::forever()), &api).await.unwrap();
+    let pod = api.object("/api/v1/namespaces/ns/pods/db-1");
+    let begins = async |change: &dyn Fn(&mut Value)| {
+        let mut pod = pod.clone();
+        let ended = json!({ "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "containerID": "containerd://1", "state": { "terminated": { "exitCode": 137 } } });
+        pod["status"] = json!({ "phase": "Running", "containerStatuses": [ended] });
+        change(&mut pod);
+        let driver = driver(&api, Claim::forever());
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        driver.observer.watched.pods.take(Event::Apply(pod), AnyPod::of);
+        api.remove("/api/v1/namespaces/ns/pods/db-2");
+        let before = api.written().len();
+        let mut memo = Memo::new(&watched(&api));
+        let look_again = Box::pin(driver.drive(&mut memo, watched(&api))).await.unwrap();
+        (look_again, api.written()[before..].contains(&"POST pods db-2".to_owned()))
+    };
+    assert_eq!(begins(&|_| ()).await, (LookAgain::Soon, false));
+    assert!(begins(&|pod| pod["status"]["containerStatuses"][0]["state"] = json!({ "running": {} })).await.1);
+    assert!(begins(&|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")).await.1);
+    assert!(begins(&|pod| pod["metadata"]["ownerReferences"][0]["uid"] = json!("another")).await.1);
 }
 
 #[tokio::test]

@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use quorate_crds::{TlsMode, names};
-use quorate_statemachine::{Life, Phase, Plan, Seeding, Serial, Step};
+use quorate_statemachine::{Life, Memory, Phase, Plan, Seeding, Serial, Step};
 use serde_json::json;
 
 use super::taken::of_a_stranger;
 use super::{Acting, Make, Stop, to_make};
 use crate::cluster::observe::certificates;
 use crate::cluster::pki::{
-    Authority, Certificates, Duties, Fault, Keyring, MemberKeys, Realm, Terms, authority_secret, client_secret,
+    Authority, Certificates, Duties, Fault, Keyring, MemberKeys, Realm, Span, Terms, authority_secret, client_secret,
     kept_key, member_secret,
 };
 use crate::cluster::render::TlsFiles;
@@ -66,7 +66,11 @@ impl Acting<'_> {
     /// Demands that with certificates that can't be used no cluster is begun, and no voter stopped that serves: it has read them
     /// while they could be, and would not come up again.
     pub(super) fn may_start(&self, plan: &Plan) -> Result<(), Stop> {
-        let begun = report::ledger_of(self.observed, plan).is_some_and(|ledger| ledger.seeding != Seeding::NotBegun);
+        // As it was written before this plan: one that seeds says so in the very ledger that it brings.
+        let begun = match &self.observed.world.memory {
+            Memory::Ledger(ledger) => ledger.seeding != Seeding::NotBegun,
+            Memory::Blank | Memory::Unreadable => false,
+        };
         let seeds = || plan.steps.iter().any(|step| matches!(step, Step::IssueTicket { .. } | Step::CreatePod { .. }));
         if (!begun && seeds()) || plan.steps.iter().any(|step| self.stops_who_serves(step)) {
             self.certificates_fit()
@@ -118,6 +122,13 @@ impl Acting<'_> {
         Ok(authority)
     }
 
+    /// Renews what is due while nothing may be started or stopped, which may be what ends that.
+    pub(super) async fn renew(&self, plan: &Plan) -> Result<(), Stop> {
+        let only = Plan { ledger: None, steps: Vec::new(), ..plan.clone() };
+        let duties = self.certificate_duties(&only).await?;
+        self.certify(&only, &duties).await
+    }
+
     /// Issues what is due and not done along with a step, and takes away what nobody uses any more. One Secret that can't be
     /// written keeps none of the others from being renewed: it is told in the end.
     pub(super) async fn certify(&self, plan: &Plan, duties: &Duties) -> Result<(), Stop> {
@@ -161,7 +172,7 @@ impl Acting<'_> {
         let live = contents.get(&names::client_secret(self.cluster.name));
         let pair = keyring.client.issue(&terms.client(), kept_key(live, "tls.key").as_deref(), now)?;
         let secret = client_secret(&self.cluster, &pair, keyring.client.trusted());
-        self.put_secret(secret, live, now).await
+        self.put_secret(secret, live, keyring.client.span(terms.lifetime(), now)).await
     }
 
     /// Makes sure that a member's Secret is there and right: a pod whose Secret is missing is not started by the kubelet.
@@ -179,7 +190,8 @@ impl Acting<'_> {
             server: client.issue(&terms.server(serial), kept_key(live, TlsFiles::SERVER_KEY).as_deref(), now)?,
         };
         let secret = member_secret(&self.cluster, serial, &keys, peer.trusted(), client.trusted());
-        self.put_secret(secret, live, now).await
+        let span = peer.span(terms.lifetime(), now).min(client.span(terms.lifetime(), now));
+        self.put_secret(secret, live, span).await
     }
 
     fn no_authority(&self) -> Stop {
@@ -193,18 +205,14 @@ impl Acting<'_> {
     }
 
     /// Creates a Secret, or exchanges what is in it if it is still the one that was read, which is noted.
-    async fn put_secret(&self, secret: Secret, live: Option<&Secret>, now: Timestamp) -> Result<(), Stop> {
+    async fn put_secret(&self, secret: Secret, live: Option<&Secret>, span: Span) -> Result<(), Stop> {
         let name = secret.name_any();
-        let authorities = self.wallet.keyring();
-        let last = authorities.iter().map(|keyring| keyring.peer.until().min(keyring.client.until())).min();
-        let until = last.unwrap_or(Timestamp::MAX).min(now + self.terms().lifetime());
-        // As the certificate says it when it is read again: X.509 knows whole seconds.
-        let until = Timestamp::from_second(until.as_second()).unwrap_or(until);
         let Some(live) = live else {
             let made = self.create_secret(&secret).await?;
-            self.wallet.wrote(made, until);
+            self.wallet.wrote(made, span);
             return Ok(());
         };
+        let until = span.until;
         let change = json!({
             "metadata": { "uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version,
                 "labels": secret.metadata.labels },
@@ -213,7 +221,7 @@ impl Acting<'_> {
         let written = self.actor.kube.merge::<Secret>(self.cluster.namespace, &name, &change).await;
         let written = written.inspect_err(|_| self.wallet.forget())?;
         tracing::info!(cluster = %self.cluster.name, secret = name, %until, "renewed");
-        self.wallet.wrote(written, until);
+        self.wallet.wrote(written, span);
         let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
         renewed.push(Renewed { secret: name, until });
         Ok(())

@@ -10,7 +10,7 @@ use quorate_statemachine::{Bind, Birth, Memory, NodeName, Phase, Serial, Step};
 use serde_json::{Value, json};
 
 use super::furnish_tests::{BUDGET, CLIENT, HEADLESS, cluster, furnishes};
-use super::{Acted, Furnished, Stop};
+use super::{Acted, Stop, Ungrown};
 use crate::cluster::Driver;
 use crate::cluster::ledger;
 use crate::cluster::memo::Memo;
@@ -73,15 +73,15 @@ async fn services_and_budgets_of_somebody_else_are_left_alone_and_named() {
                 api.put(path, other);
             }
             let before = api.object(path);
-            let mut furnished = Furnished::default();
+            let mut ungrown = Ungrown::default();
             for _ in 0..2 {
-                let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+                let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut ungrown).await;
                 let (reason, words) = told(&acted).unwrap();
                 assert!(reason == Reason::NameTaken && words.contains(what), "{reason}: {words}");
                 assert_eq!(api.object(path), before);
             }
             api.remove(path);
-            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut ungrown).await;
             assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
             assert_eq!(api.object(path)["metadata"]["ownerReferences"][0]["uid"], "uid");
         }
@@ -103,7 +103,7 @@ async fn services_and_budgets_of_ours_that_lost_their_owner_get_it_back() {
         put(&api, path, &json!({}), None);
         written_by(&api, path, names::FIELD_MANAGER, "Apply");
         let uid = api.object(path)["metadata"]["uid"].clone();
-        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Ungrown::default()).await;
         assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
         let metadata = &api.object(path)["metadata"];
         assert_eq!((&metadata["uid"], &metadata["ownerReferences"][0]["uid"]), (&uid, &json!("uid")));
@@ -129,7 +129,7 @@ async fn what_was_not_applied_by_us_or_is_anothers_is_not_taken_over() {
             }
             written_by(&api, path, manager, operation);
             let before = api.object(path);
-            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Ungrown::default()).await;
             let (reason, words) = told(&acted).unwrap();
             assert!(reason == Reason::NameTaken && words.contains(what), "{reason}: {words}");
             assert_eq!(api.object(path), before);
@@ -158,13 +158,13 @@ async fn what_is_left_of_an_earlier_cluster_of_the_name_is_waited_for_and_not_to
         let (api, observed) = cluster();
         put(&api, path, &ours(), Some("earlier"));
         let before = api.object(path);
-        let mut furnished = Furnished::default();
-        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+        let mut ungrown = Ungrown::default();
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut ungrown).await;
         let waits = acted.stop.as_ref().or(acted.refused.as_ref()).is_some_and(Stop::is_surprise);
         assert!(waits && told(&acted).is_none(), "{acted:?}");
         assert_eq!(api.object(path), before);
         api.remove(path);
-        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut furnished).await;
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut ungrown).await;
         assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
     }
 }
@@ -185,7 +185,7 @@ async fn what_is_held_while_it_is_deleted_is_told_only_if_it_lasts() {
         for (since, lasts) in [("2020-01-01T00:00:00Z".to_owned(), true), (Timestamp::now().to_string(), false)] {
             is_held(&api, path, &since);
             let before = api.object(path);
-            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+            let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Ungrown::default()).await;
             let named = told(&acted).is_some_and(|(reason, words)| {
                 reason == Reason::NameTaken && words.contains(what) && words.contains(LOAD_BALANCER)
             });
@@ -216,7 +216,7 @@ async fn an_object_of_ours_that_lost_its_labels_gets_them_back() {
     for (_, path) in FURNITURE {
         let (api, observed) = cluster();
         put(&api, path, &json!({}), Some("uid"));
-        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Ungrown::default()).await;
         assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
         assert_eq!(api.object(path)["metadata"]["labels"][names::LABEL_CLUSTER], "db");
     }
@@ -247,7 +247,7 @@ async fn a_claim_that_lost_its_label_is_no_lost_volume_and_gets_the_label_back()
     let observed = stares("claim-1").await;
     assert_eq!(observed.claims.keys().collect::<Vec<_>>(), [&SERIAL]);
     assert!(observed.world.seats[&SERIAL].claim.as_ref().is_some_and(|claim| claim.ours && !claim.terminating));
-    let acted = furnishes(&driver, &observed, &mut Furnished::default()).await;
+    let acted = furnishes(&driver, &observed, &mut Ungrown::default()).await;
     assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
     assert_eq!(api.object(CLAIM)["metadata"]["labels"][names::LABEL_CLUSTER], "db");
     let told = driver.observer.stare(&glanced).await.unwrap().unwrap();
@@ -267,7 +267,7 @@ async fn somebody_elses_object_in_place_of_one_of_ours_is_not_taken_for_it() {
         api.remove(path);
         put(&api, path, &json!({}), None);
         let before = api.object(path);
-        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+        let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Ungrown::default()).await;
         assert!(acted.stop.as_ref().or(acted.refused.as_ref()).is_some_and(Stop::is_surprise), "{acted:?}");
         assert_eq!(api.object(path), before);
     }

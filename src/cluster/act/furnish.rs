@@ -1,14 +1,11 @@
 //! What every cluster has besides members: two Services, a disruption budget and what proves its backup, applied
 //! server-side, and only where they differ from what the watches show of our own. What is somebody else's is left alone.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use k8s_openapi::api::batch::v1::CronJob;
+use kube::ResourceExt;
 use kube::api::Preconditions;
 use quorate_crds::names;
 use quorate_statemachine::Plan;
-use serde::Serialize;
 use serde_json::Value;
 
 use super::claims::Ungrown;
@@ -18,40 +15,23 @@ use crate::cluster::observe::verify;
 use crate::cluster::render;
 use crate::ownership::Holder;
 
-/// What this process applied last for one cluster, and what of it was refused.
-#[derive(Debug, Default)]
-pub struct Furnished {
-    /// By kind and name the hash of each object. A field that the spec no longer asks for is not missed by a comparison with
-    /// the live object, but by this.
-    applied: HashMap<String, u64>,
-    ungrown: Ungrown,
-}
-
 impl Acting<'_> {
     /// Applies what differs. The budget is in force before any step is done. Returns what Kubernetes refused of what no step
     /// needs, or failed at: a port that is taken, or a webhook that is away, must not keep members from being healed.
-    pub(super) async fn furnish(&self, plan: &Plan, furnished: &mut Furnished) -> Result<Option<Stop>, Stop> {
+    pub(super) async fn furnish(&self, plan: &Plan, ungrown: &mut Ungrown) -> Result<Option<Stop>, Stop> {
         let live = &self.observed.furniture;
         let name = self.cluster.name;
-        let headless = render::headless_service(&self.cluster);
-        let headless = furnished.wanted("headless", headless, live.services.get(name));
-        let client = render::client_service(&self.cluster);
-        let client = furnished.wanted("client", client, live.services.get(&names::client_service(name)));
+        let headless = due(render::headless_service(&self.cluster), live.services.get(name));
+        let client = due(render::client_service(&self.cluster), live.services.get(&names::client_service(name)));
         let budget = plan.budget.map(|min_available| render::budget(&self.cluster, min_available));
-        let budget = budget.and_then(|budget| furnished.wanted("budget", budget, live.budgets.get(name)));
+        let budget = budget.and_then(|budget| due(budget, live.budgets.get(name)));
         let (headless, client, budget) = tokio::join!(self.put(headless), self.put(client), self.put(budget));
-        // All of them first: the one that ends the round must not have another taken for applied.
-        for (name, put) in [("headless", &headless), ("client", &client), ("budget", &budget)] {
-            if put.is_err() {
-                furnished.forget(name);
-            }
-        }
         headless?;
         budget?;
-        let verification = self.furnish_verification(furnished).await.err().map(Stop::from);
+        let verification = self.furnish_verification().await.err().map(Stop::from);
         let labelled = self.label_claims_again().await.err().map(Stop::from);
         let taken_over = self.take_over_claims().await.err().map(Stop::from);
-        let larger = self.grow_claims(&mut furnished.ungrown).await;
+        let larger = self.grow_claims(ungrown).await;
         Ok(client.err().or(verification).or(labelled).or(taken_over).or(larger))
     }
 
@@ -72,14 +52,14 @@ impl Acting<'_> {
     }
 
     /// What proves the continuous backup comes and goes with the wish for it.
-    async fn furnish_verification(&self, furnished: &mut Furnished) -> Result<(), Error> {
+    async fn furnish_verification(&self) -> Result<(), Error> {
         let name = names::verification(self.cluster.name);
         let live = self.observed.furniture.cron_jobs.get(&name);
         if let Some(job) = render::verification(&self.cluster, &self.actor.agent.image) {
-            if furnished.due("verification", &job, live) {
-                self.schedule(&job, live.is_some()).await.inspect_err(|_| furnished.forget("verification"))?;
-            }
-            return Ok(());
+            return match due(job, live) {
+                Some(job) => self.schedule(&job, live.is_some()).await,
+                None => Ok(()),
+            };
         }
         let Some(live) = live else { return Ok(()) };
         let uid = live["metadata"]["uid"].as_str().map(str::to_owned);
@@ -110,29 +90,16 @@ impl Acting<'_> {
     }
 }
 
-impl Furnished {
-    /// An object if it has to be applied: with the UID of the one of ours that the watch shows, if it shows one.
-    fn wanted<K: Namespaced>(&mut self, name: &str, mut object: K, live: Option<&Value>) -> Option<K> {
-        let due = self.due(name, &object, live);
-        object.meta_mut().uid = live.and_then(|live| live["metadata"]["uid"].as_str()).map(str::to_owned);
-        due.then_some(object)
-    }
-
-    /// Whether an object has to be applied: it is not there, lacks something, or asks for less than we did before.
-    fn due<K: Serialize>(&mut self, name: &str, object: &K, live: Option<&Value>) -> bool {
-        // The keys of all maps in these objects are strings, so this does not fail; a null would be applied each time.
-        let wished = serde_json::to_value(object).unwrap_or_default();
-        let mut hasher = DefaultHasher::new();
-        wished.to_string().hash(&mut hasher);
-        let hash = hasher.finish();
-        let before = self.applied.insert(name.to_owned(), hash);
-        !live.is_some_and(|live| covers(live, &wished)) || before.is_some_and(|before| before != hash)
-    }
-
-    /// What was not applied after all is due again.
-    fn forget(&mut self, name: &str) {
-        self.applied.insert(name.to_owned(), 0);
-    }
+/// An object if it has to be applied: with the UID of the one of ours that the watch shows, if it shows one. It is marked with the
+/// hash of all that is asked for in it, as a field that is not asked for any more is not missed by a comparison with the live
+/// object, whoever applied that.
+fn due<K: Namespaced>(mut object: K, live: Option<&Value>) -> Option<K> {
+    let hash = render::write_hash(render::hash_of(&object));
+    object.annotations_mut().insert(names::ANNOTATION_APPLIED.to_owned(), hash);
+    // The keys of all maps in these objects are strings, so this does not fail; a null would be applied each time.
+    let wished = serde_json::to_value(&object).unwrap_or_default();
+    object.meta_mut().uid = live.and_then(|live| live["metadata"]["uid"].as_str()).map(str::to_owned);
+    (!live.is_some_and(|live| covers(live, &wished))).then_some(object)
 }
 
 /// Whether everything that is wished for is there. Defaults that the API server filled in may be there too.
@@ -158,6 +125,7 @@ fn includes(live: &Value, wished: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Service;
     use serde_json::json;
 
     use super::*;
@@ -177,17 +145,22 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_applied_when_it_differs_and_when_we_ask_for_less() {
-        let mut furnished = Furnished::default();
-        let rich = json!({ "annotations": { "a": "1", "b": "2" } });
-        let poor = json!({ "annotations": { "a": "1" } });
-        assert!(furnished.due("x", &rich, None));
-        assert!(!furnished.due("x", &rich, Some(&rich)));
-        assert!(furnished.due("x", &poor, Some(&rich)), "an annotation has to go");
-        assert!(!furnished.due("x", &poor, Some(&poor)));
-        assert!(!Furnished::default().due("x", &poor, Some(&rich)), "somebody else's annotation stays");
-        furnished.forget("x");
-        assert!(furnished.due("x", &poor, Some(&poor)));
+    fn an_object_is_applied_when_it_differs_and_when_less_is_asked_for_than_before() {
+        let service = |annotations: &[&str]| {
+            let annotations: serde_json::Map<_, _> =
+                annotations.iter().map(|name| ((*name).to_owned(), json!("1"))).collect();
+            serde_json::from_value::<Service>(json!({ "metadata": { "name": "x", "annotations": annotations } }))
+                .unwrap()
+        };
+        let applied = |service: Service| serde_json::to_value(due(service, None).unwrap()).unwrap();
+        let (rich, poor) = (applied(service(&["a", "b"])), applied(service(&["a"])));
+        assert!(due(service(&["a", "b"]), Some(&rich)).is_none());
+        assert!(due(service(&["a", "b"]), Some(&poor)).is_some());
+        // Whoever applied what there is: that may have been another process.
+        assert!(due(service(&["a"]), Some(&rich)).is_some(), "an annotation has to go");
+        let mut with_anothers = poor.clone();
+        with_anothers["metadata"]["annotations"]["b"] = json!("1");
+        assert!(due(service(&["a"]), Some(&with_anothers)).is_none(), "somebody else's annotation stays");
     }
 
     #[test]

@@ -8,11 +8,13 @@ use std::time::Duration;
 use http::StatusCode;
 use jiff::Timestamp;
 use quorate_crds::{EtcdClusterStatus, Quantity, Reason, TlsMode, names};
-use quorate_statemachine::{LookAgain, Memory, Phase, Plan, PodStage, Roster, Serial, Sight, Step, Uid};
+use quorate_statemachine::{
+    Ledger, LookAgain, Memory, Phase, Plan, PodStage, Roster, Seeding, Serial, Sight, Start, Step, Ticket, Uid,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Acted, Furnished, Stop, Urged};
+use super::{Acted, Stop, Ungrown, Urged};
 use crate::cluster::Driver;
 use crate::cluster::observe::archive::Archives;
 use crate::cluster::observe::endpoints::{self, Endpoints};
@@ -46,12 +48,12 @@ pub fn cluster() -> (FakeApi, Observed) {
 }
 
 /// Carries out a plan that has a budget and no steps.
-pub async fn furnishes(driver: &Driver, observed: &Observed, furnished: &mut Furnished) -> Acted {
-    carries_out(driver, observed, furnished, Vec::new()).await
+pub async fn furnishes(driver: &Driver, observed: &Observed, ungrown: &mut Ungrown) -> Acted {
+    carries_out(driver, observed, ungrown, Vec::new()).await
 }
 
 /// Carries out a plan that has a budget and these steps.
-async fn carries_out(driver: &Driver, observed: &Observed, furnished: &mut Furnished, steps: Vec<Step>) -> Acted {
+async fn carries_out(driver: &Driver, observed: &Observed, ungrown: &mut Ungrown, steps: Vec<Step>) -> Acted {
     let plan = Plan {
         phase: Phase::Running,
         ledger: None,
@@ -62,7 +64,7 @@ async fn carries_out(driver: &Driver, observed: &Observed, furnished: &mut Furni
         look_again: LookAgain::AtRest,
     };
     let status = EtcdClusterStatus::default();
-    driver.actor.act(observed, &plan, &status, furnished, &Wallet::default()).await
+    driver.actor.act(observed, &plan, &status, ungrown, &Wallet::default()).await
 }
 
 /// The same cluster, whose client Service is to have these annotations.
@@ -75,45 +77,90 @@ fn annotated(observed: &Observed, annotations: &[&str]) -> Observed {
 #[tokio::test]
 async fn an_annotation_that_could_not_be_taken_away_is_taken_away_later_whatever_else_failed() {
     let (api, observed) = cluster();
-    let (driver, mut furnished) = (driver(&api, Claim::forever()), Furnished::default());
+    let (driver, mut ungrown) = (driver(&api, Claim::forever()), Ungrown::default());
     let mut rich = annotated(&observed, &["a", "b"]);
-    assert!(furnishes(&driver, &rich, &mut furnished).await.stop.is_none());
+    assert!(furnishes(&driver, &rich, &mut ungrown).await.stop.is_none());
     // The headless one is not shown yet, so it is applied along with it.
     rich.furniture.services.insert("db-client".to_owned(), api.object(CLIENT));
     let poor = annotated(&rich, &["a"]);
     api.disturb("services/db", Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
-    assert!(furnishes(&driver, &poor, &mut furnished).await.stop.is_some());
+    assert!(furnishes(&driver, &poor, &mut ungrown).await.stop.is_some());
     api.mend();
     let before = api.written().len();
-    assert!(furnishes(&driver, &poor, &mut furnished).await.stop.is_none());
+    assert!(furnishes(&driver, &poor, &mut ungrown).await.stop.is_none());
     let written = api.written()[before..].to_vec();
     assert!(written.contains(&"PATCH services db-client".to_owned()), "{written:?}");
+}
+
+/// A cluster that was not begun yet, as its first look shows it; some pods of its members are there, and its certificates last
+/// too long for what is wished for now.
+async fn with_certificates_to_renew() -> (FakeApi, Driver, Wallet, Observed, Plan) {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
+    let mut shorter = api.object(CLUSTER);
+    shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
+    api.put(CLUSTER, shorter);
+    api.remove("/api/v1/namespaces/ns/pods/db-1");
+    let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
+    let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
+    let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
+    let seen = BTreeMap::new();
+    let earlier = Earlier { seen: &seen, leader: None, stands: false };
+    let glance = driver.observer.glance(watched(&api), earlier, before, &wallet);
+    let glanced = Box::pin(glance).await.unwrap();
+    let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
+    (api, driver, wallet, observed, plan)
+}
+
+fn expired() -> Certificates {
+    Certificates::Faulty(vec![("db-0".to_owned(), pki::Fault::Expired(Timestamp::UNIX_EPOCH))])
+}
+
+#[tokio::test]
+async fn what_is_due_is_renewed_also_where_nothing_may_be_started_for_want_of_it() {
+    let (api, driver, wallet, mut observed, plan) = with_certificates_to_renew().await;
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::CreatePod { .. })), "{:?}", plan.steps);
+    observed.tls.certificates = expired();
+    let (status, before) = (status(&observed, &plan, Timestamp::now()), api.written().len());
+    let acted = driver.actor.act(&observed, &plan, &status, &mut Ungrown::default(), &wallet).await;
+    assert!(matches!(acted.stop, Some(Stop::Refused(..))), "{:?}", acted.stop);
+    let mut renewed: Vec<_> = acted.renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
+    renewed.sort_unstable();
+    assert_eq!(renewed, ["db-0", "db-1", "db-2", "db-client"]);
+    let written = api.written().split_off(before);
+    assert!(written.iter().all(|line| line.contains(" secrets ")), "{written:?}");
+}
+
+/// The ledger that comes with the first ticket says already that it was begun.
+#[tokio::test]
+async fn no_seed_gets_its_ticket_with_certificates_that_can_not_be_used() {
+    let (api, driver, wallet, mut observed, plan) = with_certificates_to_renew().await;
+    let Memory::Ledger(ledger) = &observed.world.memory else { panic!("{:?}", observed.world.memory) };
+    assert_eq!(ledger.seeding, Seeding::NotBegun);
+    let (pod, ticket) =
+        (Uid::new("p"), Ticket { start: Start::Seed, volume: Uid::new("v"), mark: None, version: None });
+    let plan = Plan {
+        ledger: Some(Ledger { seeding: Seeding::Begun(Serial(0)), ..ledger.clone() }),
+        steps: vec![Step::IssueTicket { serial: Serial(0), pod, ticket }],
+        ..plan
+    };
+    observed.tls.certificates = expired();
+    let (status, before) = (status(&observed, &plan, Timestamp::now()), api.written().len());
+    let acted = driver.actor.act(&observed, &plan, &status, &mut Ungrown::default(), &wallet).await;
+    assert!(matches!(acted.stop, Some(Stop::Refused(..))), "{:?}", acted.stop);
+    assert!(!acted.status_written, "{:?}", api.written().split_off(before));
 }
 
 #[tokio::test]
 async fn what_was_renewed_is_told_also_of_a_member_whose_pod_is_made_or_refused() {
     for refused in [true, false] {
-        let api = FakeApi::default();
-        api.put(CLUSTER, object());
-        Box::pin(rounds(&driver(&api, Claim::forever()), &api)).await.unwrap();
-        // The certificates last too long for what is wished for now, and a pod is to be made.
-        let mut shorter = api.object(CLUSTER);
-        shorter["spec"]["tls"] = json!({ "lifetimeMinutes": 60 });
-        api.put(CLUSTER, shorter);
-        api.remove("/api/v1/namespaces/ns/pods/db-1");
+        let (api, driver, wallet, observed, plan) = with_certificates_to_renew().await;
         if refused {
             api.disturb("POST /api/v1/namespaces/ns/pods", Fault::Refuse(StatusCode::FORBIDDEN));
         }
-        let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
-        let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
-        let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
-        let seen = BTreeMap::new();
-        let earlier = Earlier { seen: &seen, leader: None, stands: false };
-        let glance = driver.observer.glance(watched(&api), earlier, before, &wallet);
-        let glanced = Box::pin(glance).await.unwrap();
-        let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
         let status = status(&observed, &plan, Timestamp::now());
-        let acted = driver.actor.act(&observed, &plan, &status, &mut Furnished::default(), &wallet).await;
+        let acted = driver.actor.act(&observed, &plan, &status, &mut Ungrown::default(), &wallet).await;
         assert!(acted.stop.is_some() || !refused, "{:?}", plan.steps);
         let mut renewed: Vec<_> = acted.renewed.iter().map(|renewed| renewed.secret.as_str()).collect();
         renewed.sort_unstable();
@@ -157,13 +204,13 @@ async fn nobody_is_stopped_or_added_whose_certificates_can_not_be_used() {
         Step::DeletePod { serial, pod: pod.clone() },
         Step::AddLearner { serial: Serial(3), expect: roster.clone(), after: None },
     ] {
-        let acted = carries_out(&driver, &observed, &mut Furnished::default(), vec![step.clone()]).await;
+        let acted = carries_out(&driver, &observed, &mut Ungrown::default(), vec![step.clone()]).await;
         assert!(matches!(acted.stop, Some(Stop::Refused(Reason::CertificatesFaulty, _))), "{step:?}: {acted:?}");
     }
     assert!(api.written().iter().all(|line| !line.contains("pods")), "{:?}", api.written());
     // One that does not serve has nothing to lose, and may only need to be made anew.
     observed.said.seen.get_mut(&serial).unwrap().sight = Sight::Unknown;
-    let acted = carries_out(&driver, &observed, &mut Furnished::default(), vec![Step::DeletePod { serial, pod }]).await;
+    let acted = carries_out(&driver, &observed, &mut Ungrown::default(), vec![Step::DeletePod { serial, pod }]).await;
     assert!(!matches!(acted.stop, Some(Stop::Refused(..))), "{acted:?}");
 }
 
@@ -183,7 +230,7 @@ async fn claims_of_an_earlier_object_are_taken_over_if_the_ledger_knows_them() {
     // One that it knows by another UID, and one that it knows of no volume of.
     ledger.members.get_mut(&second).unwrap().create = Some(Uid::new("another-claim"));
     ledger.members.get_mut(&third).unwrap().create = None;
-    let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Furnished::default()).await;
+    let acted = furnishes(&driver(&api, Claim::forever()), &observed, &mut Ungrown::default()).await;
     assert!(acted.refused.is_none(), "{acted:?}");
     assert_eq!(SERIALS.map(uid_of), [json!("uid"), json!(null), json!(null)]);
 }
@@ -198,7 +245,7 @@ async fn all_claims_are_asked_to_grow_at_once() {
     let driver = driver(&api, Claim::forever());
     api.disturb("persistentvolumeclaims", Fault::Lag { there: WAY, back: WAY });
     let begun = Instant::now();
-    let acted = furnishes(&driver, &observed, &mut Furnished::default()).await;
+    let acted = furnishes(&driver, &observed, &mut Ungrown::default()).await;
     assert!(acted.refused.is_none() && growths(&api) == 3, "{acted:?}");
     assert!(begun.elapsed() < 3 * WAY, "{:?}", begun.elapsed());
 }
@@ -206,7 +253,7 @@ async fn all_claims_are_asked_to_grow_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_may_not_grow_is_told_in_every_round_and_asked_for_now_and_then() {
     let (api, observed) = with_small_claims();
-    let (driver, mut furnished) = (driver(&api, Claim::forever()), Furnished::default());
+    let (driver, mut ungrown) = (driver(&api, Claim::forever()), Ungrown::default());
     let asked = |driver: &Driver| {
         let text = driver.metrics.render().unwrap();
         let refused = text.lines().find(|line| line.contains(r#"kind="PersistentVolumeClaim",outcome="error""#));
@@ -215,7 +262,7 @@ async fn what_may_not_grow_is_told_in_every_round_and_asked_for_now_and_then() {
     api.disturb("persistentvolumeclaims", Fault::Refuse(StatusCode::FORBIDDEN));
     let mut words = Vec::new();
     for _ in 0..3 {
-        let acted = furnishes(&driver, &observed, &mut furnished).await;
+        let acted = furnishes(&driver, &observed, &mut ungrown).await;
         let Some(Stop::Refused(Reason::ObjectRefused, told)) = acted.refused else { panic!("{acted:?}") };
         assert!(told.contains("db-0"), "{told}");
         words.push(told);
@@ -226,13 +273,13 @@ async fn what_may_not_grow_is_told_in_every_round_and_asked_for_now_and_then() {
     let mut cluster = (*larger.cluster).clone();
     cluster.spec.storage.size = Quantity::new("9Gi");
     larger.cluster = Arc::new(cluster);
-    assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_some());
+    assert!(furnishes(&driver, &larger, &mut ungrown).await.refused.is_some());
     assert_eq!(asked(&driver), "6");
     api.mend();
-    assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_some());
+    assert!(furnishes(&driver, &larger, &mut ungrown).await.refused.is_some());
     assert_eq!(growths(&api), 0);
     tokio::time::advance(Duration::from_secs(30)).await;
-    assert!(furnishes(&driver, &larger, &mut furnished).await.refused.is_none());
+    assert!(furnishes(&driver, &larger, &mut ungrown).await.refused.is_none());
     assert_eq!(growths(&api), 3);
 }
 

@@ -23,8 +23,8 @@ use quorate_statemachine::{Bind, Birth, Life, MemberId, Phase, Plan, Release, Ro
 use serde_json::json;
 
 pub use self::certify::Renewed;
+pub use self::claims::Ungrown;
 pub use self::courier::Courier;
-pub use self::furnish::Furnished;
 pub use self::urge::Urged;
 use super::observe::Observed;
 use super::pki::{Duties, IssueError, Wallet};
@@ -154,7 +154,7 @@ impl Actor {
         observed: &Observed,
         plan: &Plan,
         status: &EtcdClusterStatus,
-        furnished: &mut Furnished,
+        ungrown: &mut Ungrown,
         wallet: &Wallet,
     ) -> Acted {
         let mut acted = Acted {
@@ -165,7 +165,7 @@ impl Actor {
             stop: None,
             refused: None,
         };
-        if let Err(stop) = self.perform(observed, plan, status, furnished, wallet, &mut acted).await {
+        if let Err(stop) = self.perform(observed, plan, status, ungrown, wallet, &mut acted).await {
             acted.stop = Some(stop);
         }
         acted
@@ -176,7 +176,7 @@ impl Actor {
         observed: &Observed,
         plan: &Plan,
         status: &EtcdClusterStatus,
-        furnished: &mut Furnished,
+        ungrown: &mut Ungrown,
         wallet: &Wallet,
         acted: &mut Acted,
     ) -> Result<(), Stop> {
@@ -187,7 +187,11 @@ impl Actor {
         if observed.world.wish.life == Life::Wanted {
             acting.hold_with_finalizer(acted).await?;
         }
-        acting.may_start(plan)?;
+        if let Err(refused) = acting.may_start(plan) {
+            let renewed = Box::pin(acting.renew(plan)).await;
+            acted.renewed = acting.renewed.into_inner().unwrap_or_else(PoisonError::into_inner);
+            return both::<(), _>(Err(refused), renewed).map(drop);
+        }
         if plan.ledger.is_some() {
             acted.cluster = Arc::new(self.write_status(&acted.cluster, status).await?);
             acted.status_written = true;
@@ -196,7 +200,7 @@ impl Actor {
         let (mut duties, mut prepared) = (Duties::default(), Ok(()));
         if observed.world.wish.life == Life::Wanted && plan.phase != Phase::Failed {
             duties = acting.certificate_duties(plan).await?;
-            let furnish = Box::pin(acting.furnish(plan, furnished));
+            let furnish = Box::pin(acting.furnish(plan, ungrown));
             let (furnished, authorities) = tokio::join!(furnish, Box::pin(acting.make_authorities(&duties)));
             prepared = furnished.map(|refused| acted.refused = refused).and(authorities);
         }

@@ -29,7 +29,7 @@ impl Acting<'_> {
         let observed = self.pod(serial, uid)?;
         let other_image = observed.release.as_ref().is_none_or(|told| told.image != release.image);
         // The kubelet leaves a container alone whose image is called the same; then nobody is to wait for its end.
-        let switched_from = observed.container.as_deref().filter(|_| other_image);
+        let switched_from = observed.container.as_ref().filter(|_| other_image).map(|container| &*container.id);
         let mut annotations = serde_json::Map::from_iter([
             (names::ANNOTATION_VERSION.to_owned(), json!(release.version.to_string())),
             (names::ANNOTATION_SWITCHED_FROM.to_owned(), json!(switched_from)),

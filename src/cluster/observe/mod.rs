@@ -170,9 +170,21 @@ pub struct Before<'b> {
 impl Observer {
     /// Whether the watch shows a pod of the cluster that goes at once.
     pub fn shows_one_that_goes(&self, cluster: &EtcdCluster) -> bool {
+        self.shows_member(cluster, |pod| pod.leaving == Leaving::AtOnce)
+    }
+
+    /// Whether the watch shows a pod of the cluster that stays, and whose etcd has ended.
+    pub fn shows_one_that_ended(&self, cluster: &EtcdCluster) -> bool {
+        self.shows_member(cluster, |pod| {
+            let ended = pod.container.as_ref().is_some_and(|container| container.ended);
+            ended && pod.leaving == Leaving::No
+        })
+    }
+
+    fn shows_member(&self, cluster: &EtcdCluster, is_one: impl Fn(&PodFacts) -> bool) -> bool {
         let own = cluster.uid();
         self.watched.pods.any_of(&key(cluster), |pod| match pod {
-            AnyPod::Member(pod) => pod.leaving == Leaving::AtOnce && pod.owner == own,
+            AnyPod::Member(pod) => pod.owner == own && is_one(pod),
             AnyPod::Trial(_) => false,
         })
     }

@@ -134,8 +134,8 @@ pub struct PodFacts {
     pub settings: Option<Box<str>>,
     /// What it is told to run. `None` if that can't be read.
     pub release: Option<Release>,
-    /// The container that runs in it, or ran last.
-    pub container: Option<Box<str>>,
+    /// The container of etcd that runs in it, or ran last.
+    pub container: Option<EtcdContainer>,
     /// It was told to run another image, and the container of the old one is not gone yet.
     pub switching: bool,
     /// The compute resources that it was given. Zero, which none have, if that can't be read.
@@ -148,6 +148,23 @@ pub struct PodFacts {
     pub label: RoleLabel,
     /// The kubelet says it is ready.
     pub ready: bool,
+}
+
+/// A container in which etcd runs, or ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdContainer {
+    /// The runtime's id of it.
+    pub id: Box<str>,
+    /// It has ended, and the kubelet has not started the next one yet.
+    pub ended: bool,
+}
+
+impl EtcdContainer {
+    fn of(pod: &Pod) -> Option<Self> {
+        let status = etcd_status_of(pod)?;
+        let id = status.container_id.as_deref().filter(|id| !id.is_empty())?;
+        Some(Self { id: id.into(), ended: status.state.as_ref().is_some_and(|state| state.terminated.is_some()) })
+    }
 }
 
 /// What the value of the role's label says.
@@ -168,7 +185,7 @@ impl PodFacts {
             let mut all = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
             all.find(|c| c.type_ == wanted && c.status == "True")
         };
-        let container = container_of(pod);
+        let container = EtcdContainer::of(pod);
         let switched_from = annotation(pod, ANNOTATION_SWITCHED_FROM);
         let hash = |name: &str| annotation(pod, name).and_then(render::read_hash);
         let ticket = ticket_of(pod);
@@ -188,8 +205,8 @@ impl PodFacts {
             scheduling: hash(ANNOTATION_SCHEDULING),
             settings: annotation(pod, ANNOTATION_SETTINGS).map(Into::into),
             release: release_of(pod, ticket.as_ref()),
-            switching: switched_from.is_some() && switched_from == container,
-            container: container.map(Into::into),
+            switching: switched_from.is_some() && switched_from == container.as_ref().map(|container| &*container.id),
+            container,
             resources: hash(ANNOTATION_RESOURCES).unwrap_or(TemplateHash(0)),
             resize_refused: hash(ANNOTATION_RESIZE_REFUSED),
             resize_pending: condition(RESIZE_PENDING).map(|told| told.message.clone().unwrap_or_default()),
@@ -218,10 +235,6 @@ fn first_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
 /// What is known of etcd's container.
 pub(super) fn etcd_status_of(pod: &Pod) -> Option<&ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|container| container.name == ETCD_CONTAINER)
-}
-
-fn container_of(pod: &Pod) -> Option<&str> {
-    etcd_status_of(pod)?.container_id.as_deref().filter(|id| !id.is_empty())
 }
 
 /// The image, and the version that is said to be in it: on the pod, or else on its ticket.
@@ -351,10 +364,23 @@ mod tests {
         let switched = json!({ ANNOTATION_SWITCHED_FROM: "containerd://1", ANNOTATION_VERSION: "3.7.3" });
         assert!(facts(&switched, &running("containerd://1")).switching);
         let after = facts(&switched, &running("containerd://2"));
-        assert_eq!((after.switching, after.container.as_deref()), (false, Some("containerd://2")));
+        assert_eq!((after.switching, &*after.container.unwrap().id), (false, "containerd://2"));
         assert_eq!(after.release, Some(Release { version: Version::new(7, 3), image: Image::new("etcd:x") }));
         assert!(!facts(&json!({}), &running("containerd://1")).switching);
         assert!(!facts(&switched, &json!({})).switching);
+    }
+
+    #[test]
+    fn a_container_has_ended_until_the_next_one_is_started() {
+        let ended = |state: &serde_json::Value| {
+            let etcd = json!({ "name": "etcd", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+                "containerID": "containerd://1", "state": state, "lastState": { "terminated": { "exitCode": 137 } } });
+            facts(&json!({}), &json!({ "containerStatuses": [etcd] })).container.unwrap().ended
+        };
+        assert!(ended(&json!({ "terminated": { "exitCode": 137 } })));
+        assert!(!ended(&json!({ "running": {} })));
+        assert!(!ended(&json!({ "waiting": { "reason": "CrashLoopBackOff" } })), "that one is not started at once");
+        assert_eq!(facts(&json!({}), &json!({})).container, None);
     }
 
     #[test]

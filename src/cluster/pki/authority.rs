@@ -8,7 +8,7 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 
-use super::check::{Fault, keys_match};
+use super::check::{Fault, Span, keys_match};
 use super::{BACKDATED, Certificate, Order, Pair, Usage};
 
 /// How long an authority lasts: ten years. Nothing that it signed lasts longer.
@@ -89,6 +89,12 @@ impl Authority {
         self.until
     }
 
+    /// When something that it signs now for so long can be used, in whole seconds, as X.509 knows no others.
+    pub fn span(&self, lifetime: SignedDuration, now: Timestamp) -> Span {
+        let whole = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);
+        Span { until: whole(self.until.min(now + lifetime)), from: whole(now - BACKDATED) }
+    }
+
     /// Signs what was ordered. A key that is given is used again: while the files of a Secret are exchanged under etcd,
     /// which reads certificate and key one after the other, the two then always fit.
     pub fn issue(&self, order: &Order, key: Option<&str>, now: Timestamp) -> Result<Pair, IssueError> {
@@ -100,7 +106,8 @@ impl Authority {
         params.extended_key_usages = usages.iter().copied().map(purpose).collect();
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial()?);
-        (params.not_before, params.not_after) = (date(now - BACKDATED)?, date(self.until.min(now + *lifetime))?);
+        let span = self.span(*lifetime, now);
+        (params.not_before, params.not_after) = (date(span.from)?, date(span.until)?);
         let key = match key.and_then(|key| KeyPair::from_pem(key).ok()) {
             Some(key) => key,
             None => KeyPair::generate()?,

@@ -21,6 +21,23 @@ pub struct Demand<'a> {
     pub usages: &'a [Usage],
 }
 
+/// From when until when something can be used. The one that ends first comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// The end.
+    pub until: Timestamp,
+    /// The begin.
+    pub from: Timestamp,
+}
+
+impl Span {
+    /// Whether less than a quarter of it is left: by then it should have been exchanged.
+    pub fn is_nearly_over(self, now: Timestamp) -> bool {
+        let Self { until, from } = self;
+        until.duration_since(now) < until.duration_since(from) / 4
+    }
+}
+
 /// What is wrong with a Secret or the certificate in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Fault {
@@ -95,15 +112,15 @@ const MOST_SHOWN: usize = 16;
 /// The most certificates that are trusted: more than browsers know authorities.
 const MOST_TRUSTED: usize = 256;
 
-/// Checks a certificate against those that are trusted (`trust`, which people know as `trust_name`). Returns until when it
-/// can be used: the first time at which it, something between, or its authority runs out.
+/// Checks a certificate against those that are trusted (`trust`, which people know as `trust_name`). Returns when it can be
+/// used: until the first time at which it, something between, or its authority runs out.
 pub fn check(
     pair: &Pair,
     trust: &str,
     trust_name: &str,
     demand: &Demand<'_>,
     now: Timestamp,
-) -> Result<Timestamp, Vec<Fault>> {
+) -> Result<Span, Vec<Fault>> {
     let chain = Certificate::read(&pair.certificate).map_err(|_| vec![Fault::NoCertificate("the certificate")])?;
     let anchors = Certificate::read(trust).map_err(|_| vec![Fault::UnknownAuthority(trust_name.to_owned())])?;
     at_most(MOST_SHOWN, &chain, "the certificate")?;
@@ -128,7 +145,7 @@ pub fn check(
     }
     faults.extend(demand.names.iter().filter(|name| !chain.names(name)).map(|name| Fault::Name(name.clone())));
     faults.dedup();
-    if faults.is_empty() { Ok(until) } else { Err(faults) }
+    if faults.is_empty() { Ok(Span { until, from: chain.leaf.from }) } else { Err(faults) }
 }
 
 fn at_most(most: usize, certificates: &[Certificate], what: &str) -> Result<(), Vec<Fault>> {
@@ -225,7 +242,7 @@ mod tests {
 
     fn at(pair: &Pair, trust: &str, names: &[&str], now: Timestamp) -> Result<Timestamp, Vec<Fault>> {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        check(pair, trust, "ca.crt", &Demand { names: &names, usages: &BOTH }, now)
+        check(pair, trust, "ca.crt", &Demand { names: &names, usages: &BOTH }, now).map(|span| span.until)
     }
 
     #[test]

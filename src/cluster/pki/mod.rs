@@ -17,7 +17,7 @@ use jiff::SignedDuration;
 
 pub use authority::{Authority, IssueError};
 pub use certificate::{Certificate, Pair};
-pub use check::{Demand, Fault, check};
+pub use check::{Demand, Fault, Span, check};
 pub use condition::Certificates;
 pub use own::{Faults, OwnSecrets, judge_own};
 pub use secrets::{

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use quorate_crds::TlsSecrets;
 
 use super::secrets::{TLS_CERTIFICATE, TLS_KEY, TLS_TRUSTED, pair, text};
-use super::{Certificate, Certificates, Demand, Fault, Pair, Terms, Usage, check};
+use super::{Certificates, Demand, Fault, Pair, Span, Terms, Usage, check};
 
 /// The user's Secrets, as far as they are there.
 #[derive(Clone, Debug, Default)]
@@ -43,23 +43,16 @@ pub fn judge_own(own: &OwnSecrets, named: &TlsSecrets, terms: &Terms<'_>, now: T
     let mut lasting = Vec::new();
     for (name, judged) in judged {
         match judged {
-            Ok(Span { from, until }) => lasting.push((until, from, name)),
+            Ok(span) => lasting.push((span, name)),
             Err(found) => faults.extend(found.into_iter().map(|fault| (name.clone(), told(fault, terms)))),
         }
     }
     match lasting.into_iter().min() {
-        Some((until, from, name)) if faults.is_empty() => {
-            let expiring = until.duration_since(now) < until.duration_since(from) / 4;
-            Certificates::Valid { secret: name.clone(), until, expiring }
+        Some((span, name)) if faults.is_empty() => {
+            Certificates::Valid { secret: name.clone(), until: span.until, expiring: span.is_nearly_over(now) }
         }
         Some(_) | None => Certificates::Faulty(faults),
     }
-}
-
-/// From when until when something can be used.
-struct Span {
-    from: Timestamp,
-    until: Timestamp,
 }
 
 /// Who is trusted by whom a certificate is shown to.
@@ -83,9 +76,8 @@ fn judge(secret: Option<&Secret>, trust: Trust, demand: &Demand<'_>, now: Timest
     let Ok(pair) = pair else { return Err(faults) };
     // Whoever should trust it is not there, or trusts nobody: that is told of that Secret.
     let Some(bundle) = trust.bundle else { return Err(faults) };
-    let from = Certificate::read(&pair.certificate).map_or(now, |chain| chain.first().map_or(now, |leaf| leaf.from));
     match check(&pair, &bundle, &trust.known_as, demand, now) {
-        Ok(until) if faults.is_empty() => Ok(Span { from, until }),
+        Ok(span) if faults.is_empty() => Ok(span),
         Ok(_) => Err(faults),
         Err(found) => Err([faults, found].concat()),
     }

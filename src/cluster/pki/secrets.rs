@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Secret;
 use quorate_crds::names;
 use quorate_statemachine::Serial;
 
-use super::{Authority, Certificate, Demand, Fault, Order, Pair, Terms, check};
+use super::{Authority, Certificate, Demand, Fault, Order, Pair, Span, Terms, check};
 use crate::cluster::render::{Cluster, TlsFiles};
 
 /// The type of a Secret with a certificate, its key and an authority.
@@ -132,7 +132,7 @@ fn trusted(secret: &Secret, realm: Realm) -> Option<Vec<Certificate>> {
     Certificate::read(&bundle.ok()?).ok()
 }
 
-/// Until when a member's Secret is right for it.
+/// From when until when a member's Secret is right for it.
 pub fn judge_member(
     secret: &Secret,
     terms: &Terms<'_>,
@@ -140,7 +140,7 @@ pub fn judge_member(
     peer: &Authority,
     client: &Authority,
     now: Timestamp,
-) -> Result<Timestamp, Vec<Fault>> {
+) -> Result<Span, Vec<Fault>> {
     let of_peers = judge(
         secret,
         [TlsFiles::PEER_CERTIFICATE, TlsFiles::PEER_KEY, TlsFiles::PEER_TRUSTED],
@@ -162,13 +162,13 @@ pub fn judge_member(
     }
 }
 
-/// Until when the Secret for applications is right.
+/// From when until when the Secret for applications is right.
 pub fn judge_client(
     secret: &Secret,
     terms: &Terms<'_>,
     client: &Authority,
     now: Timestamp,
-) -> Result<Timestamp, Vec<Fault>> {
+) -> Result<Span, Vec<Fault>> {
     judge(secret, [TLS_CERTIFICATE, TLS_KEY, TLS_TRUSTED], &terms.client(), client, now)
 }
 
@@ -178,14 +178,15 @@ fn judge(
     order: &Order,
     authority: &Authority,
     now: Timestamp,
-) -> Result<Timestamp, Vec<Fault>> {
+) -> Result<Span, Vec<Fault>> {
     let pair = pair(secret, certificate, key).map_err(|fault| vec![fault])?;
     let found = text(secret, trusted).map_err(|fault| vec![fault])?;
     if found != authority.trusted() {
         return Err(vec![Fault::OtherTrust(trusted)]);
     }
     let demand = Demand { names: &order.names, usages: order.usages };
-    check(&pair, &found, trusted, &demand, now)
+    // The one that signs now, and none that is trusted beside it while it is exchanged: that could never be dropped.
+    check(&pair, &authority.own().certificate, trusted, &demand, now)
 }
 
 #[cfg(test)]
@@ -225,7 +226,8 @@ mod tests {
             let secret = member_secret(&own.cluster, Serial(0), &keys, peer.trusted(), client.trusted());
             judge_member(&secret, &terms, Serial(serial), &peer, &client, now)
         };
-        assert_eq!(with(&spec, 0, NOW), Ok(NOW + Terms { cluster: cluster(&spec), domain: DOMAIN }.lifetime()));
+        let lifetime = Terms { cluster: cluster(&spec), domain: DOMAIN }.lifetime();
+        assert_eq!(with(&spec, 0, NOW).map(|span| span.until), Ok(NOW + lifetime));
         assert!(with(&spec, 1, NOW).unwrap_err().contains(&Fault::Name("db-1.db.prod.svc".into())));
         assert!(matches!(with(&spec, 0, LATER).unwrap_err()[..], [Fault::Expired(_), Fault::Expired(_)]));
         let before = spec.clone();
@@ -253,6 +255,20 @@ mod tests {
         assert_eq!(judged(&own, foreign.trusted()), Err(vec![Fault::OtherTrust("peer-ca.crt")]));
         // What is shown to clients is none to show to members: the authorities are not the same.
         assert_eq!(judged(&exchanged, peer.trusted()), Err(vec![Fault::UnknownAuthority("peer-ca.crt".into())]));
+    }
+
+    #[test]
+    fn what_the_authority_of_before_has_signed_is_issued_anew_though_it_is_trusted_yet() {
+        let spec = EtcdClusterSpec::default();
+        let terms = Terms { cluster: cluster(&spec), domain: DOMAIN };
+        let (first, second) = (authority(), authority());
+        let bundle = format!("{}{}", first.trusted(), second.trusted());
+        let both = |own: &Authority| Authority::read(&bundle, own.own().clone()).unwrap();
+        let pair = both(&first).issue(&terms.client(), None, NOW).unwrap();
+        let secret = client_secret(&terms.cluster, &pair, &bundle);
+        judge_client(&secret, &terms, &both(&first), NOW).unwrap();
+        let faults = judge_client(&secret, &terms, &both(&second), NOW).unwrap_err();
+        assert_eq!(faults, [Fault::UnknownAuthority("ca.crt".into())]);
     }
 
     #[test]

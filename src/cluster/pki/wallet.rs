@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
@@ -11,16 +11,20 @@ use kube::ResourceExt;
 use quorate_crds::{TlsSecrets, names};
 use quorate_etcd::{Access, Credentials, CredentialsError, Pem};
 use quorate_statemachine::Serial;
+use tokio::time::Instant;
 
 use super::{
-    Authority, Certificates, Fault, Faults, OwnSecrets, Pair, Realm, Terms, is_strange, judge_client, judge_member,
-    judge_own, read_authority,
+    Authority, Certificates, Fault, Faults, OwnSecrets, Pair, Realm, Span, Terms, is_strange, judge_client,
+    judge_member, judge_own, read_authority,
 };
 use crate::cluster::observe::facts::SecretFacts;
 use crate::telemetry::chain;
 
 /// By how much something may last longer than it should before it is issued anew: clocks differ.
 const SLACK: SignedDuration = SignedDuration::from_mins(1);
+/// How long the watch may take to show a Secret that was read or written: one that it does not show by then was deleted before a
+/// round saw it there.
+const SHOWN_BY: Duration = Duration::from_secs(10);
 
 /// What is known of a cluster's certificates.
 #[derive(Debug, Default)]
@@ -36,6 +40,8 @@ struct State {
     extra_names: Vec<String>,
     /// Each of them, by name.
     kept: BTreeMap<String, Kept>,
+    /// Those that the watch showed when this round began.
+    shown: BTreeSet<String>,
     /// Their contents, while something is to be issued.
     contents: Option<BTreeMap<String, Secret>>,
     /// Both authorities, likewise.
@@ -77,6 +83,8 @@ struct Kept {
     replaced: BTreeSet<String>,
     /// The watch has shown it.
     shown: bool,
+    /// Since when it is known.
+    since: Instant,
     /// How it was found.
     judged: Judged,
 }
@@ -86,8 +94,8 @@ struct Kept {
 enum Judged {
     /// An authority that lasts until then.
     Authority(Timestamp),
-    /// Right until then.
-    Right(Timestamp),
+    /// Right, for that time.
+    Right(Span),
     /// It has to be issued anew.
     Wrong(Vec<Fault>),
     /// It can't be told, or it is nothing that is issued here: it is left as it is.
@@ -138,6 +146,7 @@ impl Wallet {
         now: Timestamp,
     ) -> bool {
         let mut state = self.state();
+        state.shown = watched.keys().cloned().collect();
         // There were members with pods and there are none any more, or the other way round.
         let turned = state.in_use == members.is_empty() && !state.missing(terms.cluster.name).is_empty();
         let renamed = state.extra_names != terms.cluster.spec.tls.extra_names;
@@ -146,10 +155,10 @@ impl Wallet {
         }
         let client = Realm::Client.secret(terms.cluster.name);
         let operator = match &state.operator {
-            Some(shown) => state.is_due(shown.until, terms, now),
+            Some(shown) => state.is_due(shown.until, &[Realm::Client], terms, now),
             None => state.kept.contains_key(&client),
         };
-        let wrong = state.kept.values().any(|kept| !state.is_right(kept, terms, now));
+        let wrong = state.kept.keys().any(|name| !state.is_right(name, terms, now));
         state.contents.is_none() && state.lost.is_none() && (operator || wrong)
     }
 
@@ -170,7 +179,8 @@ impl Wallet {
             .map(|(name, judged)| {
                 let (uid, version) = identity(&contents[&name]);
                 let replaced = state.kept.remove(&name).map(|kept| kept.replaced).unwrap_or_default();
-                (name, Kept { uid, version, replaced, shown: false, judged })
+                let shown = state.shown.contains(&name);
+                (name, Kept { uid, version, replaced, shown, since: Instant::now(), judged })
             })
             .collect();
         state.contents = Some(contents);
@@ -184,9 +194,9 @@ impl Wallet {
         state.introduce_operator(terms, now);
     }
 
-    /// A Secret was written, with what lasts until then.
-    pub fn wrote(&self, secret: Secret, until: Timestamp) {
-        self.keep(secret, Judged::Right(until));
+    /// A Secret was written, with what can be used for that time.
+    pub fn wrote(&self, secret: Secret, span: Span) {
+        self.keep(secret, Judged::Right(span));
     }
 
     /// The Secret of an authority was written.
@@ -205,7 +215,7 @@ impl Wallet {
             replaced = before.replaced;
             replaced.insert(before.version);
         }
-        state.kept.insert(name.clone(), Kept { uid, version, replaced, shown, judged });
+        state.kept.insert(name.clone(), Kept { uid, version, replaced, shown, since: Instant::now(), judged });
         if let Some(contents) = &mut state.contents {
             contents.insert(name, secret);
         }
@@ -225,7 +235,7 @@ impl Wallet {
     pub fn duties(&self, members: &BTreeSet<Serial>, terms: &Terms<'_>, now: Timestamp) -> Duties {
         let state = self.state();
         let cluster = terms.cluster.name;
-        let right = |name: &str| state.kept.get(name).is_some_and(|kept| state.is_right(kept, terms, now));
+        let right = |name: &str| state.kept.contains_key(name) && state.is_right(name, terms, now);
         Duties {
             authorities: if state.lost.is_some() { Vec::new() } else { state.missing(cluster) },
             client: state.lost.is_none() && !right(&names::client_secret(cluster)),
@@ -304,15 +314,15 @@ impl Wallet {
         let fixed = [Realm::Peer.secret(cluster), Realm::Client.secret(cluster), names::client_secret(cluster)];
         let needed = fixed.into_iter().chain(members.iter().map(|serial| terms.cluster.member(*serial)));
         let mut faults = Faults::new();
-        let mut first: Option<(Timestamp, String)> = None;
+        // It is renewed when half of its time is over: with a quarter left something keeps it from that. An authority is not
+        // renewed, and what it signs gets shorter then.
+        let of_authority = |until: Timestamp| until.duration_since(now) < terms.lifetime() / 4;
+        let mut lasting = Vec::new();
         let mut pending = false;
         for name in needed {
             match state.kept.get(&name).map(|kept| &kept.judged) {
-                Some(Judged::Authority(until) | Judged::Right(until)) => {
-                    if first.as_ref().is_none_or(|(earliest, _)| until < earliest) {
-                        first = Some((*until, name));
-                    }
-                }
+                Some(Judged::Authority(until)) => lasting.push((*until, name, of_authority(*until))),
+                Some(Judged::Right(span)) => lasting.push((span.until, name, span.is_nearly_over(now))),
                 Some(Judged::Wrong(found)) if found.iter().any(|fault| matches!(fault, Fault::Expired(_))) => {
                     faults.extend(found.iter().map(|fault| (name.clone(), fault.clone())));
                 }
@@ -320,14 +330,10 @@ impl Wallet {
                 Some(Judged::Wrong(_) | Judged::Unjudged) | None => pending = true,
             }
         }
-        // It is renewed when half of its time is over: with a quarter left something keeps it from that. That another one is
-        // still being issued must not hide it.
-        let expires = |until: Timestamp| until.duration_since(now) < terms.lifetime() / 4;
-        match first {
+        match lasting.into_iter().min_by_key(|(until, _, _)| *until) {
             _ if !faults.is_empty() => Certificates::Faulty(faults),
-            Some((until, secret)) if !pending || expires(until) => {
-                Certificates::Valid { secret, until, expiring: expires(until) }
-            }
+            // That another one is still being issued must not hide that this one runs out.
+            Some((until, secret, expiring)) if !pending || expiring => Certificates::Valid { secret, until, expiring },
             Some(_) | None => Certificates::Pending,
         }
     }
@@ -344,7 +350,7 @@ impl State {
                     kept.replaced.clear();
                 }
                 Some(seen) => differs |= !kept.replaced.contains(&seen.version),
-                None => differs |= kept.shown,
+                None => differs |= kept.shown || kept.since.elapsed() > SHOWN_BY,
             }
         }
         differs
@@ -356,10 +362,12 @@ impl State {
         [Realm::Peer, Realm::Client].into_iter().filter(is_missing).collect()
     }
 
-    /// Whether what lasts until then is to be issued anew: that would gain half a lifetime, or it lasts too long.
-    fn is_due(&self, until: Timestamp, terms: &Terms<'_>, now: Timestamp) -> bool {
+    /// Whether what these authorities have signed, and lasts until then, is to be issued anew: that would gain half a lifetime, or
+    /// it lasts too long.
+    fn is_due(&self, until: Timestamp, signed_by: &[Realm], terms: &Terms<'_>, now: Timestamp) -> bool {
         let lifetime = terms.lifetime();
-        let authorities = self.kept.values().filter_map(|kept| match &kept.judged {
+        let judged = |realm: &Realm| Some(&self.kept.get(&realm.secret(terms.cluster.name))?.judged);
+        let authorities = signed_by.iter().filter_map(judged).filter_map(|judged| match judged {
             Judged::Authority(until) => Some(*until),
             Judged::Right(_) | Judged::Wrong(_) | Judged::Unjudged => None,
         });
@@ -367,19 +375,23 @@ impl State {
         best.duration_since(until) > lifetime / 2 || until.duration_since(best) > SLACK
     }
 
-    fn is_right(&self, kept: &Kept, terms: &Terms<'_>, now: Timestamp) -> bool {
-        match &kept.judged {
-            Judged::Right(until) => !self.is_due(*until, terms, now),
+    /// Whether a Secret that is there can stay as it is.
+    fn is_right(&self, name: &str, terms: &Terms<'_>, now: Timestamp) -> bool {
+        let of_applications = name == names::client_secret(terms.cluster.name);
+        let signed_by: &[Realm] = if of_applications { &[Realm::Client] } else { &[Realm::Peer, Realm::Client] };
+        self.kept.get(name).is_none_or(|kept| match &kept.judged {
+            Judged::Right(span) => !self.is_due(span.until, signed_by, terms, now),
             Judged::Wrong(_) => false,
             Judged::Authority(_) | Judged::Unjudged => true,
-        }
+        })
     }
 
     /// Issues what the operator shows, if that is due.
     fn introduce_operator(&mut self, terms: &Terms<'_>, now: Timestamp) {
         let Some(keyring) = self.keyring.clone() else { return };
         let authority = keyring.client.trusted();
-        let still_good = |shown: &Introduction| shown.authority == authority && !self.is_due(shown.until, terms, now);
+        let is_due = |shown: &Introduction| self.is_due(shown.until, &[Realm::Client], terms, now);
+        let still_good = |shown: &Introduction| shown.authority == authority && !is_due(shown);
         if self.operator.as_ref().is_some_and(still_good) {
             return;
         }
@@ -390,7 +402,7 @@ impl State {
                 return;
             }
         };
-        let until = keyring.client.until().min(now + terms.lifetime());
+        let until = keyring.client.span(terms.lifetime(), now).until;
         self.show(terms, &pair, authority, until);
     }
 
@@ -454,7 +466,7 @@ fn issued<'s>(contents: &'s BTreeMap<String, Secret>, in_use: bool, cluster: &st
 
 fn judge(secret: &Secret, keyring: Option<&Keyring>, terms: &Terms<'_>, now: Timestamp) -> Judged {
     let (cluster, name) = (terms.cluster.name, secret.name_any());
-    let of = |judged: Result<Timestamp, Vec<Fault>>| judged.map_or_else(Judged::Wrong, Judged::Right);
+    let of = |judged: Result<Span, Vec<Fault>>| judged.map_or_else(Judged::Wrong, Judged::Right);
     if [Realm::Peer, Realm::Client].iter().any(|realm| name == realm.secret(cluster)) {
         return read_authority(secret).map_or(Judged::Unjudged, |authority| Judged::Authority(authority.until()));
     }

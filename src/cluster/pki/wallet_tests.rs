@@ -83,10 +83,10 @@ fn our_own_writes_that_the_watch_does_not_show_yet_are_no_change() {
     wallet.rest();
     let before = shown(&secrets[..3]);
     assert!(!wallet.must_read(&before, &NOBODY, &terms, NOW));
-    let until = NOW + terms.lifetime();
-    wallet.wrote(secrets[3].clone(), until);
+    let span = Span { until: NOW + terms.lifetime(), from: NOW };
+    wallet.wrote(secrets[3].clone(), span);
     assert!(!wallet.must_read(&before, &NOBODY, &terms, NOW), "its creation is on its way");
-    wallet.wrote(versioned(secrets[3].clone(), 2), until);
+    wallet.wrote(versioned(secrets[3].clone(), 2), span);
     assert!(!wallet.must_read(&shown(&secrets), &NOBODY, &terms, NOW), "so is what replaced it");
     let mut after = shown(&secrets);
     after.get_mut("db-0").unwrap().version = "2".into();
@@ -176,6 +176,78 @@ fn near_the_end_of_an_authority_nothing_is_issued_over_and_over() {
     ];
     wallet.take(secrets.into_iter().map(|secret| versioned(secret, 1)).collect(), &NOBODY, &terms, late);
     assert!(wallet.duties(&serials([]), &terms, late).is_empty(), "it could not last longer");
+}
+
+/// What only the client authority has signed may last as long as that.
+#[test]
+fn an_authority_that_ends_first_shortens_nothing_that_it_has_not_signed() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let peer = Authority::make(&Realm::Peer.secret("db"), NOW).unwrap();
+    let late = peer.until() - HOUR;
+    let client = Authority::make(&Realm::Client.secret("db"), late).unwrap();
+    let pair = client.issue(&terms.client(), None, late).unwrap();
+    let serial = Serial(0);
+    let keys = MemberKeys {
+        peer: peer.issue(&terms.peer(serial), None, late).unwrap(),
+        server: client.issue(&terms.server(serial), None, late).unwrap(),
+    };
+    let secrets = [
+        authority_secret(&terms.cluster, Realm::Peer, &peer),
+        authority_secret(&terms.cluster, Realm::Client, &client),
+        client_secret(&terms.cluster, &pair, client.trusted()),
+        member_secret(&terms.cluster, serial, &keys, peer.trusted(), client.trusted()),
+    ];
+    let secrets = secrets.map(|secret| versioned(secret, 1));
+    wallet.take(secrets.to_vec(), &serials([0]), &terms, late);
+    assert!(wallet.duties(&serials([0]), &terms, late).is_empty(), "nothing of it could last longer");
+    wallet.rest();
+    assert!(!wallet.must_read(&shown(&secrets), &serials([0]), &terms, late));
+}
+
+#[test]
+fn a_secret_that_the_watch_showed_when_it_was_read_is_missed_at_once() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let secrets = secrets(&terms, &[0, 1]);
+    let mut watched = shown(&secrets);
+    assert!(wallet.must_read(&watched, &NOBODY, &terms, NOW));
+    wallet.take(secrets.clone(), &NOBODY, &terms, NOW);
+    wallet.rest();
+    watched.remove("db-1");
+    assert!(wallet.must_read(&watched, &NOBODY, &terms, NOW), "it was deleted before the next round");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_no_round_sees_in_the_watch_is_missed_by_and_by() {
+    let spec = spec();
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    let secrets = secrets(&terms, &[0, 1]);
+    let mut watched = shown(&secrets);
+    watched.remove("db-1");
+    assert!(wallet.must_read(&watched, &NOBODY, &terms, NOW));
+    wallet.take(secrets.clone(), &NOBODY, &terms, NOW);
+    wallet.rest();
+    tokio::time::advance(SHOWN_BY).await;
+    assert!(!wallet.must_read(&watched, &NOBODY, &terms, NOW), "it may be on its way");
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(wallet.must_read(&watched, &NOBODY, &terms, NOW));
+}
+
+#[test]
+fn a_longer_lifetime_does_not_say_of_what_is_renewed_that_it_should_have_been() {
+    let (mut spec, members) = (spec(), serials([0]));
+    let issued = secrets(&terms(&spec), &[0]);
+    spec.tls.lifetime_minutes = 90 * 24 * 60;
+    let (wallet, terms) = (Wallet::default(), terms(&spec));
+    wallet.take(issued, &members, &terms, NOW);
+    let expiring = |now: Timestamp| match wallet.report(&members, &terms, now) {
+        Certificates::Valid { expiring, .. } => expiring,
+        other => panic!("{other:?}"),
+    };
+    assert!(!wallet.duties(&members, &terms, NOW).is_empty(), "it is renewed");
+    assert!(!expiring(NOW));
+    assert!(expiring(NOW + HOUR * 19), "and is told when nobody has done it");
 }
 
 #[test]

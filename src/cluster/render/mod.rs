@@ -32,7 +32,7 @@ pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod, value};
 pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use snapshot::snapshot;
-pub use template::{changed_settings, hash, read_hash, resources_hash, scheduling_hash, write_hash};
+pub use template::{changed_settings, hash, hash_of, read_hash, resources_hash, scheduling_hash, write_hash};
 pub use ticket::{Begin, RenderError, Sealed, ticket};
 pub use tls::TlsFiles;
 use tls::client_secret;

@@ -149,7 +149,8 @@ pub fn scheduling_hash(spec: &EtcdClusterSpec) -> TemplateHash {
     hash_of(&spec.scheduling)
 }
 
-fn hash_of(what: impl Serialize) -> TemplateHash {
+/// A steady hash of something, whatever the order of its fields is.
+pub fn hash_of(what: impl Serialize) -> TemplateHash {
     let mut sha = Sha256::new();
     // Sorted, since serde_json keeps the order of fields where any crate of the build asks it to. It can't fail: the keys
     // of all these maps are strings. If it could, the hash would be that of nothing, and steady too.

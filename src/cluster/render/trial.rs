@@ -58,6 +58,8 @@ pub fn trial(
         volumes: Some(vec![pod::agent_volume(&agent.image, delivery)]),
         image_pull_secrets: (!secrets.is_empty())
             .then(|| secrets.iter().map(|secret| LocalObjectReference { name: secret.name.clone() }).collect()),
+        // Some registries are opened by what is on the account of the members, whose token stays out of this pod too.
+        service_account_name: cluster.spec.backup.as_ref().and_then(|backup| backup.store.service_account_name.clone()),
         security_context: Some(pod::pod_security()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
@@ -108,6 +110,19 @@ mod tests {
         assert!(command.contains(&"--name=db-4") && command.contains(&"--max-learners=2"), "{command:?}");
         assert!(!command.iter().any(|flag| flag.starts_with("--initial-cluster")), "{command:?}");
         assert_eq!(pod["spec"]["restartPolicy"], "Never");
+    }
+
+    #[test]
+    fn it_pulls_as_the_account_of_the_members_and_has_no_token_of_it() {
+        let backup = json!({ "store": { "address": "s3://b", "serviceAccountName": "archiver" } });
+        let spec = fixture::spec(|s| s.backup = Some(serde_json::from_value(backup.clone()).unwrap()));
+        let pod = rendered(&spec, 7, Delivery::ImageVolume);
+        assert_eq!(pod["spec"]["serviceAccountName"], "archiver");
+        assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
+        assert_eq!(
+            rendered(&EtcdClusterSpec::default(), 7, Delivery::ImageVolume)["spec"]["serviceAccountName"],
+            Value::Null
+        );
     }
 
     #[test]
