@@ -79,20 +79,17 @@ fn turns_back(draft: &Draft<'_>, told: &Release, ran: &Release, to: &Release) ->
     }
 }
 
-/// Whether what it ran before is what it was turned back from, as [`turns_back`] has it: that fails as well, and to go there once
-/// more is against the wish. A downgrade tells which of the two it was: on its way down a member goes back up, and on the way up it
-/// is not there. While nobody says whether one is enabled, who may do so is waited for.
+/// Whether what it ran before is what it was turned back down from, as [`turns_back`] has it: that fails as well, and to go there
+/// once more is against the wish. Whether a downgrade is enabled tells which of the two it was, for on its way down a member goes
+/// back up. While nobody says so, who may is waited for.
 fn undoes_a_turn(draft: &Draft<'_>, member: &Member<'_>, told: &Release, former: &Release) -> bool {
-    match former.version.minor.cmp(&told.version.minor) {
-        Ordering::Less => is_enabled(draft, Some(former.version.minor)),
-        Ordering::Equal => false,
-        Ordering::Greater => match draft.world.overall {
-            Overall::Known { downgrade, alarm: _ } => downgrade != Some(told.version.minor),
-            Overall::Unknown => !draft.majority_is_down && !is_alone(draft, member),
-            // A leader that can't tell runs what all go down to.
-            Overall::OfAlarms(_) => false,
-        },
-    }
+    let is_enabled = match draft.world.overall {
+        Overall::Known { downgrade, alarm: _ } => downgrade == Some(told.version.minor),
+        Overall::Unknown => draft.majority_is_down || is_alone(draft, member),
+        // A leader that can't tell runs what all go down to.
+        Overall::OfAlarms(_) => true,
+    };
+    former.version.minor > told.version.minor && !is_enabled
 }
 
 /// Whether it is the only voter.

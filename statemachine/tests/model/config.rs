@@ -69,9 +69,9 @@ pub struct Config {
     pub looks: Looks,
     /// The minor that the members of a standing cluster run.
     pub runs: u8,
-    /// The minor whose etcd ends as soon as it is started, though its image passes its trial.
-    pub crashes: Option<u8>,
-    /// It does so only as this member.
+    /// The minors whose etcd ends as soon as it is started, though its image passes its trial.
+    pub crashes: &'static [u8],
+    /// They do so only as this member.
     pub crashes_only_at: Option<u8>,
     /// The minor whose image fails its trial.
     pub fails_trial: Option<u8>,
@@ -111,7 +111,7 @@ impl Config {
             prompt: false,
             looks: Looks::AtOnce,
             runs: USUAL,
-            crashes: None,
+            crashes: &[],
             crashes_only_at: None,
             fails_trial: None,
             mistake: None,
@@ -163,8 +163,8 @@ impl Config {
         Self { runs, ..self }
     }
 
-    pub fn crashing_on(self, minor: u8) -> Self {
-        Self { crashes: Some(minor), ..self }
+    pub fn crashing_on(self, minors: &'static [u8]) -> Self {
+        Self { crashes: minors, ..self }
     }
 
     pub fn only_at(self, serial: u8) -> Self {
@@ -173,7 +173,7 @@ impl Config {
 
     /// Whether etcd of this minor ends as soon as it is started as this member.
     pub fn fails_to_run(&self, serial: u8, minor: u8) -> bool {
-        self.crashes == Some(minor) && self.crashes_only_at.is_none_or(|only| only == serial)
+        self.crashes.contains(&minor) && self.crashes_only_at.is_none_or(|only| only == serial)
     }
 
     pub fn failing_trial_of(self, minor: u8) -> Self {

@@ -230,16 +230,19 @@ fn goes_down_two_minors_or_over_the_old_log_in_one_wish() {
 
 #[test]
 fn keeps_off_releases_that_fail() {
-    let crashes = versions("3.7 crashes on 3", 3, &[6, 7]).crashing_on(7);
+    let crashes = versions("3.7 crashes on 3", 3, &[6, 7]).crashing_on(&[7]);
     exhaust(crashes.prompt().faults(1, Kind::ROLLING));
-    exhaust(versions("3.7 crashes on 3, and 3.6 again", 3, &[6, 7, 6]).crashing_on(7).prompt());
-    exhaust(versions("3.7 crashes on 1", 1, &[6, 7]).crashing_on(7));
+    exhaust(versions("3.7 crashes on 3, and 3.6 again", 3, &[6, 7, 6]).crashing_on(&[7]).prompt());
+    exhaust(versions("3.7 crashes on 1", 1, &[6, 7]).crashing_on(&[7]));
     exhaust(versions("3.7 fails its trial", 3, &[6, 7]).failing_trial_of(7).prompt().faults(1, Kind::ROLLING));
-    exhaust(versions("3.6 crashes on the way down", 3, &[7, 6]).crashing_on(6).prompt());
+    exhaust(versions("3.6 crashes on the way down", 3, &[7, 6]).crashing_on(&[6]).prompt());
     // The last to be switched has the lowest serial.
-    let last = |name, minors: &[u8], crashes| versions(name, 3, minors).crashing_on(crashes).only_at(0).prompt();
-    exhaust(last("3.7 crashes on the last of 3, and 3.6 again", &[6, 7, 6], 7));
-    exhaust(last("3.6 crashes on the last of 3, and 3.7 again", &[7, 6, 7], 6));
+    let last = |name, minors: &[u8], crashes: &'static [u8]| {
+        versions(name, 3, minors).crashing_on(crashes).only_at(0).prompt()
+    };
+    exhaust(last("3.7 crashes on the last of 3, and 3.6 again", &[6, 7, 6], &[7]));
+    exhaust(last("3.6 crashes on the last of 3, and 3.7 again", &[7, 6, 7], &[6]));
+    exhaust(last("3.7 crashes on the last of 3, and so does 3.6", &[6, 7, 6], &[6, 7]));
 }
 
 #[test]

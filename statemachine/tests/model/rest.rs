@@ -179,11 +179,13 @@ fn waits_rightly(config: &Config, state: &State, plan: &Plan) -> bool {
         | Phase::Deleting => false,
         // A release that does not run is held off, and all go on with the one before.
         Phase::Upgrading => {
-            let bad = Some(minor_of(&config.wish(state).release));
-            let held = (config.crashes == bad && says(Finding::ReleaseFailed))
-                || (config.fails_trial == bad && says(Finding::TrialFailed));
-            // The last member is left on it until another one is wished for.
-            let left = config.crashes_only_at.is_some() && config.crashes == bad && says(Finding::ContainerFailing);
+            let bad = minor_of(&config.wish(state).release);
+            let crashes = config.crashes.contains(&bad);
+            let held = (crashes && says(Finding::ReleaseFailed))
+                || (config.fails_trial == Some(bad) && says(Finding::TrialFailed));
+            // The last member is left on it until another one is wished for, and on nothing else.
+            let struck = config.crashes_only_at.and_then(|serial| state.seat(serial).pod);
+            let left = crashes && struck.is_some_and(|pod| pod.release == bad) && says(Finding::ContainerFailing);
             let (steady, wanted) = (state.steady_voters(), usize::from(config.wish(state).replicas));
             (held && steady == wanted) || (left && steady + 1 == wanted)
         }

@@ -140,8 +140,4 @@ fn a_member_that_was_turned_back_and_fails_there_too_is_not_sent_where_it_came_f
     assert_eq!(told.entry(2).and_then(|entry| entry.former.clone()), Some(release(V7)));
     // On its way down it goes back up.
     turned().downgrade_to(Minor(6)).plan().also_does("switch 2 to 3.7.3");
-    // And the other way round: one that was turned back up out of a downgrade.
-    let up = || cluster(3).told(2, V7).crashing(2).wish_version(V7).asked();
-    up().plan().also_does("switch 2 to 3.6.16");
-    up().downgrade_to(Minor(6)).plan().never("switch").keeps_ledger();
 }
