@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use crate::{
-    Failed, Finding, Memory, Minor, Overall, Release, Standing,
+    Entry, Failed, Finding, Memory, Minor, Overall, Release, Standing,
     draft::Draft,
     member::{Ground, Member},
 };
@@ -94,9 +94,15 @@ fn undoes_a_turn(draft: &Draft<'_>, member: &Member<'_>, told: &Release, former:
 
 /// Whether it is the only voter.
 fn is_alone(draft: &Draft<'_>, member: &Member<'_>) -> bool {
-    !draft.ledger.members.iter().any(|(serial, entry)| match entry.standing {
-        Standing::Voter(_) => *serial != member.serial,
-        Standing::Learner(_) | Standing::Spare => false,
+    other_voters(draft, member).next().is_none()
+}
+
+/// What the ledger says of the voters besides it.
+fn other_voters<'d>(draft: &'d Draft<'_>, member: &Member<'_>) -> impl Iterator<Item = &'d Entry> {
+    let own = member.serial;
+    draft.ledger.members.iter().filter_map(move |(serial, entry)| match entry.standing {
+        Standing::Voter(_) => (*serial != own).then_some(entry),
+        Standing::Learner(_) | Standing::Spare => None,
     })
 }
 
@@ -142,10 +148,7 @@ fn go_up(draft: &mut Draft<'_>, member: &Member<'_>, up: &Release) {
 fn leads_back(draft: &Draft<'_>, member: &Member<'_>, former: &Release) -> bool {
     let minor = |release: Option<&Release>| release.map(|release| release.version.minor);
     let has_moved = draft.highest_cluster_version().is_some_and(|minor| former.version.minor < minor);
-    let mut others = draft.ledger.members.iter().filter_map(|(serial, entry)| match entry.standing {
-        Standing::Voter(_) if *serial != member.serial => Some(minor(entry.release.as_ref())),
-        Standing::Voter(_) | Standing::Learner(_) | Standing::Spare => None,
-    });
+    let mut others = other_voters(draft, member).map(|entry| minor(entry.release.as_ref()));
     let before = Some(former.version.minor);
     minor(member.told()) == before
         || (!has_moved && (is_alone(draft, member) || member.never_started() || others.any(|other| other == before)))

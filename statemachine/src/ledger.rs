@@ -18,6 +18,17 @@ pub enum Memory {
     Ledger(Ledger),
 }
 
+impl Memory {
+    /// Whether a seed was told to create the cluster, as far as is written down. What can't be read may say so.
+    pub fn may_have_begun(&self) -> bool {
+        match self {
+            Self::Blank => false,
+            Self::Unreadable => true,
+            Self::Ledger(ledger) => ledger.seeding != Seeding::NotBegun,
+        }
+    }
+}
+
 /// What the operator wrote down, by compare-and-swap, before the act it records: nothing else can prove it afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {

@@ -104,9 +104,6 @@ fn tried<'w>(draft: &mut Draft<'w>, census: &Census<'w>, release: &'w Release, t
 /// such a one can't be tried.
 fn saved(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release, tried: Verdict) -> Verdict {
     let waits = census.voters.iter().any(|voter| voter.member.fails_on_release());
-    if tried == Verdict::Open {
-        draft.look(LookAgain::Soon);
-    }
     match tried {
         Verdict::Passed => snapshot::before(draft, census, release),
         Verdict::Open if waits => snapshot::before(draft, census, release),

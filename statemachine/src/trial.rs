@@ -27,7 +27,11 @@ pub fn of(draft: &mut Draft<'_>, census: &Census<'_>, release: &Release) -> Verd
     let world = draft.world;
     end_others(draft, |trial| census.voters.iter().any(|voter| is_of(world, voter, release, trial)));
     let due = census.voters.iter().filter(|voter| voter.member.told() != Some(release));
-    due.map(|voter| of_one(draft, voter, release)).max().unwrap_or(Verdict::Passed)
+    let verdict = due.map(|voter| of_one(draft, voter, release)).max().unwrap_or(Verdict::Passed);
+    if verdict == Verdict::Open {
+        draft.look(LookAgain::Soon);
+    }
+    verdict
 }
 
 fn of_one(draft: &mut Draft<'_>, voter: &Peer<'_>, release: &Release) -> Verdict {

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use quorate_crds::{TlsMode, names};
-use quorate_statemachine::{Life, Memory, Phase, Plan, Seeding, Serial, Step};
+use quorate_statemachine::{Life, Phase, Plan, Serial, Step};
 use serde_json::json;
 
 use super::taken::of_a_stranger;
@@ -67,10 +67,7 @@ impl Acting<'_> {
     /// while they could be, and would not come up again.
     pub(super) fn may_start(&self, plan: &Plan) -> Result<(), Stop> {
         // As it was written before this plan: one that seeds says so in the very ledger that it brings.
-        let begun = match &self.observed.world.memory {
-            Memory::Ledger(ledger) => ledger.seeding != Seeding::NotBegun,
-            Memory::Blank | Memory::Unreadable => false,
-        };
+        let begun = self.observed.world.memory.may_have_begun();
         let seeds = || plan.steps.iter().any(|step| matches!(step, Step::IssueTicket { .. } | Step::CreatePod { .. }));
         if (!begun && seeds()) || plan.steps.iter().any(|step| self.stops_who_serves(step)) {
             self.certificates_fit()

@@ -187,35 +187,12 @@ impl Actor {
         if observed.world.wish.life == Life::Wanted {
             acting.hold_with_finalizer(acted).await?;
         }
-        if let Err(refused) = acting.may_start(plan) {
-            let renewed = Box::pin(acting.renew(plan)).await;
-            acted.renewed = acting.renewed.into_inner().unwrap_or_else(PoisonError::into_inner);
-            return both::<(), _>(Err(refused), renewed).map(drop);
-        }
-        if plan.ledger.is_some() {
-            acted.cluster = Arc::new(self.write_status(&acted.cluster, status).await?);
-            acted.status_written = true;
-        }
-        // What has failed is left as it is: it may be somebody else's.
-        let (mut duties, mut prepared) = (Duties::default(), Ok(()));
-        if observed.world.wish.life == Life::Wanted && plan.phase != Phase::Failed {
-            duties = acting.certificate_duties(plan).await?;
-            let furnish = Box::pin(acting.furnish(plan, ungrown));
-            let (furnished, authorities) = tokio::join!(furnish, Box::pin(acting.make_authorities(&duties)));
-            prepared = furnished.map(|refused| acted.refused = refused).and(authorities);
-        }
-        acting.version = acted.cluster.resource_version();
-        // Certificates run out also where something in a Service's place keeps any step from being done.
-        let steps = Box::pin(async {
-            match prepared {
-                Ok(()) => acting.steps(&plan.steps, &mut acted.done).await,
-                Err(stop) => Err(stop),
-            }
-        });
-        let certify = Box::pin(acting.certify(plan, &duties));
-        let (steps, certified) = tokio::join!(steps, certify);
+        let result = match acting.may_start(plan) {
+            Ok(()) => Box::pin(acting.carry_out(plan, status, ungrown, acted)).await,
+            Err(refused) => both::<(), _>(Err(refused), Box::pin(acting.renew(plan)).await).map(drop),
+        };
         acted.renewed = acting.renewed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        both(steps, certified).map(drop)
+        result
     }
 
     /// Writes the status of an object, if it is still the one that was observed.
@@ -240,6 +217,39 @@ fn both<A, B>(one: Result<A, Stop>, other: Result<B, Stop>) -> Result<(A, B), St
 }
 
 impl Acting<'_> {
+    /// Writes the ledger, furnishes, and then takes the steps and renews what is due beside them.
+    async fn carry_out(
+        &mut self,
+        plan: &Plan,
+        status: &EtcdClusterStatus,
+        ungrown: &mut Ungrown,
+        acted: &mut Acted,
+    ) -> Result<(), Stop> {
+        if plan.ledger.is_some() {
+            acted.cluster = Arc::new(self.actor.write_status(&acted.cluster, status).await?);
+            acted.status_written = true;
+        }
+        // What has failed is left as it is: it may be somebody else's.
+        let (mut duties, mut prepared) = (Duties::default(), Ok(()));
+        if self.observed.world.wish.life == Life::Wanted && plan.phase != Phase::Failed {
+            duties = self.certificate_duties(plan).await?;
+            let furnish = Box::pin(self.furnish(plan, ungrown));
+            let (furnished, authorities) = tokio::join!(furnish, Box::pin(self.make_authorities(&duties)));
+            prepared = furnished.map(|refused| acted.refused = refused).and(authorities);
+        }
+        self.version = acted.cluster.resource_version();
+        // Certificates run out also where something in a Service's place keeps any step from being done.
+        let steps = Box::pin(async {
+            match prepared {
+                Ok(()) => self.steps(&plan.steps, &mut acted.done).await,
+                Err(stop) => Err(stop),
+            }
+        });
+        let certify = Box::pin(self.certify(plan, &duties));
+        let (steps, certified) = tokio::join!(steps, certify);
+        both(steps, certified).map(drop)
+    }
+
     /// Puts our finalizer on the object before anything is made for it.
     async fn hold_with_finalizer(&self, acted: &mut Acted) -> Result<(), Stop> {
         let metadata = &acted.cluster.metadata;

@@ -4,7 +4,7 @@
 use kube::ResourceExt;
 use quorate_backup::format::Hash;
 use quorate_crds::{BackupPhase, BackupStore, ConditionType, EtcdBackup, EtcdCluster, Reason, Restore};
-use quorate_statemachine::{Memory, Origin, Readiness, Seeding};
+use quorate_statemachine::{Memory, Origin, Readiness};
 
 use super::Observer;
 use crate::api::Error;
@@ -41,12 +41,9 @@ pub struct Source {
 impl Observer {
     /// The backup that this cluster is to begin with. `None` if it begins with nothing, or has begun.
     pub(super) async fn backup(&self, cluster: &EtcdCluster, memory: &Memory) -> Result<Option<Backup>, Error> {
-        let begun = match memory {
-            Memory::Blank => false,
-            Memory::Unreadable => true,
-            Memory::Ledger(ledger) => ledger.seeding != Seeding::NotBegun,
+        let Some(bootstrap) = cluster.spec.bootstrap.as_ref().filter(|_| !memory.may_have_begun()) else {
+            return Ok(None);
         };
-        let Some(bootstrap) = cluster.spec.bootstrap.as_ref().filter(|_| !begun) else { return Ok(None) };
         let namespace = cluster.namespace().unwrap_or_default();
         let found = match &bootstrap.restore.backup {
             Some(named) => of_backup(&named.name, self.kube.get::<EtcdBackup>(&namespace, &named.name).await?.as_ref()),

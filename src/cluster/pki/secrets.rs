@@ -32,6 +32,9 @@ pub enum Realm {
 }
 
 impl Realm {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Peer, Self::Client];
+
     /// The name of its Secret, which is also the authority's.
     pub fn secret(self, cluster: &str) -> String {
         match self {

@@ -158,7 +158,7 @@ impl Wallet {
             Some(shown) => state.is_due(shown.until, &[Realm::Client], terms, now),
             None => state.kept.contains_key(&client),
         };
-        let wrong = state.kept.keys().any(|name| !state.is_right(name, terms, now));
+        let wrong = state.kept.iter().any(|(name, kept)| !state.is_right(name, kept, terms, now));
         state.contents.is_none() && state.lost.is_none() && (operator || wrong)
     }
 
@@ -235,7 +235,7 @@ impl Wallet {
     pub fn duties(&self, members: &BTreeSet<Serial>, terms: &Terms<'_>, now: Timestamp) -> Duties {
         let state = self.state();
         let cluster = terms.cluster.name;
-        let right = |name: &str| state.kept.contains_key(name) && state.is_right(name, terms, now);
+        let right = |name: &str| state.kept.get(name).is_some_and(|kept| state.is_right(name, kept, terms, now));
         Duties {
             authorities: if state.lost.is_some() { Vec::new() } else { state.missing(cluster) },
             client: state.lost.is_none() && !right(&names::client_secret(cluster)),
@@ -359,7 +359,7 @@ impl State {
     /// The authorities whose Secrets are not there.
     fn missing(&self, cluster: &str) -> Vec<Realm> {
         let is_missing = |realm: &Realm| !self.kept.contains_key(&realm.secret(cluster));
-        [Realm::Peer, Realm::Client].into_iter().filter(is_missing).collect()
+        Realm::ALL.into_iter().filter(is_missing).collect()
     }
 
     /// Whether what these authorities have signed, and lasts until then, is to be issued anew: that would gain half a lifetime, or
@@ -376,14 +376,14 @@ impl State {
     }
 
     /// Whether a Secret that is there can stay as it is.
-    fn is_right(&self, name: &str, terms: &Terms<'_>, now: Timestamp) -> bool {
+    fn is_right(&self, name: &str, kept: &Kept, terms: &Terms<'_>, now: Timestamp) -> bool {
         let of_applications = name == names::client_secret(terms.cluster.name);
-        let signed_by: &[Realm] = if of_applications { &[Realm::Client] } else { &[Realm::Peer, Realm::Client] };
-        self.kept.get(name).is_none_or(|kept| match &kept.judged {
+        let signed_by: &[Realm] = if of_applications { &[Realm::Client] } else { &Realm::ALL };
+        match &kept.judged {
             Judged::Right(span) => !self.is_due(span.until, signed_by, terms, now),
             Judged::Wrong(_) => false,
             Judged::Authority(_) | Judged::Unjudged => true,
-        })
+        }
     }
 
     /// Issues what the operator shows, if that is due.
@@ -467,7 +467,7 @@ fn issued<'s>(contents: &'s BTreeMap<String, Secret>, in_use: bool, cluster: &st
 fn judge(secret: &Secret, keyring: Option<&Keyring>, terms: &Terms<'_>, now: Timestamp) -> Judged {
     let (cluster, name) = (terms.cluster.name, secret.name_any());
     let of = |judged: Result<Span, Vec<Fault>>| judged.map_or_else(Judged::Wrong, Judged::Right);
-    if [Realm::Peer, Realm::Client].iter().any(|realm| name == realm.secret(cluster)) {
+    if Realm::ALL.iter().any(|realm| name == realm.secret(cluster)) {
         return read_authority(secret).map_or(Judged::Unjudged, |authority| Judged::Authority(authority.until()));
     }
     // Without its authority nothing can be issued anew, so what is there is left as it is.
