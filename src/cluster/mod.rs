@@ -310,6 +310,8 @@ mod restore_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod ticket_tests;
+#[cfg(test)]
 mod times_tests;
 #[cfg(test)]
 mod tls_tests;

@@ -30,7 +30,7 @@ fn release(version: Version, tag: &str) -> Release {
 }
 
 /// A cluster at rest, and the API server that holds it, without its finalizer being due.
-fn cluster() -> (FakeApi, Observed) {
+pub fn cluster() -> (FakeApi, Observed) {
     let api = FakeApi::default();
     let mut observed = fixture::healthy();
     let mut object = (*observed.cluster).clone();
@@ -163,7 +163,7 @@ async fn nobody_who_serves_is_stopped_unless_all_others_serve_now() {
 }
 
 /// What an etcd at this address tells at its metrics port.
-fn an_etcd_answers_at(ip: [u8; 4]) {
+pub fn an_etcd_answers_at(ip: [u8; 4]) {
     const METRICS: &str = "etcd_server_has_leader 1\netcd_server_is_leader 0\netcd_server_is_learner 0\n\
         etcd_server_proposals_committed_total 9\netcd_server_proposals_applied_total 9\nprocess_start_time_seconds 5\n";
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::from(ip), render::METRICS_PORT)).unwrap();

@@ -94,7 +94,7 @@ fn may_be_promoted(census: &Census<'_>, learner: &Peer<'_>) -> bool {
 /// Adds the readiest spare as a learner: one whose launcher waits, so that its name is known where it is asked for. Not
 /// while one that was told to join has not come up: it compares the member list with the one on its ticket when it starts.
 pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    if !may_add(census) || joining(census).is_some() {
+    if !may_add(census) || census.hopeful_learners().any(is_joining) {
         return None;
     }
     let spare = spares::readiest(draft)?;
@@ -142,20 +142,26 @@ fn may_add(census: &Census<'_>) -> bool {
     census.missing_learners() > 0 && census.learners.len() < census.max_learners()
 }
 
-/// Starts the learners that were added, one at a time, in the order in which their pods wait.
+/// Starts the learners that were added, in turn: first those that were told already, then in the order in which their pods wait.
+/// Each once the one before it answers: an etcd that begins asks all others for their version, and waits 7 s for one that
+/// listens and begins as well (`getVersion` in etcd's `server/etcdserver/cluster_util.go`).
 pub fn start(draft: &mut Draft<'_>, census: &Census<'_>) {
-    let next = || census.hopeful_learners().find(|learner| is_startable(draft, learner));
-    if let Some(learner) = joining(census).or_else(next) {
-        tell_to_join(draft, census, learner);
+    let told = census.hopeful_learners().filter(|learner| is_joining(learner));
+    let next = census.hopeful_learners().filter(|learner| !is_joining(learner) && is_startable(draft, learner));
+    let in_turn: Vec<_> = told.chain(next).collect();
+    for learner in in_turn {
+        if !tell_to_join(draft, census, learner) {
+            // It was told before, and is awaited in later rounds.
+            return;
+        }
     }
 }
 
-/// The learner that was told to join and has not come up.
-fn joining<'c, 'w>(census: &'c Census<'w>) -> Option<&'c Peer<'w>> {
-    census.hopeful_learners().find(|learner| {
-        let told = learner.member.create.is_some() || learner.member.pod.is_some_and(|pod| pod.ticket.is_some());
-        told && !learner.member.started && learner.member.alive().is_none()
-    })
+/// Whether it was told to join and has not come up.
+fn is_joining(learner: &Peer<'_>) -> bool {
+    let member = &learner.member;
+    let told = member.create.is_some() || member.pod.is_some_and(|pod| pod.ticket.is_some());
+    told && !member.started && member.alive().is_none()
 }
 
 fn is_startable(draft: &Draft<'_>, learner: &Peer<'_>) -> bool {
@@ -163,11 +169,11 @@ fn is_startable(draft: &Draft<'_>, learner: &Peer<'_>) -> bool {
     !member.started && member.waits() && !member.wants_new_pod() && keep::may_join(draft, member)
 }
 
-/// Puts a ticket on it to join exactly the members there are now, on its own volume.
-fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) {
+/// Puts a ticket on it to join exactly the members there are now, on its own volume. Says whether it does.
+fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) -> bool {
     let member = &learner.member;
     draft.look(LookAgain::Soon);
-    let (Some(pod), Some(volume)) = (member.pod, member.volume_to_create_on()) else { return };
+    let (Some(pod), Some(volume)) = (member.pod, member.volume_to_create_on()) else { return false };
     let on_sound_node = pod.node.is_some() && member.ground() == Ground::Sound;
     let changes = member.wants_new_pod() || draft.switches_release(member.serial);
     let may_have_it = on_sound_node && !pod.terminating && !changes;
@@ -181,7 +187,10 @@ fn tell_to_join(draft: &mut Draft<'_>, census: &Census<'_>, learner: &Peer<'_>) 
             // It is sent what the leader holds in memory, cut or not.
             draft.ledger.logs_cut &= census.leader().is_some_and(runs_without_old_log);
             draft.issue_ticket(member, ticket.start, volume);
+            true
         }
-        Volume::Blank(_) | Volume::Intact(_) | Volume::Absent | Volume::Unfit | Volume::Going(_) | Volume::Lost(_) => {}
+        Volume::Blank(_) | Volume::Intact(_) | Volume::Absent | Volume::Unfit | Volume::Going(_) | Volume::Lost(_) => {
+            false
+        }
     }
 }

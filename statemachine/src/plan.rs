@@ -74,7 +74,9 @@ pub enum Step {
         /// Told to run this.
         release: Release,
     },
-    /// Put a ticket on a pod. Guard: the pod's UID, and that the pod was not changed since it was observed.
+    /// Put a ticket on a pod. Guard: the pod's UID, and that the pod was not changed since it was observed, but for what its
+    /// kubelet reports of its containers. An etcd that begins is awaited for a moment; if it does not answer by then, the
+    /// steps after it are left to a later plan.
     IssueTicket {
         /// To this serial's pod.
         serial: Serial,

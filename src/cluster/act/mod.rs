@@ -19,7 +19,9 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
 use quorate_etcd::{CallError, Pool, Refusal};
-use quorate_statemachine::{Bind, Birth, Life, MemberId, Phase, Plan, Release, Role, Serial, Step, Uid};
+use quorate_statemachine::{
+    Bind, Birth, Life, MemberId, Phase, Plan, Release, Role, RoleLabel, Serial, Start, Step, Ticket, Uid,
+};
 use serde_json::json;
 
 pub use self::certify::Renewed;
@@ -265,14 +267,14 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// The steps in their order; claims and pods that are made one after the other are made at once.
+    /// The steps in their order; those in a row that concern one member's objects each are done for all these members at once.
     async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
         let (mut rest, mut added) = (steps, None);
         while let Some(first) = rest.first() {
-            let makes = rest.iter().take_while(|step| to_make(step).is_some()).count();
-            if makes > 0 {
-                let (make, after) = rest.split_at(makes);
-                self.make_all(make, done).await?;
+            let apart = rest.iter().take_while(|step| of_one_member(step).is_some()).count();
+            if apart > 0 {
+                let (at_once, after) = rest.split_at(apart);
+                self.for_each_member(at_once, done).await?;
                 rest = after;
             } else {
                 let step = after_addition(first, added.as_ref())?;
@@ -290,18 +292,18 @@ impl Acting<'_> {
         done.push(step.clone());
     }
 
-    /// Makes the claims and pods of several members at once; for each member in order.
-    async fn make_all(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let mut by_member: BTreeMap<Serial, Vec<(&Step, Make<'_>)>> = BTreeMap::new();
+    /// Takes steps for several members at once; for each member in order.
+    async fn for_each_member(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
+        let mut by_member: BTreeMap<Serial, Vec<(&Step, Part<'_>)>> = BTreeMap::new();
         for step in steps {
-            if let Some((serial, make)) = to_make(step) {
-                by_member.entry(serial).or_default().push((step, make));
+            if let Some((serial, part)) = of_one_member(step) {
+                by_member.entry(serial).or_default().push((step, part));
             }
         }
-        let made = join_all(by_member.into_iter().map(|(serial, steps)| self.make(serial, steps))).await;
+        let taken = join_all(by_member.into_iter().map(|(serial, steps)| self.for_member(serial, steps))).await;
         let mut all = Ok(());
-        for (made, result) in made {
-            for step in made {
+        for (taken, result) in taken {
+            for step in taken {
                 self.finished(step, done);
             }
             all = both(all, result).map(drop);
@@ -309,17 +311,21 @@ impl Acting<'_> {
         all
     }
 
-    /// Makes what these steps ask for of one member, and says which of them are done.
-    async fn make<'s>(&self, serial: Serial, steps: Vec<(&'s Step, Make<'s>)>) -> (Vec<&'s Step>, Result<(), Stop>) {
-        let mut made = Vec::new();
+    /// Takes these steps for one member, and says which of them are done.
+    async fn for_member<'s>(
+        &self,
+        serial: Serial,
+        steps: Vec<(&'s Step, Part<'s>)>,
+    ) -> (Vec<&'s Step>, Result<(), Stop>) {
+        let mut taken = Vec::new();
         let mut new_claim: Option<Uid> = None;
-        for (step, make) in steps {
-            let result = match make {
-                Make::Claim => {
+        for (step, part) in steps {
+            let result = match part {
+                Part::Claim => {
                     let (claim, secret) = tokio::join!(self.create_claim(serial), self.certify_member(serial));
                     both(claim, secret).map(|(uid, ())| new_claim = Some(uid))
                 }
-                Make::Pod { bind, birth, release } => {
+                Part::Pod { bind, birth, release } => {
                     let volume = match (bind, &new_claim) {
                         (Bind::Claim(uid), _) => self.still_claimed(serial, uid).await.map(Some),
                         (Bind::NewClaim, Some(uid)) => Ok(Some(uid.clone())),
@@ -331,21 +337,28 @@ impl Acting<'_> {
                         Err(stop) => Err(stop),
                     }
                 }
+                Part::Ticket { pod, ticket } => self.issue_ticket(serial, pod, ticket).await,
+                Part::Label { pod, label } => self.label_pod(serial, pod, label).await,
             };
             if let Err(stop) = result {
-                return (made, Err(stop));
+                return (taken, Err(stop));
             }
-            made.push(step);
+            taken.push(step);
         }
-        (made, Ok(()))
+        (taken, Ok(()))
     }
 
     async fn step(&self, step: &Step, added: &mut Option<(Serial, MemberId)>) -> Result<(), Stop> {
         match step {
-            Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
+            Step::IssueTicket { serial, pod, ticket } => {
+                self.issue_ticket(*serial, pod, ticket).await?;
+                match ticket.start {
+                    Start::Seed | Start::Join(_) => self.comes_up(*serial).await,
+                    Start::Resume => Ok(()),
+                }
+            }
             Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
             Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
-            Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
             Step::AddLearner { serial, expect, after: _ } => {
                 self.certificates_fit()?;
                 *added = Some((*serial, self.add_learner(step, *serial, expect).await?));
@@ -364,8 +377,8 @@ impl Acting<'_> {
             Step::EnableDowngrade(to) => self.enable_downgrade(step, *to).await,
             Step::CancelDowngrade => self.cancel_downgrade(step).await,
             Step::ReleaseFinalizer => self.release_finalizer().await,
-            // Made by `make_all`.
-            Step::CreateClaim(_) | Step::CreatePod { .. } => Ok(()),
+            // Taken by `for_member`.
+            Step::CreateClaim(_) | Step::CreatePod { .. } | Step::LabelPod { .. } => Ok(()),
         }
     }
 }
@@ -381,23 +394,30 @@ fn after_addition<'s>(step: &'s Step, added: Option<&(Serial, MemberId)>) -> Res
     Ok(Cow::Owned(Step::AddLearner { serial: *serial, expect, after: None }))
 }
 
-/// What a step makes of a member.
-enum Make<'s> {
-    /// Its claim.
+/// What a step does with the objects of one member, whatever becomes of others.
+enum Part<'s> {
+    /// Makes its claim.
     Claim,
-    /// Its pod, on this volume.
+    /// Makes its pod, on this volume.
     Pod { bind: &'s Bind, birth: Birth, release: &'s Release },
+    /// Puts a ticket on its pod.
+    Ticket { pod: &'s Uid, ticket: &'s Ticket },
+    /// Labels its pod.
+    Label { pod: &'s Uid, label: RoleLabel },
 }
 
-/// What a step makes, and for which member, if it makes a claim or a pod.
-fn to_make(step: &Step) -> Option<(Serial, Make<'_>)> {
+/// What a step does with the objects of which member, if it does no more, and waits for nobody.
+fn of_one_member(step: &Step) -> Option<(Serial, Part<'_>)> {
     match step {
-        Step::CreateClaim(serial) => Some((*serial, Make::Claim)),
-        Step::CreatePod { serial, bind, birth, release } => Some((*serial, Make::Pod { bind, birth: *birth, release })),
-        Step::IssueTicket { .. }
-        | Step::DeletePod { .. }
+        Step::CreateClaim(serial) => Some((*serial, Part::Claim)),
+        Step::CreatePod { serial, bind, birth, release } => Some((*serial, Part::Pod { bind, birth: *birth, release })),
+        Step::IssueTicket { serial, pod, ticket } => match ticket.start {
+            Start::Resume => Some((*serial, Part::Ticket { pod, ticket })),
+            Start::Seed | Start::Join(_) => None,
+        },
+        Step::LabelPod { serial, pod, label } => Some((*serial, Part::Label { pod, label: *label })),
+        Step::DeletePod { .. }
         | Step::DeleteClaim { .. }
-        | Step::LabelPod { .. }
         | Step::AddLearner { .. }
         | Step::Promote { .. }
         | Step::Remove { .. }

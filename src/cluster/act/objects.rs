@@ -1,6 +1,7 @@
 //! Steps on Kubernetes objects, each with the guard that the plan's `Step` tells. Nothing is ever deleted by force.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
@@ -9,6 +10,7 @@ use quorate_statemachine::{
     Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
 };
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::taken::{whose_child, whose_claim};
 use super::{Acting, Stop};
@@ -17,6 +19,12 @@ use crate::cluster::observe::backup::Backup;
 use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::{self, members};
 use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
+
+/// For how long an etcd is awaited that was told to begin: that takes some 0.3 s. After it everything is left to later rounds,
+/// so that nothing else of the cluster has to wait.
+const START_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether it answers. Until it does, that costs a refused connection.
+const START_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Acting<'_> {
     pub(super) async fn create_claim(&self, serial: Serial) -> Result<Uid, Stop> {
@@ -72,11 +80,43 @@ impl Acting<'_> {
     pub(super) async fn issue_ticket(&self, serial: Serial, pod: &Uid, ticket: &Ticket) -> Result<(), Stop> {
         let sealed = self.seal_planned(serial, ticket)?;
         let observed = self.pod(serial, pod)?;
-        let change = json!({ "metadata": { "uid": pod.as_str(), "resourceVersion": observed.resource_version,
-            "annotations": sealed.annotations() } });
-        self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
+        match self.put_on(serial, observed, &sealed, &observed.resource_version).await {
+            Err(error) if error.is_surprise() => {
+                let version = self.version_as_told(serial, observed).await?.ok_or(error)?;
+                self.put_on(serial, observed, &sealed, &version).await?;
+            }
+            put => put?,
+        }
         self.hand_over(serial, observed, &sealed).await;
         Ok(())
+    }
+
+    async fn put_on(&self, serial: Serial, pod: &PodFacts, sealed: &Sealed, version: &str) -> Result<(), Error> {
+        let change = json!({ "metadata": { "uid": pod.uid.as_str(), "resourceVersion": version,
+            "annotations": sealed.annotations() } });
+        self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
+        Ok(())
+    }
+
+    /// The version of a pod that has changed since it was observed, if only its kubelet has written to it: that writes whenever
+    /// a probe or a container has another outcome, and most of all while its etcd starts.
+    async fn version_as_told(&self, serial: Serial, observed: &PodFacts) -> Result<Option<String>, Error> {
+        let pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &self.cluster.member(serial)).await?;
+        let now = pod.as_ref().and_then(PodFacts::of).filter(|now| now.is_as_told(observed));
+        Ok(now.map(|now| now.resource_version))
+    }
+
+    /// Waits until an etcd answers that was told to begin, for a bounded time. All that it needs from then on is the processor,
+    /// which looks at all members would take from it.
+    pub(super) async fn comes_up(&self, serial: Serial) -> Result<(), Stop> {
+        let ip = self.observed.pods.get(&serial).and_then(|pod| pod.ip);
+        let ip = ip.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} has no address")))?;
+        let looked = async {
+            while !matches!(quorate_etcd::look(SocketAddr::new(ip, METRICS_PORT)).await, quorate_etcd::Sight::Etcd(_)) {
+                sleep(START_LOOK_INTERVAL).await;
+            }
+        };
+        timeout(START_PATIENCE, looked).await.map_err(|_| Stop::Surprise(format!("{serial} has not come up yet")))
     }
 
     /// Sends a ticket that is on its pod now to the launcher, if that waits for it: the kubelet takes up to a second to

@@ -216,6 +216,19 @@ impl PodFacts {
             uid,
         })
     }
+
+    /// Whether it is told the same as another look at it showed, whatever its kubelet has reported since of its containers.
+    pub fn is_as_told(&self, other: &Self) -> bool {
+        let told = |pod: &Self| Self {
+            resource_version: String::new(),
+            trouble: None,
+            container: None,
+            resize_pending: None,
+            ready: false,
+            ..pod.clone()
+        };
+        told(self) == told(other)
+    }
 }
 
 pub(super) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {

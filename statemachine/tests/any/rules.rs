@@ -376,11 +376,14 @@ fn no_contradiction(_: &World, plan: &Plan) -> Result<(), String> {
         let labels = |step: &Step| matches!(step, Step::LabelPod { serial: of, .. } if of == serial);
         need(!deleted || !plan.steps.iter().any(labels), || format!("{serial} is labelled and deleted"))?;
     }
-    let joins =
-        |step: &Step| matches!(step, Step::IssueTicket { ticket, .. } if matches!(ticket.start, Start::Join(_)));
+    let joined = plan.steps.iter().filter_map(|step| match step {
+        Step::IssueTicket { ticket: Ticket { start: Start::Join(list), .. }, .. } => Some(list),
+        _ => None,
+    });
+    let joined: BTreeSet<_> = joined.collect();
     let changes = plan.steps.iter().any(Step::changes_members);
-    need(!changes || !plan.steps.iter().any(joins), || "a ticket to join a list that is being changed".to_owned())?;
-    need(plan.steps.iter().filter(|step| joins(step)).count() <= 1, || "two are told to join".to_owned())
+    need(!changes || joined.is_empty(), || "a ticket to join a list that is being changed".to_owned())?;
+    need(joined.len() <= 1, || format!("tickets to join {joined:?}"))
 }
 
 fn no_well_voter_is_stopped_beside_an_ill_one(world: &World, plan: &Plan) -> Result<(), String> {

@@ -21,14 +21,24 @@ fn both_learners_are_added_before_the_first_is_started() {
     let second = cluster(1).wish(3).added(1).entry(1, |entry| entry.standing = Standing::Spare).spare(2).plan();
     let second = second.does(["add 2"]);
     assert_eq!(second.entry(1).map(|entry| entry.standing), Some(Standing::Learner(id(1))));
-    let third = cluster(1).wish(3).added(1).added(2).plan().does(["ticket 1: join [0, 1, 2] on claim-1"]);
+    let third = cluster(1).wish(3).added(1).added(2).plan();
+    let third = third.does(["ticket 1: join [0, 1, 2] on claim-1", "ticket 2: join [0, 1, 2] on claim-2"]);
     assert_eq!(third.entry(1).and_then(|entry| entry.create.clone()), Some(claim_uid(1)));
+    assert_eq!(third.entry(2).and_then(|entry| entry.create.clone()), Some(claim_uid(2)));
 }
 
 #[test]
 fn the_next_is_started_when_the_last_is_alive() {
-    let waiting = cluster(1).wish(3).added(1).added(2).joining(1);
-    waiting.plan().does([]).looks(LookAgain::Soon);
+    let waiting = || cluster(1).wish(3).added(1).added(2).joining(1);
+    waiting().plan().does([]).looks(LookAgain::Soon);
+    // It was to be told right after the first, which did not come up in time.
+    let both = || waiting().entry(2, |entry| entry.create = Some(claim_uid(2)));
+    both().plan().does([]).looks(LookAgain::Soon);
+    let up = both().learner(1).ticket(1, Start::Resume);
+    up.plan().does(["ticket 2: join [0, 1, 2] on claim-2"]);
+    // Both were told, and the list has changed since.
+    let told = || both().ticket(1, Start::Join(ids([0, 1]))).ticket(2, Start::Join(ids([0, 1]))).ticket_age(2, 0);
+    told().plan().does(["ticket 1: join [0, 1, 2] on claim-1", "ticket 2: join [0, 1, 2] on claim-2"]);
     let up = cluster(1).wish(3).added(1).added(2).learner(1).ticket(1, Start::Resume);
     up.plan().does(["ticket 2: join [0, 1, 2] on claim-2"]);
 }

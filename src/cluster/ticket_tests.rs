@@ -1,0 +1,122 @@
+//! Tests of the tickets that are put on pods, against an API server in this process: under which guard, and who is awaited
+//! before the next is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Pod;
+use quorate_crds::EtcdClusterStatus;
+use quorate_statemachine::{LookAgain, MemberId, Phase, Plan, Serial, Start, Step, Ticket, Uid, Version};
+use serde_json::{Value, json};
+
+use super::act::{Acted, Stop, Ungrown};
+use super::observe::Observed;
+use super::observe::pods::PodFacts;
+use super::pki::Wallet;
+use super::release_tests::{an_etcd_answers_at, cluster};
+use super::tests::driver;
+use crate::fake_api::FakeApi;
+use crate::lease::Claim;
+
+fn path(serial: u32) -> String {
+    format!("/api/v1/namespaces/ns/pods/db-{serial}")
+}
+
+/// A cluster, and the pods of two of its members as the API server shows them.
+fn with_pods() -> (FakeApi, Observed) {
+    let (api, mut observed) = cluster();
+    for serial in [1, 2] {
+        let labels = json!({ "quorate.dev/cluster": "db" });
+        let owner = json!([{ "apiVersion": "quorate.dev/v1alpha1", "kind": "EtcdCluster", "name": "db", "uid": "uid",
+            "controller": true }]);
+        let metadata = json!({ "name": format!("db-{serial}"), "uid": format!("pod-{serial}"), "labels": labels,
+            "ownerReferences": owner });
+        let etcd = json!({ "name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16" });
+        let status = json!({ "podIP": format!("127.0.82.{serial}"), "phase": "Running" });
+        let spec = json!({ "nodeName": "n1", "containers": [etcd] });
+        api.put(&path(serial), json!({ "metadata": metadata, "spec": spec, "status": status }));
+        let pod: Pod = serde_json::from_value(api.object(&path(serial))).unwrap();
+        observed.pods.insert(Serial(serial), PodFacts::of(&pod).unwrap());
+    }
+    (api, observed)
+}
+
+fn issue(serial: u32, start: Start) -> Step {
+    let volume = Uid::new(&format!("claim-{serial}"));
+    let ticket = Ticket { start, volume, mark: None, version: Some(Version::new(6, 16)) };
+    Step::IssueTicket { serial: Serial(serial), pod: Uid::new(&format!("pod-{serial}")), ticket }
+}
+
+async fn does(api: &FakeApi, observed: &Observed, steps: Vec<Step>) -> Acted {
+    let plan = Plan {
+        phase: Phase::Growing,
+        ledger: None,
+        steps,
+        budget: None,
+        heading: None,
+        findings: BTreeMap::new(),
+        look_again: LookAgain::Soon,
+    };
+    let (mut ungrown, wallet, status) = (Ungrown::default(), Wallet::default(), EtcdClusterStatus::default());
+    driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut ungrown, &wallet).await
+}
+
+fn told(api: &FakeApi, serial: u32) -> bool {
+    api.object(&path(serial))["metadata"]["annotations"]["quorate.dev/ticket"].is_string()
+}
+
+/// Whether a ticket is put on a pod that was changed like this since it was observed.
+async fn is_put_after(change: impl Fn(&mut Value)) -> bool {
+    let (api, observed) = with_pods();
+    let mut pod = api.object(&path(1));
+    change(&mut pod);
+    api.put(&path(1), pod);
+    let acted = does(&api, &observed, vec![issue(1, Start::Resume)]).await;
+    let put = acted.stop.is_none();
+    assert!(put || acted.stop.is_some_and(|stop| stop.is_surprise()));
+    let annotation = &api.object(&path(1))["metadata"]["annotations"]["quorate.dev/ticket"];
+    assert_eq!(annotation.as_str().is_some_and(|ticket| ticket.contains("resume")), put);
+    put
+}
+
+#[tokio::test]
+async fn a_ticket_is_put_on_a_pod_to_which_only_its_kubelet_wrote() {
+    assert!(is_put_after(|_| ()).await);
+    let reports = |pod: &mut Value| {
+        let etcd = json!({ "name": "etcd", "image": "", "imageID": "", "ready": true, "restartCount": 1,
+            "containerID": "containerd://2", "state": { "running": {} } });
+        pod["status"]["containerStatuses"] = json!([etcd]);
+        pod["status"]["conditions"] = json!([{ "type": "Ready", "status": "True" }]);
+    };
+    assert!(is_put_after(reports).await);
+    assert!(!is_put_after(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")).await);
+    assert!(!is_put_after(|pod| pod["metadata"]["uid"] = json!("another")).await);
+    assert!(!is_put_after(|pod| pod["metadata"]["labels"]["quorate.dev/role"] = json!("voter")).await);
+    assert!(!is_put_after(|pod| pod["spec"]["nodeName"] = json!("n2")).await);
+    let by_another = |pod: &mut Value| {
+        let flags = ["--name=db-1", "--data-dir=/var/lib/etcd/data"];
+        let ticket = json!({ "start": "create", "member": "db-1", "volume": "claim-1", "version": "3.6.16",
+            "flags": flags });
+        pod["metadata"]["annotations"] =
+            json!({ "quorate.dev/version": "3.6.17", "quorate.dev/ticket": ticket.to_string() });
+    };
+    assert!(!is_put_after(by_another).await);
+}
+
+/// Two that begin at once wait for each other's version.
+#[tokio::test]
+async fn a_learner_is_told_to_join_once_the_one_before_it_answers() {
+    let ids = BTreeSet::from([MemberId(101)]);
+    let both = || vec![issue(1, Start::Join(ids.clone())), issue(2, Start::Join(ids.clone()))];
+    let (api, observed) = with_pods();
+    let acted = does(&api, &observed, both()).await;
+    let Some(Stop::Surprise(words)) = acted.stop else { panic!("{:?}", acted.stop) };
+    assert!(words.contains("not come up"), "{words}");
+    assert_eq!((told(&api, 1), told(&api, 2)), (true, false));
+
+    let IpAddr::V4(first) = observed.pods[&Serial(1)].ip.unwrap() else { panic!("it has an IPv4 address") };
+    an_etcd_answers_at(first.octets());
+    let (api, observed) = with_pods();
+    let acted = does(&api, &observed, both()).await;
+    assert_eq!((told(&api, 1), told(&api, 2)), (true, true), "{:?}", acted.stop);
+}
