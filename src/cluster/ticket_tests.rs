@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
 use quorate_crds::EtcdClusterStatus;
-use quorate_statemachine::{LookAgain, MemberId, Phase, Plan, Serial, Start, Step, Ticket, Uid, Version};
+use quorate_statemachine::{LookAgain, MemberId, Phase, Plan, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop, Ungrown};
@@ -14,7 +14,7 @@ use super::observe::Observed;
 use super::observe::pods::PodFacts;
 use super::pki::Wallet;
 use super::release_tests::{an_etcd_answers_at, cluster};
-use super::tests::driver;
+use super::tests::{CLUSTER, driver};
 use crate::fake_api::FakeApi;
 use crate::lease::Claim;
 
@@ -30,7 +30,7 @@ fn with_pods() -> (FakeApi, Observed) {
         let owner = json!([{ "apiVersion": "quorate.dev/v1alpha1", "kind": "EtcdCluster", "name": "db", "uid": "uid",
             "controller": true }]);
         let metadata = json!({ "name": format!("db-{serial}"), "uid": format!("pod-{serial}"), "labels": labels,
-            "ownerReferences": owner });
+            "annotations": { "quorate.dev/version": "3.6.16" }, "ownerReferences": owner });
         let etcd = json!({ "name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16" });
         let status = json!({ "podIP": format!("127.0.82.{serial}"), "phase": "Running" });
         let spec = json!({ "nodeName": "n1", "containers": [etcd] });
@@ -70,12 +70,13 @@ async fn is_put_after(change: impl Fn(&mut Value)) -> bool {
     let (api, observed) = with_pods();
     let mut pod = api.object(&path(1));
     change(&mut pod);
+    let ticket = |pod: &Value| pod["metadata"]["annotations"]["quorate.dev/ticket"].clone();
+    let before = ticket(&pod);
     api.put(&path(1), pod);
     let acted = does(&api, &observed, vec![issue(1, Start::Resume)]).await;
     let put = acted.stop.is_none();
     assert!(put || acted.stop.is_some_and(|stop| stop.is_surprise()));
-    let annotation = &api.object(&path(1))["metadata"]["annotations"]["quorate.dev/ticket"];
-    assert_eq!(annotation.as_str().is_some_and(|ticket| ticket.contains("resume")), put);
+    assert_eq!(ticket(&api.object(&path(1))) != before, put);
     put
 }
 
@@ -94,11 +95,9 @@ async fn a_ticket_is_put_on_a_pod_to_which_only_its_kubelet_wrote() {
     assert!(!is_put_after(|pod| pod["metadata"]["labels"]["quorate.dev/role"] = json!("voter")).await);
     assert!(!is_put_after(|pod| pod["spec"]["nodeName"] = json!("n2")).await);
     let by_another = |pod: &mut Value| {
-        let flags = ["--name=db-1", "--data-dir=/var/lib/etcd/data"];
-        let ticket = json!({ "start": "create", "member": "db-1", "volume": "claim-1", "version": "3.6.16",
-            "flags": flags });
-        pod["metadata"]["annotations"] =
-            json!({ "quorate.dev/version": "3.6.17", "quorate.dev/ticket": ticket.to_string() });
+        let ticket =
+            json!({ "start": "resume", "member": "db-1", "volume": "claim-1", "version": "3.6.16", "flags": [] });
+        pod["metadata"]["annotations"]["quorate.dev/ticket"] = json!(ticket.to_string());
     };
     assert!(!is_put_after(by_another).await);
 }
@@ -113,10 +112,37 @@ async fn a_learner_is_told_to_join_once_the_one_before_it_answers() {
     let Some(Stop::Surprise(words)) = acted.stop else { panic!("{:?}", acted.stop) };
     assert!(words.contains("not come up"), "{words}");
     assert_eq!((told(&api, 1), told(&api, 2)), (true, false));
+    assert_eq!(acted.done, both()[..1], "what was done is told all the same");
 
     let IpAddr::V4(first) = observed.pods[&Serial(1)].ip.unwrap() else { panic!("it has an IPv4 address") };
     an_etcd_answers_at(first.octets());
     let (api, observed) = with_pods();
     let acted = does(&api, &observed, both()).await;
     assert_eq!((told(&api, 1), told(&api, 2)), (true, true), "{:?}", acted.stop);
+    // The user wrote something else while the first came up.
+    let (api, observed) = with_pods();
+    let object = api.object(CLUSTER);
+    api.put(CLUSTER, object);
+    let acted = does(&api, &observed, both()).await;
+    assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
+    assert_eq!((told(&api, 1), told(&api, 2)), (true, false));
+}
+
+#[tokio::test]
+async fn what_is_refused_of_one_member_keeps_others_from_nothing_but_what_comes_after() {
+    let (api, observed) = with_pods();
+    let mut pod = api.object(&path(1));
+    pod["metadata"]["uid"] = json!("another");
+    api.put(&path(1), pod);
+    let label = |serial: u32| Step::LabelPod {
+        serial: Serial(serial),
+        pod: Uid::new(&format!("pod-{serial}")),
+        label: RoleLabel::Returning,
+    };
+    let resume = |serial| issue(serial, Start::Resume);
+    let steps = vec![resume(1), resume(2), label(1), label(2), issue(2, Start::Seed), label(2)];
+    let acted = does(&api, &observed, steps).await;
+    assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
+    assert_eq!(acted.done, [resume(2), label(2)]);
+    assert!(!told(&api, 1) && api.object(&path(1))["metadata"]["labels"]["quorate.dev/role"].is_null());
 }

@@ -11,8 +11,9 @@ pub struct Plan {
     pub phase: Phase,
     /// The ledger as it has to stand in status before the first step. `None`: as it is.
     pub ledger: Option<Ledger>,
-    /// In this order; at the first surprise the rest is dropped and the world is observed again. One of them changes
-    /// the member list, or two add learners, or two promote.
+    /// In this order, but those at once that make a claim or a pod, let one resume or label it, and come in a row, for each
+    /// member in order. At the first surprise the rest is dropped, save what is under way for others, and the world is observed
+    /// again. One of them changes the member list, or two add learners, or two promote.
     pub steps: Vec<Step>,
     /// The `minAvailable` of the disruption budget, to be in force before the steps. `None`: as it is.
     pub budget: Option<u8>,
@@ -74,9 +75,9 @@ pub enum Step {
         /// Told to run this.
         release: Release,
     },
-    /// Put a ticket on a pod. Guard: the pod's UID, and that the pod was not changed since it was observed, but for what its
-    /// kubelet reports of its containers. An etcd that begins is awaited for a moment; if it does not answer by then, the
-    /// steps after it are left to a later plan.
+    /// Put a ticket on a pod. Guard: the pod's UID, and that nothing of it was changed since it was observed that a plan goes by,
+    /// but for what is reported of its containers. An etcd that begins is awaited for a moment; if it does not answer by then, or
+    /// somebody wrote the object meanwhile, the steps after it are left to a later plan.
     IssueTicket {
         /// To this serial's pod.
         serial: Serial,

@@ -10,7 +10,7 @@ use quorate_statemachine::{
     Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
 };
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::taken::{whose_child, whose_claim};
 use super::{Acting, Stop};
@@ -20,11 +20,10 @@ use crate::cluster::observe::pods::PodFacts;
 use crate::cluster::observe::{self, members};
 use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
 
-/// For how long an etcd is awaited that was told to begin: that takes some 0.3 s. After it everything is left to later rounds,
-/// so that nothing else of the cluster has to wait.
-const START_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether it answers. Until it does, that costs a refused connection.
-const START_LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// How often it is looked whether an etcd answers that was told to begin. Until it does, that costs a refused connection.
+const COMES_UP_LOOKS: Duration = Duration::from_millis(10);
+/// The same while its launcher answers: it waits for the ticket to come by the kubelet, or for its name in DNS.
+const LAUNCHER_LOOKS: Duration = Duration::from_millis(50);
 
 impl Acting<'_> {
     pub(super) async fn create_claim(&self, serial: Serial) -> Result<Uid, Stop> {
@@ -98,25 +97,30 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// The version of a pod that has changed since it was observed, if only its kubelet has written to it: that writes whenever
-    /// a probe or a container has another outcome, and most of all while its etcd starts.
+    /// The version of a pod that has changed since it was observed, if it is told the same: its kubelet writes whenever a probe or
+    /// a container has another outcome, and most of all while its etcd starts.
     async fn version_as_told(&self, serial: Serial, observed: &PodFacts) -> Result<Option<String>, Error> {
         let pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &self.cluster.member(serial)).await?;
         let now = pod.as_ref().and_then(PodFacts::of).filter(|now| now.is_as_told(observed));
         Ok(now.map(|now| now.resource_version))
     }
 
-    /// Waits until an etcd answers that was told to begin, for a bounded time. All that it needs from then on is the processor,
-    /// which looks at all members would take from it.
-    pub(super) async fn comes_up(&self, serial: Serial) -> Result<(), Stop> {
+    /// Waits until an etcd answers that was told to begin. All that it needs from then on is the processor, which looks at all
+    /// members would take from it.
+    pub(super) async fn comes_up(&self, serial: Serial, patience: Instant) -> Result<(), Stop> {
         let ip = self.observed.pods.get(&serial).and_then(|pod| pod.ip);
         let ip = ip.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} has no address")))?;
         let looked = async {
-            while !matches!(quorate_etcd::look(SocketAddr::new(ip, METRICS_PORT)).await, quorate_etcd::Sight::Etcd(_)) {
-                sleep(START_LOOK_INTERVAL).await;
+            loop {
+                let pause = match quorate_etcd::look(SocketAddr::new(ip, METRICS_PORT)).await {
+                    quorate_etcd::Sight::Etcd(_) => return,
+                    quorate_etcd::Sight::Launcher(_) => LAUNCHER_LOOKS,
+                    quorate_etcd::Sight::Silent(_) => COMES_UP_LOOKS,
+                };
+                sleep(pause).await;
             }
         };
-        timeout(START_PATIENCE, looked).await.map_err(|_| Stop::Surprise(format!("{serial} has not come up yet")))
+        timeout_at(patience, looked).await.map_err(|_| Stop::Surprise(format!("{serial} has not come up yet")))
     }
 
     /// Sends a ticket that is on its pod now to the launcher, if that waits for it: the kubelet takes up to a second to

@@ -217,7 +217,7 @@ impl PodFacts {
         })
     }
 
-    /// Whether it is told the same as another look at it showed, whatever its kubelet has reported since of its containers.
+    /// Whether it is told the same as another look at it showed, whatever was reported since of its containers.
     pub fn is_as_told(&self, other: &Self) -> bool {
         let told = |pod: &Self| Self {
             resource_version: String::new(),

@@ -408,6 +408,17 @@ fn a_certificate_that_should_have_been_renewed_is_warned_of_once_with_its_end() 
     assert_eq!(told(&again), []);
 }
 
+/// A date and no count of days, which would be written anew each day.
+#[test]
+fn until_when_all_certificates_are_valid_is_told() {
+    let until = late() + SignedDuration::from_hours(30);
+    let observed = certified(Certificates::Valid { secret: "db-1".into(), until, expiring: false });
+    let (condition, message, news) = told_of_certificates(&observed);
+    assert_eq!(condition, ("True".into(), "CertificatesValid".into()));
+    assert!(message.contains("the first to run out is in Secret db-1, on 1970-01-13T19:46:40Z"), "{message}");
+    assert_eq!(news, []);
+}
+
 #[test]
 fn certificates_that_can_not_be_used_any_more_are_warned_of_once_with_each_fault() {
     let faults = [("my-peer", Fault::KeyMismatch), ("my-server", Fault::ChainExpired)];
