@@ -136,8 +136,10 @@ impl Caller {
     ) -> Call {
         let key = self.keys.take(self.rng.usize(..64));
         let op = self.op(&key, seen);
+        let client = Self::client(clients, door).await;
+        // Whatever was acknowledged while a connection came about was so before this call.
         let invoked = self.recorder.clock.now();
-        let outcome = match Self::client(clients, door).await {
+        let outcome = match client {
             Ok(mut client) => {
                 let answer = tokio::time::timeout(CALL_DEADLINE, perform(&mut client, &key, op)).await;
                 if let Ok(Ok(_)) = answer {

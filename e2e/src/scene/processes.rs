@@ -1,8 +1,10 @@
 //! The etcd processes on all nodes of the local cluster, found by what their command line says they are. The nodes share
 //! one process table, so nothing that runs anywhere can hide, however cut off its node is. It only reads.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 /// The flag by which a process says which member it is: peer URLs are unique over all clusters.
 const IDENTITY_FLAG: &str = "--initial-advertise-peer-urls=";
@@ -18,6 +20,8 @@ pub struct EtcdProcess {
 
 /// The database in etcd's data directory.
 const DATABASE: &str = "member/snap/db";
+/// What the kernel says after the name of an open file that was deleted (proc_pid_fd(5)).
+const DELETED: &[u8] = b" (deleted)";
 
 impl EtcdProcess {
     /// The process with this id, if it runs etcd as a member. A process that has ended but was not yet waited for has no
@@ -33,8 +37,7 @@ impl EtcdProcess {
     pub fn has_database(&self) -> bool {
         let folder = PathBuf::from(format!("/proc/{}", self.pid));
         let handles = fs::read_dir(folder.join("fd")).into_iter().flatten().filter_map(Result::ok);
-        let of_database =
-            handles.filter(|handle| fs::read_link(handle.path()).is_ok_and(|file| file.ends_with(DATABASE)));
+        let of_database = handles.filter(|handle| fs::read_link(handle.path()).is_ok_and(|file| is_database(&file)));
         let locked =
             |name| fs::read_to_string(folder.join("fdinfo").join(name)).is_ok_and(|info| info.contains("FLOCK"));
         of_database.map(|handle| handle.file_name()).any(locked)
@@ -68,6 +71,12 @@ pub fn pids() -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Whether an open file is a database, also one that was deleted since: whoever has it open may still run on it.
+fn is_database(file: &Path) -> bool {
+    let name = file.as_os_str().as_bytes();
+    Path::new(OsStr::from_bytes(name.strip_suffix(DELETED).unwrap_or(name))).ends_with(DATABASE)
+}
+
 fn identity(line: &[u8]) -> Option<String> {
     let mut arguments = line.split(|byte| *byte == 0);
     let flag = arguments.find_map(|argument| argument.strip_prefix(IDENTITY_FLAG.as_bytes()))?;
@@ -95,6 +104,23 @@ mod tests {
         assert_eq!((process.member(), process.namespace()), ("db-3", "scene-1"));
         assert_eq!(identity(b"/quorate/quorate-agent\0launch\0"), None);
         assert_eq!(identity(b""), None);
+    }
+
+    #[test]
+    fn a_database_that_was_deleted_under_its_process_is_still_one() {
+        let path = |name: &str| PathBuf::from(format!("/var/lib/etcd/data/{name}"));
+        assert!(is_database(&path("member/snap/db")) && is_database(&path("member/snap/db (deleted)")));
+        assert!(!is_database(&path("member/snap/db.tmp")) && !is_database(&path("member/wal/0.wal (deleted)")));
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("member/snap")).unwrap();
+        let file = fs::File::create(folder.path().join(DATABASE)).unwrap();
+        file.lock().unwrap();
+        let own = EtcdProcess { pid: i32::try_from(std::process::id()).unwrap(), identity: URL.into() };
+        assert!(own.has_database());
+        fs::remove_file(folder.path().join(DATABASE)).unwrap();
+        assert!(own.has_database(), "it has it open");
+        drop(file);
+        assert!(!own.has_database());
     }
 
     proptest! {

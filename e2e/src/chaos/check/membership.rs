@@ -123,16 +123,22 @@ fn once_only(deeds: &[Deed]) -> Vec<String> {
     wrong
 }
 
-/// A member that has gone never comes back, and a voter never becomes a learner.
+/// A member that has gone never comes back, also not as another of its name, and a voter never becomes a learner.
 fn one_way(samples: &[Sample]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut gone: BTreeSet<MemberId> = BTreeSet::new();
+    let mut named: BTreeMap<&str, MemberId> = BTreeMap::new();
     let mut last: Option<&List> = None;
     for sample in samples {
         let Some(now) = &sample.members else { continue };
         for (id, listed) in now {
             if gone.contains(id) {
                 wrong.push(format!("member {id} is back at {} after it was removed", sample.ended));
+            }
+            let started = !listed.name.is_empty();
+            if let Some(first) = started.then(|| *named.entry(&listed.name).or_insert(*id)).filter(|first| first != id)
+            {
+                wrong.push(format!("{} is member {id} at {}, and was {first}", listed.name, sample.ended));
             }
             let voted = last.and_then(|last| last.get(id)).is_some_and(|before| !before.learner);
             if voted && listed.learner {

@@ -4,6 +4,7 @@
 mod calls;
 mod kept;
 mod linear;
+mod log;
 mod membership;
 mod order;
 #[cfg(test)]
@@ -22,14 +23,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::fault::Scope;
-use super::history::{History, Trouble};
+use super::history::{Call, History, Trouble};
 use super::inject::{Carried, Deed};
 use super::schedule::Schedule;
 
 pub use promotion::{Promotions, promotions};
 
 /// Which judge this is: counted up whenever it becomes stricter. What each judged more is told in `docs/chaos.md`.
-pub const JUDGE: u32 = 10;
+pub const JUDGE: u32 = 11;
 
 /// How many violations of one check are told in full; the first ones say what happened, the rest follows from them.
 const TOLD: usize = 20;
@@ -40,7 +41,7 @@ const TOLD: usize = 20;
 pub enum Check {
     /// Every key behaves as if each call had happened at one moment between its begin and its end.
     Linearizable,
-    /// Revisions never go back, and each is one write.
+    /// Revisions never go back, and each is one write of somebody's, which no other is.
     Order,
     /// Watches see every revision once and in order.
     Watches,
@@ -109,7 +110,7 @@ const ONE_JUDGED_OF: usize = 10;
 pub fn check(history: &History) -> Vec<Violation> {
     let checks: [(Check, Vec<String>); 5] = [
         (Check::Linearizable, linear::check(&history.calls)),
-        (Check::Order, order::check(&history.calls)),
+        (Check::Order, [order::check(&history.calls), log::check(history)].concat()),
         (Check::Watches, watches::check(history)),
         (Check::Kept, kept::check(history)),
         (Check::Membership, [membership::check(history), promotion::check(history)].concat()),
@@ -128,14 +129,19 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 /// Says so if a run can't tell anything, whatever the checks of its history say.
 pub fn of_little_worth(history: &History, schedule: &Schedule, deeds: &[Deed]) -> Vec<Violation> {
-    let found = [idle(history, schedule.lasts()), undisturbed(schedule, deeds), unjudged(promotions(history))];
+    let found = [idle(history, deeds, schedule.lasts()), undisturbed(schedule, deeds), unjudged(promotions(history))];
     found.into_iter().flatten().chain(never_landed(schedule, deeds)).collect()
 }
 
 /// Says so if hardly anything was written while faults were made, on which nothing can be judged: a cluster that serves
 /// nothing loses nothing either.
-fn idle(history: &History, faults: Duration) -> Option<Violation> {
-    let written = history.calls.iter().filter(|call| call.acknowledged().is_some()).count();
+fn idle(history: &History, deeds: &[Deed], faults: Duration) -> Option<Violation> {
+    // A fault begins at its time or later: by the one that was late by least it is known when the first was due.
+    let due = deeds.iter().map(|deed| deed.begun.earlier_by(Duration::from_millis(deed.event.at.into()))).min();
+    let over = due.map(|due| due.later_by(faults));
+    let meanwhile =
+        |call: &Call| due.is_none_or(|due| call.returned >= due) && over.is_none_or(|over| call.returned <= over);
+    let written = history.calls.iter().filter(|call| call.acknowledged().is_some() && meanwhile(call)).count();
     let seconds = faults.as_secs();
     let what = || format!("only {written} writes were acknowledged in {seconds} s of faults, less than one a second");
     (u64::try_from(written).unwrap_or(u64::MAX) < seconds).then(|| Violation { check: Check::Complete, what: what() })

@@ -8,7 +8,8 @@ use fastrand::Rng;
 use proptest::prelude::*;
 
 use super::{
-    Check, ONE_LANDS_OF, ONE_LANDS_OF_LOSSES, ONE_LANDS_OF_MEMBERS, Violation, check, idle, never_landed, undisturbed,
+    Check, ONE_LANDS_OF, ONE_LANDS_OF_LOSSES, ONE_LANDS_OF_MEMBERS, Violation, check, idle, log, never_landed,
+    undisturbed,
 };
 use crate::chaos::clock::Moment;
 use crate::chaos::history::{
@@ -333,14 +334,101 @@ proptest! {
     }
 }
 
+/// A history with one event more at its end, which all have seen.
+fn with_event(mut history: History, change: impl Fn(&Event) -> Event) -> History {
+    let told = history.replays.values_mut().chain(&mut history.watches);
+    for watch in told {
+        let last = watch.events.last().unwrap().revision.next();
+        let event = change(&watch.events[0]);
+        watch.events.push(Event { revision: last, ..event });
+        history.last = Some(last);
+    }
+    history
+}
+
+/// The first event that is this, and its call.
+fn told(history: &History, is_it: impl Fn(&Call) -> bool) -> usize {
+    history.calls.iter().position(|call| call.acknowledged().is_some() && is_it(call)).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_write_that_is_there_twice_is_caught(seed: u64) {
+        let first = |event: &Event| event.clone();
+        prop_assert!(matches!(Store::run(seed).watches[0].events[0].change, Change::Put(_)));
+        let history = with_event(Store::run(seed), first);
+        prop_assert_eq!(log::check(&history).len(), 1);
+    }
+
+    #[test]
+    fn a_deletion_that_nobody_asked_for_is_caught(seed: u64) {
+        let mut history = Store::run(seed);
+        let unanswered = |call: &Call| call.op == Op::Delete && call.done().is_none();
+        // Of a key of which no deletion had no answer.
+        let known = |key: &Key| !history.calls.iter().any(|call| call.key == *key && unanswered(call));
+        let deleted = history.calls.iter().position(|call| {
+            call.op == Op::Delete && call.acknowledged().is_some() && known(&call.key)
+        });
+        prop_assume!(deleted.is_some());
+        history.calls.remove(deleted.unwrap());
+        prop_assert_eq!(log::check(&history).len(), 1);
+    }
+
+    #[test]
+    fn a_write_that_was_refused_and_is_there_is_caught(seed: u64) {
+        for (op, outcome) in [
+            (Op::Swap { from: None, to: Value(0) }, None),
+            (Op::Put(Value(0)), Some(Outcome::Failed("no connection".into()))),
+        ] {
+            let mut history = Store::run(seed);
+            let index = told(&history, |call| std::mem::discriminant(&call.op) == std::mem::discriminant(&op));
+            let (revision, _) = history.calls[index].done().unwrap();
+            let refused = Outcome::Done { revision, answer: Answer::Swap(false) };
+            history.calls[index].outcome = outcome.clone().unwrap_or(refused);
+            prop_assert_eq!(log::check(&history).len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_swap_that_found_something_else_is_caught(seed: u64) {
+        let mut history = Store::run(seed);
+        let index = told(&history, |call| matches!(call.op, Op::Swap { .. }));
+        let Op::Swap { from: _, to } = history.calls[index].op else { unreachable!("it is one") };
+        history.calls[index].op = Op::Swap { from: Some(Value(u64::MAX - 1)), to };
+        prop_assert_eq!(log::check(&history).len(), 1);
+    }
+}
+
+#[test]
+fn what_the_log_is_found_to_hold_breaks_the_order() {
+    let history = with_event(Store::run(1), Event::clone);
+    let violations = check(&history);
+    let order: Vec<_> = violations.iter().filter(|violation| violation.check == Check::Order).collect();
+    assert!(order.len() == 1 && order[0].what.contains("it was there before"), "{violations:?}");
+}
+
 #[test]
 fn a_run_in_which_hardly_anything_was_written_is_caught() {
     let mut history = Store::run(1);
     let written = history.calls.iter().filter(|call| call.acknowledged().is_some()).count() as u64;
-    assert_eq!(idle(&history, Duration::from_secs(written)), None);
-    assert!(idle(&history, Duration::from_secs(written + 1)).is_some());
+    assert_eq!(idle(&history, &[], Duration::from_secs(written)), None);
+    assert!(idle(&history, &[], Duration::from_secs(written + 1)).is_some());
+    // What was written before the faults, or after them, says nothing of them.
+    let second = Duration::from_secs(1);
+    let begun = |late: u64| {
+        let mut deeds = carried_out(&Schedule::staying(1, Duration::from_mins(3), "3.6.16"), |_, _| done());
+        deeds.truncate(1);
+        deeds[0].begun = Moment(u64::from(deeds[0].event.at) * 1_000 + late);
+        deeds
+    };
+    assert_eq!(idle(&history, &begun(0), second), None);
+    assert!(idle(&history, &begun(1_000_000), second).is_some());
+    for call in &mut history.calls {
+        call.returned = call.returned.later_by(second);
+    }
+    assert!(idle(&history, &begun(0), second).is_some());
     history.calls.clear();
-    assert_eq!(idle(&history, Duration::from_mins(3)).map(|found| found.check), Some(Check::Complete));
+    assert_eq!(idle(&history, &[], Duration::from_mins(3)).map(|found| found.check), Some(Check::Complete));
 }
 
 /// What came of all faults of a schedule, each told by its number and its kind.

@@ -383,6 +383,17 @@ fn an_identity_used_twice_is_caught() {
         }
     };
     assert_membership(&with_deeds(looks(back), vec![]), "is back");
+    // Its answer was lost, so that no line tells of the addition; nor does any of the seed's.
+    let another = |second, sample: &mut Sample| {
+        let members = sample.members.as_mut().unwrap();
+        if second >= 20 {
+            members.remove(&MemberId(0));
+        }
+        if second >= 30 {
+            members.insert(MemberId(9), Listed { name: "db-0".into(), learner: true });
+        }
+    };
+    assert_membership(&with_deeds(looks(another), vec![]), "db-0 is member 9 at");
     let demoted = |second, sample: &mut Sample| {
         if second >= 20 {
             learner(sample, 2);
