@@ -38,6 +38,8 @@ const GOING: Duration = Duration::from_millis(100);
 /// start where nothing else is to do. What members tell, and how they come to tell it, costs the processors 20 ms and more each
 /// time, which the one that starts needs; measured, it came up 0.09 of 0.42 s later.
 const RESTARTS: Duration = Duration::from_millis(400);
+/// How old what was seen at pods may be to be gone on with: somewhat more than the longest pause between two looks at rest.
+const GOES_ON_FOR: Duration = Duration::from_secs(45);
 /// How many of our own writes may be on their way through the watch; far more than one round makes.
 const ON_THEIR_WAY: usize = 16;
 
@@ -56,6 +58,8 @@ pub struct Memo {
     heard_in: Option<u64>,
     /// What was seen at its pods when last looked at.
     pub seen: BTreeMap<Serial, Seen>,
+    /// When that was, and in which term as a leader.
+    looked: Option<(Instant, Option<u64>)>,
     /// The last round touched no voter: what these said in it may stand for a moment.
     pub left_voters_alone: bool,
     /// What the sidecars of its continuous backup said when last asked.
@@ -102,6 +106,7 @@ impl Memo {
             alarm: None,
             heard_in: None,
             seen: BTreeMap::new(),
+            looked: None,
             left_voters_alone: false,
             archives: Archives::default(),
             proofs: Proofs::default(),
@@ -163,6 +168,20 @@ impl Memo {
         let excess = replaced.len().saturating_sub(ON_THEIR_WAY);
         replaced.drain(..excess);
         self.written = Some((after.clone(), replaced));
+    }
+
+    /// Forgets what was seen at its pods when that is too old, or from another `term` as a leader, to be gone on with: who was
+    /// silent then may have spoken since, and come further.
+    pub fn forget_what_is_old(&mut self, term: Option<u64>) {
+        if self.looked.is_some_and(|(at, of)| at.elapsed() > GOES_ON_FOR || of != term) {
+            self.seen.clear();
+        }
+    }
+
+    /// Remembers what was seen at its pods, now and in this `term`.
+    pub fn saw(&mut self, seen: &BTreeMap<Serial, Seen>, term: Option<u64>) {
+        self.seen.clone_from(seen);
+        self.looked = Some((Instant::now(), term));
     }
 
     /// Leaves out the labels of pods that were labelled already and that the watch still shows as they were before: while
@@ -430,6 +449,21 @@ mod tests {
         tokio::time::advance(RESTARTS).await;
         assert!(!memo.awaits_who_ended(true) && !memo.awaits_who_ended(false));
         assert!(memo.awaits_who_ended(true), "it has ended again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_seen_too_long_ago_or_in_another_term_is_not_gone_on_with() {
+        let seen = crate::cluster::report::fixture::healthy().said.seen;
+        let goes_on = async |passed: Duration, term: Option<u64>| {
+            let mut memo = Memo::new(&version(1));
+            memo.saw(&seen, Some(7));
+            tokio::time::advance(passed).await;
+            memo.forget_what_is_old(term);
+            memo.seen == seen
+        };
+        assert!(goes_on(GOES_ON_FOR, Some(7)).await);
+        assert!(!goes_on(GOES_ON_FOR + Duration::from_millis(1), Some(7)).await);
+        assert!(!goes_on(Duration::ZERO, Some(8)).await && !goes_on(Duration::ZERO, None).await);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use self::memos::Memos;
 use self::observe::cache::Key;
 use self::observe::members::Earlier;
 use self::observe::{Before, Observed, Observer};
+use self::pki::Wallet;
 use crate::events::Teller;
 use crate::metrics::Metrics;
 use crate::telemetry::chain;
@@ -80,6 +81,7 @@ impl Driver {
         }
         let mut memo = self.memos.begin(&key, &cluster);
         let result = Box::pin(self.drive(&mut memo, cluster.clone())).await;
+        memo.wallet.rest();
         if let Err(Error::Observe(error)) = &result
             && let Some(words) = error.told_refusal()
         {
@@ -123,16 +125,19 @@ impl Driver {
             return Ok(LookAgain::Soon);
         }
         let started = Instant::now();
+        memo.forget_what_is_old(self.actor.kube.writes().term());
         let before = Before { archives: &memo.archives, proofs: &memo.proofs, endpoints: &memo.endpoints };
         let stands = mem::take(&mut memo.left_voters_alone);
         let earlier = Earlier { seen: &memo.seen, leader: memo.leader, stands };
         let glanced = self.observer.glance(cluster, earlier, before, &memo.wallet).await;
         let glanced = glanced.map_err(Error::Observe)?;
         tracing::trace!(cluster = %glanced.cluster.name_any(), took = ?started.elapsed(), "has glanced");
-        let Some((observed, mut plan)) = self.decide(glanced).await? else { return Ok(LookAgain::AtRest) };
+        let Some((observed, mut plan)) = self.decide(glanced, &memo.wallet).await? else {
+            return Ok(LookAgain::AtRest);
+        };
         memo.leave_out_labels(&observed, &mut plan);
         memo.recall_alarm(self.actor.kube.writes().term(), &observed, &mut plan);
-        memo.seen.clone_from(&observed.said.seen);
+        memo.saw(&observed.said.seen, self.actor.kube.writes().term());
         memo.archives.clone_from(&observed.archives);
         memo.proofs.clone_from(&observed.proofs);
         memo.endpoints.clone_from(&observed.endpoints);
@@ -148,7 +153,6 @@ impl Driver {
         }
         let act = self.actor.act(&observed, &plan, &with_ledger, &mut memo.ungrown, &memo.wallet);
         let (acted, ()) = tokio::join!(Box::pin(act), Box::pin(self.actor.urge(&observed, &mut memo.urged)));
-        memo.wallet.rest();
         memo.labelled(&observed, &acted.done);
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         memo.left_voters_alone = plan.steps.iter().all(Step::leaves_voters_alone);
@@ -173,12 +177,13 @@ impl Driver {
 
     /// Plans from the watches; and again from quorum reads, if the first plan is one that an old picture could lead
     /// astray. `None`: the object is no more.
-    async fn decide(&self, glanced: Observed) -> Result<Option<(Observed, Plan)>, Error> {
+    async fn decide(&self, glanced: Observed, wallet: &Wallet) -> Result<Option<(Observed, Plan)>, Error> {
         let first = plan(&glanced.world);
         if !first.needs_fresh_look() {
             return Ok(Some((glanced, first)));
         }
-        let Some(observed) = self.observer.stare(&glanced).await.map_err(Error::Observe)? else { return Ok(None) };
+        let stared = Box::pin(self.observer.stare(&glanced, wallet)).await;
+        let Some(observed) = stared.map_err(Error::Observe)? else { return Ok(None) };
         let plan = plan(&observed.world);
         tracing::debug!(cluster = %observed.cluster.name_any(), phase = ?plan.phase, steps = ?plan.steps, "plans");
         Ok(Some((observed, plan)))

@@ -209,6 +209,15 @@ async fn one_that_was_not_seen_to_serve_and_answers_now_is_neither_stopped_nor_r
         assert!(words.contains("answers"), "{words}");
         assert_eq!(written, [""; 0]);
     }
+    // Nor is a learner, which has caught up for hours perhaps.
+    let (api, mut observed) = unheard();
+    if let Membership::Known(list) = &mut observed.world.membership {
+        list.members.values_mut().for_each(|listed| listed.role = Role::Learner);
+    }
+    let Some(Stop::Surprise(words)) = does(&api, &observed, remove(&observed)).await.0.stop else {
+        panic!("it was to be removed")
+    };
+    assert!(words.contains("answers"), "{words}");
 }
 
 #[tokio::test]

@@ -138,6 +138,7 @@ async fn while_a_kubelet_starts_an_etcd_again_nothing_is_looked_at_or_done() {
     assert_eq!(begins(&|_| ()).await, (LookAgain::Soon, false));
     assert!(begins(&|pod| pod["status"]["containerStatuses"][0]["state"] = json!({ "running": {} })).await.1);
     assert!(begins(&|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")).await.1);
+    assert!(begins(&|pod| pod["status"]["phase"] = json!("Failed")).await.1, "its kubelet starts nothing in it again");
     assert!(begins(&|pod| pod["metadata"]["ownerReferences"][0]["uid"] = json!("another")).await.1);
 }
 

@@ -1,6 +1,8 @@
 //! Tests of what the driver does about certificates, against an API server in this process: what is issued, in which
 //! order, what is renewed, and what keeps a cluster from being begun.
 
+use std::collections::BTreeMap;
+
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
@@ -8,7 +10,13 @@ use quorate_crds::EtcdClusterStatus;
 use serde_json::{Value, json};
 
 use super::Driver;
+use super::observe::Before;
+use super::observe::archive::Archives;
+use super::observe::endpoints::Endpoints;
+use super::observe::members::Earlier;
 use super::observe::pods::AnyPod;
+use super::observe::verify::Proofs;
+use super::pki::Wallet;
 use super::tests::{CLUSTER, driver, object, rounds, watched};
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
@@ -315,5 +323,25 @@ async fn a_cluster_is_not_begun_with_secrets_that_can_not_be_used() {
         for told in ["Secret a: it does not exist", "Secret b:", "Secret c:"] {
             assert!(message.contains(told), "{message}");
         }
+    }
+}
+
+/// They may have come with the very change that is acted on, and no watch tells of them.
+#[tokio::test]
+async fn the_users_own_secrets_are_read_again_for_a_plan_that_weighs() {
+    let named = json!({ "peer": { "name": "a" }, "server": { "name": "b" }, "client": { "name": "c" } });
+    for (tls, is_read) in [(json!({ "mode": "Secrets", "secrets": named }), true), (json!({ "mode": "Issued" }), false)]
+    {
+        let api = FakeApi::default();
+        api.put(CLUSTER, spec(tls));
+        let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
+        let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
+        let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
+        let seen = BTreeMap::new();
+        let earlier = Earlier { seen: &seen, leader: None, stands: false };
+        let glanced = Box::pin(driver.observer.glance(watched(&api), earlier, before, &wallet)).await.unwrap();
+        api.disturb("secrets", Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
+        let stared = Box::pin(driver.observer.stare(&glanced, &wallet)).await;
+        assert_eq!(stared.is_err(), is_read);
     }
 }

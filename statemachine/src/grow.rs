@@ -142,7 +142,7 @@ fn may_add(census: &Census<'_>) -> bool {
     census.missing_learners() > 0 && census.learners.len() < census.max_learners()
 }
 
-/// Starts the learners that were added, in turn: first those that were told already, then in the order in which their pods wait.
+/// Starts the learners that were added, in turn: first those that were told already, then those whose pods wait.
 /// Each once the one before it answers: an etcd that begins asks all others for their version, and waits 7 s for one that
 /// listens and begins as well (`getVersion` in etcd's `server/etcdserver/cluster_util.go`).
 pub fn start(draft: &mut Draft<'_>, census: &Census<'_>) {

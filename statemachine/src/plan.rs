@@ -174,7 +174,8 @@ pub enum Step {
         /// The members planned from.
         expect: Roster,
     },
-    /// Remove a member. Guard: the linearizable member list equals `expect`.
+    /// Remove a member. Guard: the linearizable member list equals `expect`; if it was seen to serve and votes, all other voters
+    /// serve now, and if not, it does not answer now either.
     Remove {
         /// Of this serial.
         serial: Option<Serial>,

@@ -205,8 +205,8 @@ pub struct Pod {
     pub ready: bool,
     /// What answers on its metrics port.
     pub sight: Sight,
-    /// When something last answered there; as far as this operator knows, which may have looked for the first time only
-    /// now. Zero if it has no address.
+    /// When something last answered there; where nothing does, when this operator first looked in vain, with no look in
+    /// between that was answered. Zero if it has no address.
     pub heard: Millis,
 }
 

@@ -147,13 +147,9 @@ impl Acting<'_> {
 
     /// Demands, right before a voter that serves is stopped for a change or removed, that all others serve now and nobody has
     /// asked one of them to go: with a slow API server half a minute may have gone by since they were looked at. One that was
-    /// not seen to serve must not answer now either.
+    /// not seen to serve, voter or learner, must not answer now either.
     pub(super) async fn others_still_serve(&self, serial: Serial) -> Result<(), Stop> {
         if !self.is_to_go_on() {
-            return Ok(());
-        }
-        let voters = self.voters();
-        if voters.as_ref().is_some_and(|voters| !voters.contains(&serial)) {
             return Ok(());
         }
         let addresses = self.addresses();
@@ -163,7 +159,7 @@ impl Acting<'_> {
                 None => Ok(()),
             };
         }
-        let Some(voters) = voters else { return Ok(()) };
+        let Some(voters) = self.voters().filter(|voters| voters.contains(&serial)) else { return Ok(()) };
         let others = voters.into_iter().filter(|other| *other != serial);
         let looks = others.map(async |other| {
             let Some(address) = addresses.get(&other) else { return Ok(false) };

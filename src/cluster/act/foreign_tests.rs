@@ -15,6 +15,7 @@ use crate::cluster::Driver;
 use crate::cluster::ledger;
 use crate::cluster::memo::Memo;
 use crate::cluster::observe::{Observed, facts};
+use crate::cluster::pki::Wallet;
 use crate::cluster::report::fixture;
 use crate::cluster::tests::{CLUSTER, act, driver, object, rounds, watched};
 use crate::fake_api::{FakeApi, Fault};
@@ -239,7 +240,8 @@ async fn a_claim_that_lost_its_label_is_no_lost_volume_and_gets_the_label_back()
             CLAIM,
             json!({ "metadata": { "name": "db-1", "uid": uid, "annotations": annotations, "labels": labels } }),
         );
-        let stare = Box::pin(driver.observer.stare(&glanced));
+        let wallet = Wallet::default();
+        let stare = Box::pin(driver.observer.stare(&glanced, &wallet));
         stare.await.unwrap().unwrap()
     };
     let anothers = stares("another-claim").await;
@@ -250,7 +252,7 @@ async fn a_claim_that_lost_its_label_is_no_lost_volume_and_gets_the_label_back()
     let acted = furnishes(&driver, &observed, &mut Ungrown::default()).await;
     assert!(acted.stop.is_none() && acted.refused.is_none(), "{acted:?}");
     assert_eq!(api.object(CLAIM)["metadata"]["labels"][names::LABEL_CLUSTER], "db");
-    let told = driver.observer.stare(&glanced).await.unwrap().unwrap();
+    let told = driver.observer.stare(&glanced, &Wallet::default()).await.unwrap().unwrap();
     assert_eq!(told.claims[&SERIAL].label.as_deref(), Some("db"), "now lists show it");
 }
 

@@ -109,7 +109,7 @@ async fn with_certificates_to_renew() -> (FakeApi, Driver, Wallet, Observed, Pla
     let earlier = Earlier { seen: &seen, leader: None, stands: false };
     let glance = driver.observer.glance(watched(&api), earlier, before, &wallet);
     let glanced = Box::pin(glance).await.unwrap();
-    let (observed, plan) = Box::pin(driver.decide(glanced)).await.unwrap().unwrap();
+    let (observed, plan) = Box::pin(driver.decide(glanced, &wallet)).await.unwrap().unwrap();
     (api, driver, wallet, observed, plan)
 }
 

@@ -47,8 +47,7 @@ impl Observer {
             (TlsMode::Disabled, _) => Ok(Tls { certificates: Certificates::Off, access: Some(Access::plaintext()) }),
             (TlsMode::Secrets, Some(named)) => {
                 if wallet.own_is_due(OWN_INTERVAL) {
-                    let own = self.own_secrets(rendered.namespace, named).await?;
-                    wallet.take_own(&own, named, &terms, now);
+                    wallet.take_own(&self.own_secrets(rendered.namespace, named).await?, named, &terms, now);
                 }
                 Ok(Tls { certificates: wallet.own_report(), access: wallet.access() })
             }
@@ -59,6 +58,18 @@ impl Observer {
                 Ok(Tls { certificates: wallet.report(members, &terms, now), access: wallet.access() })
             }
         }
+    }
+
+    /// The same for a plan that weighs: the user's own Secrets are read again, as they may have come in the very change that is
+    /// acted on.
+    pub(super) async fn tls_anew(&self, cluster: &EtcdCluster, wallet: &Wallet, glanced: &Tls) -> Result<Tls, Error> {
+        let Some(rendered) = render::Cluster::of(cluster) else { return Ok(Tls::default()) };
+        let (TlsMode::Secrets, Some(named)) = (cluster.spec.tls.mode, &cluster.spec.tls.secrets) else {
+            return Ok(glanced.clone());
+        };
+        let own = self.own_secrets(rendered.namespace, named).await?;
+        wallet.take_own(&own, named, &Terms { cluster: rendered, domain: &self.domain }, Timestamp::now());
+        Ok(Tls { certificates: wallet.own_report(), access: wallet.access() })
     }
 
     /// What the watch shows of this very object's Secrets.

@@ -168,7 +168,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Where a PersistentVolume can be used. It never changes: node affinity is immutable once set.
+    /// Where a PersistentVolume can be used. That seldom changes (KEP-5381, mutable node affinity).
     pub fn of(volume: &PersistentVolume) -> Self {
         let Some(required) =
             volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref())

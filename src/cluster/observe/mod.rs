@@ -41,7 +41,7 @@ use self::backup::Backup;
 use self::cache::{Cache, Key};
 use self::certificates::Tls;
 use self::endpoints::Endpoints;
-use self::facts::{ClaimFacts, NodeFacts, SecretFacts, millis};
+use self::facts::{ClaimFacts, NodeFacts, Place, SecretFacts, millis};
 use self::members::{Address, Earlier};
 use self::places::Places;
 use self::pods::{AnyPod, Leaving, PodFacts};
@@ -177,7 +177,8 @@ impl Observer {
     pub fn shows_one_that_ended(&self, cluster: &EtcdCluster) -> bool {
         self.shows_member(cluster, |pod| {
             let ended = pod.container.as_ref().is_some_and(|container| container.ended);
-            ended && pod.leaving == Leaving::No
+            // Of one that is over its kubelet starts nothing again.
+            ended && pod.leaving == Leaving::No && pod.stage != PodStage::Finished
         })
     }
 
@@ -225,7 +226,7 @@ impl Observer {
     /// ledger first, then the member list, so that the list is never older than what the ledger says of it. What was
     /// seen at each pod a moment ago is kept; pods that nobody looked at yet are looked at now. `None`: the object is
     /// gone, or is another by now.
-    pub async fn stare(&self, glanced: &Observed) -> Result<Option<Observed>, Error> {
+    pub async fn stare(&self, glanced: &Observed, wallet: &Wallet) -> Result<Option<Observed>, Error> {
         let Key { namespace, name } = key(&glanced.cluster);
         let cluster = self.kube.get::<EtcdCluster>(&namespace, &name).await?;
         let Some(cluster) = cluster.filter(|cluster| cluster.uid() == glanced.cluster.uid()) else { return Ok(None) };
@@ -248,7 +249,7 @@ impl Observer {
         // For those who came after the glance.
         let endpoints = endpoints::look(&self.kube, &cluster, &pods, &said, &glanced.endpoints).await;
         endpoints.hold_back(&mut said);
-        let tls = glanced.tls.clone();
+        let tls = self.tls_anew(&cluster, wallet, &glanced.tls).await?;
         let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
         let freshness = Freshness::Quorum;
         let objects = Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs };
@@ -298,8 +299,12 @@ impl Observer {
     }
 
     async fn assemble(&self, objects: Objects, said: Said) -> Result<Observed, Error> {
-        let places = self.watched.places.of(&self.kube, &key(&objects.cluster), &objects.claims).await?;
         let watched_nodes = self.watched.nodes();
+        let is_in_doubt = |place: &Place| match (objects.freshness, place.home(&watched_nodes)) {
+            (Freshness::Quorum, Home::Node(node)) => !watched_nodes.contains_key(&node),
+            (Freshness::Quorum, Home::Anywhere) | (Freshness::Cached, _) => false,
+        };
+        let places = self.watched.places.of(&self.kube, &key(&objects.cluster), &objects.claims, is_in_doubt).await?;
         let homes = objects.claims.iter().map(|(serial, claim)| {
             (*serial, places.get(&claim.uid).map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });

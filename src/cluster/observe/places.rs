@@ -1,5 +1,5 @@
 //! Where the volumes of clusters' claims can be used. A claim stays bound to its volume, so each volume is read once for a
-//! claim; what it says is not judged here.
+//! claim, and again only where what it said is in doubt; it is not judged here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,17 +18,18 @@ pub struct Places(Mutex<HashMap<Key, HashMap<Uid, Place>>>);
 
 impl Places {
     /// Where the volumes of this cluster's claims can be used, by the claims' UIDs. What is known of other claims that it had
-    /// is forgotten.
+    /// is forgotten, and what `is_in_doubt` is read again.
     pub async fn of(
         &self,
         kube: &Kube,
         key: &Key,
         claims: &BTreeMap<Serial, ClaimFacts>,
+        is_in_doubt: impl Fn(&Place) -> bool,
     ) -> Result<HashMap<Uid, Place>, Error> {
         let known = self.lock().get(key).cloned().unwrap_or_default();
         let bound = claims.values().filter_map(|claim| Some((claim.uid.clone(), claim.volume_name.as_ref()?)));
         let read = bound.map(async |(uid, volume)| {
-            let place = match known.get(&uid) {
+            let place = match known.get(&uid).filter(|place| !is_in_doubt(place)) {
                 Some(place) => Some(place.clone()),
                 None => kube.get_global::<PersistentVolume>(volume).await?.as_ref().map(Place::of),
             };
@@ -86,16 +87,22 @@ mod tests {
         let writes = Writes::new(Claim::forever(), watch::channel(false).1, None);
         let kube = Kube::new(api.client(), Arc::new(Metrics::new()), writes);
         let key = Key { namespace: "ns".into(), name: "db".into() };
-        let of = async |uid: &str| places.of(&kube, &key, &claims(uid)).await.unwrap().remove(&Uid::new(uid));
+        let looked = async |uid: &str, in_doubt: &str| {
+            let is_in_doubt = |place: &Place| *place == Place::Node(in_doubt.into());
+            places.of(&kube, &key, &claims(uid), is_in_doubt).await.unwrap().remove(&Uid::new(uid))
+        };
+        let of = async |uid: &str| looked(uid, "none").await;
         assert_eq!(of("first").await, None, "it is not there yet");
         on(&api, "a");
         assert_eq!(of("first").await, Some(Place::Node("a".into())));
         api.remove(VOLUME);
         assert_eq!(of("first").await, Some(Place::Node("a".into())), "it is read once");
         on(&api, "b");
+        assert_eq!(of("first").await, Some(Place::Node("a".into())));
+        assert_eq!(looked("first", "a").await, Some(Place::Node("b".into())), "its node is gone");
         assert_eq!(of("second").await, Some(Place::Node("b".into())));
         assert_eq!(places.lock()[&key].len(), 1);
-        assert!(places.of(&kube, &key, &BTreeMap::new()).await.unwrap().is_empty());
+        assert!(places.of(&kube, &key, &BTreeMap::new(), |_| false).await.unwrap().is_empty());
         assert!(places.lock().is_empty());
     }
 }

@@ -18,7 +18,7 @@ pub struct Seen {
     pub ip: IpAddr,
     /// What answered.
     pub sight: Sight,
-    /// When something last answered there, or when we first looked, if nothing ever did.
+    /// When something last answered there; where nothing does, when it was first looked at in vain.
     pub heard: Millis,
     /// What the launcher says, where it refuses its ticket, or a restore, where it fails.
     pub refusal: Option<Complaint>,
@@ -107,14 +107,15 @@ impl Said {
                 seen.furthest = Furthest { at, ..before.furthest };
             }
             match &mut seen.sight {
-                Sight::Unknown => seen.heard = before.heard,
+                // From the first look that it missed: before that nobody asked, perhaps for a minute.
+                Sight::Unknown if before.sight == Sight::Unknown => seen.heard = before.heard,
                 Sight::Etcd(now) => {
                     now.progressed = seen.furthest.at;
                     if let Sight::Etcd(then) = &before.sight {
                         links::compare((now, &mut seen.sent), (then, &before.sent));
                     }
                 }
-                Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {}
+                Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {}
             }
         }
     }
@@ -185,17 +186,21 @@ mod tests {
         assert_eq!(said(None), itself, "nobody says who it should be");
         assert_eq!(said(Some(vec![])), (None, true), "who is not listed leads nobody");
         // As long as somebody else answers, nothing was heard of this one.
-        let mut now = seen(0, true, 9);
-        now.1.heard = Millis(9);
-        let list = quorate_etcd::MemberList {
+        let list = || quorate_etcd::MemberList {
             cluster: quorate_etcd::ClusterId(7),
             answered_by: quorate_etcd::MemberId(100),
             members: vec![listed(200)],
         };
-        let mut later = Said { seen: [now].into(), list: Some(list), overall: Overall::Unknown };
-        later.disown_strangers(|_| Some(Serial(0)));
-        later.recall(&[seen(0, true, 9)].into());
-        assert_eq!(later.seen[&Serial(0)].heard, Millis(0));
+        let mut earlier = BTreeMap::from([seen(0, true, 9)]);
+        for at in [9, 12] {
+            let mut now = seen(0, true, 9);
+            now.1.heard = Millis(at);
+            let mut said = Said { seen: [now].into(), list: Some(list()), overall: Overall::Unknown };
+            said.disown_strangers(|_| Some(Serial(0)));
+            said.recall(&earlier);
+            earlier = said.seen;
+        }
+        assert_eq!(earlier[&Serial(0)].heard, Millis(9));
     }
 
     fn seen(serial: u32, leads: bool, committed: u64) -> (Serial, Seen) {
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_counted_from_the_last_answer_of_the_same_pod() {
+    fn silence_is_counted_from_the_first_look_that_the_same_pod_missed() {
         let look = |pod: &str, sight: Sight, heard: u64| {
             let (serial, seen) = seen(0, false, 9);
             BTreeMap::from([(serial, Seen { pod: Uid::new(pod), sight, heard: Millis(heard), ..seen })])
@@ -240,8 +245,10 @@ mod tests {
             said.recall(earlier);
             said.seen[&Serial(0)].heard
         };
-        let earlier = look("u", Sight::Waiting(None), 5);
+        let earlier = look("u", Sight::Unknown, 5);
         assert_eq!(heard(&earlier, look("u", Sight::Unknown, 9)), Millis(5));
+        let answered = look("u", Sight::Waiting(None), 5);
+        assert_eq!(heard(&answered, look("u", Sight::Unknown, 60_000)), Millis(60_000), "nobody asked for a minute");
         assert_eq!(heard(&earlier, look("u", Sight::Waiting(None), 9)), Millis(9), "it answers");
         assert_eq!(heard(&earlier, look("v", Sight::Unknown, 9)), Millis(9), "another pod");
         assert_eq!(heard(&BTreeMap::new(), look("u", Sight::Unknown, 9)), Millis(9), "the first look");
