@@ -17,8 +17,12 @@ use tokio::sync::watch;
 
 use super::act::{Acted, Actor, Ungrown};
 use super::memo::Memo;
+use super::observe::archive::Archives;
+use super::observe::endpoints::Endpoints;
+use super::observe::members::Earlier;
 use super::observe::pods::AnyPod;
-use super::observe::{Observed, Observer, Watched, facts};
+use super::observe::verify::Proofs;
+use super::observe::{Before, Observed, Observer, Watched, facts};
 use super::pki::Wallet;
 use super::render::Agent;
 use super::{Driver, Error};
@@ -71,10 +75,21 @@ pub async fn act_with_budget(
     phase: Phase,
     step: Step,
 ) -> Acted {
+    act_in_order(api, observed, budget, phase, vec![step]).await
+}
+
+/// The same with several steps.
+pub async fn act_in_order(
+    api: &FakeApi,
+    observed: &Observed,
+    budget: Option<u8>,
+    phase: Phase,
+    steps: Vec<Step>,
+) -> Acted {
     let plan = Plan {
         phase,
         ledger: None,
-        steps: vec![step],
+        steps,
         budget,
         heading: None,
         findings: BTreeMap::new(),
@@ -83,6 +98,14 @@ pub async fn act_with_budget(
     let (mut ungrown, wallet) = (Ungrown::default(), Wallet::default());
     let status = EtcdClusterStatus::default();
     driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut ungrown, &wallet).await
+}
+
+/// What an operator sees that has just been started.
+pub async fn first_glance(driver: &Driver, api: &FakeApi, wallet: &Wallet) -> Observed {
+    let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
+    let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
+    let earlier = Earlier { seen: &BTreeMap::new(), leader: None, stands: false };
+    Box::pin(driver.observer.glance(watched(api), earlier, before, wallet)).await.unwrap()
 }
 
 pub async fn rounds(driver: &Driver, api: &FakeApi) -> Result<LookAgain, Error> {

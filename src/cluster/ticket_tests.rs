@@ -1,22 +1,19 @@
 //! Tests of the tickets that are put on pods, against an API server in this process: under which guard, and who is awaited
 //! before the next is told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
-use quorate_crds::EtcdClusterStatus;
-use quorate_statemachine::{LookAgain, MemberId, Phase, Plan, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
+use quorate_statemachine::{MemberId, Phase, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
 use serde_json::{Value, json};
 
-use super::act::{Acted, Stop, Ungrown};
+use super::act::{Acted, Stop};
 use super::observe::Observed;
 use super::observe::pods::PodFacts;
-use super::pki::Wallet;
 use super::release_tests::{an_etcd_answers_at, cluster};
-use super::tests::{CLUSTER, driver};
+use super::tests::{CLUSTER, act_in_order};
 use crate::fake_api::FakeApi;
-use crate::lease::Claim;
 
 fn path(serial: u32) -> String {
     format!("/api/v1/namespaces/ns/pods/db-{serial}")
@@ -48,17 +45,7 @@ fn issue(serial: u32, start: Start) -> Step {
 }
 
 async fn does(api: &FakeApi, observed: &Observed, steps: Vec<Step>) -> Acted {
-    let plan = Plan {
-        phase: Phase::Growing,
-        ledger: None,
-        steps,
-        budget: None,
-        heading: None,
-        findings: BTreeMap::new(),
-        look_again: LookAgain::Soon,
-    };
-    let (mut ungrown, wallet, status) = (Ungrown::default(), Wallet::default(), EtcdClusterStatus::default());
-    driver(api, Claim::forever()).actor.act(observed, &plan, &status, &mut ungrown, &wallet).await
+    act_in_order(api, observed, None, Phase::Growing, steps).await
 }
 
 fn told(api: &FakeApi, serial: u32) -> bool {

@@ -1,8 +1,6 @@
 //! Tests of what the driver does about certificates, against an API server in this process: what is issued, in which
 //! order, what is renewed, and what keeps a cluster from being begun.
 
-use std::collections::BTreeMap;
-
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
@@ -10,14 +8,9 @@ use quorate_crds::EtcdClusterStatus;
 use serde_json::{Value, json};
 
 use super::Driver;
-use super::observe::Before;
-use super::observe::archive::Archives;
-use super::observe::endpoints::Endpoints;
-use super::observe::members::Earlier;
 use super::observe::pods::AnyPod;
-use super::observe::verify::Proofs;
 use super::pki::Wallet;
-use super::tests::{CLUSTER, driver, object, rounds, watched};
+use super::tests::{CLUSTER, driver, first_glance, object, rounds, watched};
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
@@ -335,11 +328,7 @@ async fn the_users_own_secrets_are_read_again_for_a_plan_that_weighs() {
         let api = FakeApi::default();
         api.put(CLUSTER, spec(tls));
         let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
-        let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
-        let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
-        let seen = BTreeMap::new();
-        let earlier = Earlier { seen: &seen, leader: None, stands: false };
-        let glanced = Box::pin(driver.observer.glance(watched(&api), earlier, before, &wallet)).await.unwrap();
+        let glanced = first_glance(&driver, &api, &wallet).await;
         api.disturb("secrets", Fault::Refuse(StatusCode::INTERNAL_SERVER_ERROR));
         let stared = Box::pin(driver.observer.stare(&glanced, &wallet)).await;
         assert_eq!(stared.is_err(), is_read);

@@ -11,8 +11,8 @@ pub struct Plan {
     pub phase: Phase,
     /// The ledger as it has to stand in status before the first step. `None`: as it is.
     pub ledger: Option<Ledger>,
-    /// In this order, but those at once that make a claim or a pod, let one resume or label it, and come in a row, for each
-    /// member in order. At the first surprise the rest is dropped, save what is under way for others, and the world is observed
+    /// In this order, but those in a row at once that concern one member each ([`Step::of_one_member`]), for each member in
+    /// order. At the first surprise the rest is dropped, save what is under way for others, and the world is observed
     /// again. One of them changes the member list, or two add learners, or two promote.
     pub steps: Vec<Step>,
     /// The `minAvailable` of the disruption budget, to be in force before the steps. `None`: as it is.
@@ -350,6 +350,32 @@ impl Phase {
 }
 
 impl Step {
+    /// Whose claim or pod alone it concerns, if nothing else waits for what comes of it: such steps in a row are taken at once for
+    /// all these members.
+    pub fn of_one_member(&self) -> Option<Serial> {
+        match self {
+            Self::IssueTicket { serial, pod: _, ticket } => match ticket.start {
+                Start::Resume => Some(*serial),
+                Start::Seed | Start::Join(_) => None,
+            },
+            Self::CreateClaim(serial) | Self::CreatePod { serial, .. } | Self::LabelPod { serial, .. } => Some(*serial),
+            Self::DeletePod { .. }
+            | Self::DeleteClaim { .. }
+            | Self::AddLearner { .. }
+            | Self::Promote { .. }
+            | Self::Remove { .. }
+            | Self::MoveLeader { .. }
+            | Self::SwitchRelease { .. }
+            | Self::ResizePod { .. }
+            | Self::TryRelease { .. }
+            | Self::EndTrial { .. }
+            | Self::TakeSnapshot(_)
+            | Self::EnableDowngrade(_)
+            | Self::CancelDowngrade
+            | Self::ReleaseFinalizer => None,
+        }
+    }
+
     /// Whether it changes the member list.
     pub fn changes_members(&self) -> bool {
         match self {

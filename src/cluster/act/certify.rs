@@ -14,7 +14,7 @@ use quorate_statemachine::{Life, Phase, Plan, Serial, Step};
 use serde_json::json;
 
 use super::taken::of_a_stranger;
-use super::{Acting, Part, Stop, of_one_member};
+use super::{Acting, Stop};
 use crate::cluster::observe::certificates;
 use crate::cluster::pki::{
     Authority, Certificates, Duties, Fault, Keyring, MemberKeys, Realm, Span, Terms, authority_secret, client_secret,
@@ -299,8 +299,8 @@ fn unless_left_out(result: Result<(), Stop>, left_out: &mut Option<Stop>) -> Res
 
 /// The members for whom a plan makes a pod.
 fn made_by(plan: &Plan) -> impl Iterator<Item = Serial> {
-    plan.steps.iter().filter_map(of_one_member).filter_map(|(serial, part)| match part {
-        Part::Pod { .. } => Some(serial),
-        Part::Claim | Part::Ticket { .. } | Part::Label { .. } => None,
+    plan.steps.iter().filter_map(|step| {
+        let Step::CreatePod { serial, .. } = step else { return None };
+        Some(*serial)
     })
 }

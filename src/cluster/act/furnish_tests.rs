@@ -16,16 +16,13 @@ use tokio::time::Instant;
 
 use super::{Acted, Stop, Ungrown, Urged};
 use crate::cluster::Driver;
-use crate::cluster::observe::archive::Archives;
-use crate::cluster::observe::endpoints::{self, Endpoints};
+use crate::cluster::observe::Observed;
+use crate::cluster::observe::endpoints;
 use crate::cluster::observe::facts::ClaimFacts;
-use crate::cluster::observe::members::Earlier;
-use crate::cluster::observe::verify::Proofs;
-use crate::cluster::observe::{Before, Observed};
 use crate::cluster::pki::{self, Certificates, Wallet};
 use crate::cluster::report::fixture::{self, SERIALS};
 use crate::cluster::report::status;
-use crate::cluster::tests::{CLUSTER, driver, object, rounds, watched};
+use crate::cluster::tests::{CLUSTER, driver, first_glance, object, rounds};
 use crate::fake_api::{FakeApi, Fault};
 use crate::lease::Claim;
 
@@ -103,12 +100,7 @@ async fn with_certificates_to_renew() -> (FakeApi, Driver, Wallet, Observed, Pla
     api.put(CLUSTER, shorter);
     api.remove("/api/v1/namespaces/ns/pods/db-1");
     let (driver, wallet) = (driver(&api, Claim::forever()), Wallet::default());
-    let (archives, proofs, endpoints) = (Archives::default(), Proofs::default(), Endpoints::default());
-    let before = Before { archives: &archives, proofs: &proofs, endpoints: &endpoints };
-    let seen = BTreeMap::new();
-    let earlier = Earlier { seen: &seen, leader: None, stands: false };
-    let glance = driver.observer.glance(watched(&api), earlier, before, &wallet);
-    let glanced = Box::pin(glance).await.unwrap();
+    let glanced = first_glance(&driver, &api, &wallet).await;
     let (observed, plan) = Box::pin(driver.decide(glanced, &wallet)).await.unwrap().unwrap();
     (api, driver, wallet, observed, plan)
 }

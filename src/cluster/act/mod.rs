@@ -21,9 +21,7 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
 use quorate_etcd::{CallError, Pool, Refusal};
-use quorate_statemachine::{
-    Bind, Birth, Life, MemberId, Phase, Plan, Release, Role, RoleLabel, Serial, Start, Step, Ticket, Uid,
-};
+use quorate_statemachine::{Bind, Life, MemberId, Phase, Plan, Role, Serial, Step, Uid};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -276,16 +274,16 @@ impl Acting<'_> {
 
     /// The steps in their order; those in a row that concern one member's objects each are done for all these members at once.
     async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let (mut rest, mut added, patience) = (steps, None, Instant::now() + COMES_UP_WITHIN);
+        let (mut rest, mut made, patience) = (steps, Made::default(), Instant::now() + COMES_UP_WITHIN);
         while let Some(first) = rest.first() {
-            let apart = rest.iter().take_while(|step| of_one_member(step).is_some()).count();
-            if apart > 0 {
-                let (at_once, after) = rest.split_at(apart);
+            let row = rest.iter().take_while(|step| step.of_one_member().is_some()).count();
+            if row > 0 {
+                let (at_once, after) = rest.split_at(row);
                 self.for_each_member(at_once, done).await?;
                 rest = after;
             } else {
-                let step = after_addition(first, added.as_ref())?;
-                self.step(&step, &mut added).await?;
+                let step = after_addition(first, made.learner.as_ref())?;
+                self.step(&step, &mut made).await?;
                 self.finished(&step, done);
                 rest = &rest[1..];
                 if let Step::IssueTicket { serial, .. } = &*step {
@@ -308,13 +306,11 @@ impl Acting<'_> {
 
     /// Takes steps for several members at once; for each member in order.
     async fn for_each_member(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let mut by_member: BTreeMap<Serial, Vec<(&Step, Part<'_>)>> = BTreeMap::new();
+        let mut by_member: BTreeMap<Option<Serial>, Vec<&Step>> = BTreeMap::new();
         for step in steps {
-            if let Some((serial, part)) = of_one_member(step) {
-                by_member.entry(serial).or_default().push((step, part));
-            }
+            by_member.entry(step.of_one_member()).or_default().push(step);
         }
-        let taken = join_all(by_member.into_iter().map(|(serial, steps)| self.for_member(serial, steps))).await;
+        let taken = join_all(by_member.into_values().map(|steps| self.for_member(steps))).await;
         let mut all = Ok(());
         for (taken, result) in taken {
             for step in taken {
@@ -326,35 +322,10 @@ impl Acting<'_> {
     }
 
     /// Takes these steps for one member, and says which of them are done.
-    async fn for_member<'s>(
-        &self,
-        serial: Serial,
-        steps: Vec<(&'s Step, Part<'s>)>,
-    ) -> (Vec<&'s Step>, Result<(), Stop>) {
-        let mut taken = Vec::new();
-        let mut new_claim: Option<Uid> = None;
-        for (step, part) in steps {
-            let result = match part {
-                Part::Claim => {
-                    let (claim, secret) = tokio::join!(self.create_claim(serial), self.certify_member(serial));
-                    both(claim, secret).map(|(uid, ())| new_claim = Some(uid))
-                }
-                Part::Pod { bind, birth, release } => {
-                    let volume = match (bind, &new_claim) {
-                        (Bind::Claim(uid), _) => self.still_claimed(serial, uid).await.map(Some),
-                        (Bind::NewClaim, Some(uid)) => Ok(Some(uid.clone())),
-                        (Bind::NewClaim, None) => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
-                        (Bind::Ephemeral, _) => Ok(None),
-                    };
-                    match both(volume, self.certify_member(serial).await) {
-                        Ok((volume, ())) => self.create_pod(serial, volume.as_ref(), birth, release).await,
-                        Err(stop) => Err(stop),
-                    }
-                }
-                Part::Ticket { pod, ticket } => self.issue_ticket(serial, pod, ticket).await,
-                Part::Label { pod, label } => self.label_pod(serial, pod, label).await,
-            };
-            if let Err(stop) = result {
+    async fn for_member<'s>(&self, steps: Vec<&'s Step>) -> (Vec<&'s Step>, Result<(), Stop>) {
+        let (mut taken, mut made) = (Vec::new(), Made::default());
+        for step in steps {
+            if let Err(stop) = self.step(step, &mut made).await {
                 return (taken, Err(stop));
             }
             taken.push(step);
@@ -362,14 +333,24 @@ impl Acting<'_> {
         (taken, Ok(()))
     }
 
-    async fn step(&self, step: &Step, added: &mut Option<(Serial, MemberId)>) -> Result<(), Stop> {
+    async fn step(&self, step: &Step, made: &mut Made) -> Result<(), Stop> {
         match step {
+            Step::CreateClaim(serial) => {
+                let (claim, secret) = tokio::join!(self.create_claim(*serial), self.certify_member(*serial));
+                both(claim, secret).map(|(uid, ())| made.claim = Some(uid))
+            }
+            Step::CreatePod { serial, bind, birth, release } => {
+                let volume = self.volume_of(*serial, bind, made.claim.as_ref()).await;
+                let (volume, ()) = both(volume, self.certify_member(*serial).await)?;
+                self.create_pod(*serial, volume.as_ref(), *birth, release).await
+            }
+            Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
             Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
             Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
             Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
             Step::AddLearner { serial, expect, after: _ } => {
                 self.certificates_fit()?;
-                *added = Some((*serial, self.add_learner(step, *serial, expect).await?));
+                made.learner = Some((*serial, self.add_learner(step, *serial, expect).await?));
                 Ok(())
             }
             Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
@@ -385,10 +366,29 @@ impl Acting<'_> {
             Step::EnableDowngrade(to) => self.enable_downgrade(step, *to).await,
             Step::CancelDowngrade => self.cancel_downgrade(step).await,
             Step::ReleaseFinalizer => self.release_finalizer().await,
-            // Taken by `for_member`.
-            Step::CreateClaim(_) | Step::CreatePod { .. } | Step::LabelPod { .. } => Ok(()),
         }
     }
+
+    /// The claim that a new pod is to be bound to; `made` is that of a step before.
+    async fn volume_of(&self, serial: Serial, bind: &Bind, made: Option<&Uid>) -> Result<Option<Uid>, Stop> {
+        match bind {
+            Bind::Claim(uid) => self.still_claimed(serial, uid).await.map(Some),
+            Bind::NewClaim => match made {
+                Some(uid) => Ok(Some(uid.clone())),
+                None => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
+            },
+            Bind::Ephemeral => Ok(None),
+        }
+    }
+}
+
+/// What a step has made that one after it needs.
+#[derive(Default)]
+struct Made {
+    /// The claim of the member whose steps these are.
+    claim: Option<Uid>,
+    /// The last learner that was added.
+    learner: Option<(Serial, MemberId)>,
 }
 
 /// A step with the id of the learner that was `added` before it, if it expects that in the member list.
@@ -400,45 +400,6 @@ fn after_addition<'s>(step: &'s Step, added: Option<&(Serial, MemberId)>) -> Res
     let mut expect = expect.clone();
     expect.insert(*id, Role::Learner);
     Ok(Cow::Owned(Step::AddLearner { serial: *serial, expect, after: None }))
-}
-
-/// What a step does with the objects of one member, whatever becomes of others.
-enum Part<'s> {
-    /// Makes its claim.
-    Claim,
-    /// Makes its pod, on this volume.
-    Pod { bind: &'s Bind, birth: Birth, release: &'s Release },
-    /// Puts a ticket on its pod.
-    Ticket { pod: &'s Uid, ticket: &'s Ticket },
-    /// Labels its pod.
-    Label { pod: &'s Uid, label: RoleLabel },
-}
-
-/// What a step does with the objects of which member, if nothing else waits for what comes of it.
-fn of_one_member(step: &Step) -> Option<(Serial, Part<'_>)> {
-    match step {
-        Step::CreateClaim(serial) => Some((*serial, Part::Claim)),
-        Step::CreatePod { serial, bind, birth, release } => Some((*serial, Part::Pod { bind, birth: *birth, release })),
-        Step::IssueTicket { serial, pod, ticket } => match ticket.start {
-            Start::Resume => Some((*serial, Part::Ticket { pod, ticket })),
-            Start::Seed | Start::Join(_) => None,
-        },
-        Step::LabelPod { serial, pod, label } => Some((*serial, Part::Label { pod, label: *label })),
-        Step::DeletePod { .. }
-        | Step::DeleteClaim { .. }
-        | Step::AddLearner { .. }
-        | Step::Promote { .. }
-        | Step::Remove { .. }
-        | Step::MoveLeader { .. }
-        | Step::SwitchRelease { .. }
-        | Step::ResizePod { .. }
-        | Step::TryRelease { .. }
-        | Step::EndTrial { .. }
-        | Step::TakeSnapshot(_)
-        | Step::EnableDowngrade(_)
-        | Step::CancelDowngrade
-        | Step::ReleaseFinalizer => None,
-    }
 }
 
 /// A step's name, for the metrics.

@@ -45,12 +45,7 @@ impl Observer {
         let now = Timestamp::now();
         match (cluster.spec.tls.mode, &cluster.spec.tls.secrets) {
             (TlsMode::Disabled, _) => Ok(Tls { certificates: Certificates::Off, access: Some(Access::plaintext()) }),
-            (TlsMode::Secrets, Some(named)) => {
-                if wallet.own_is_due(OWN_INTERVAL) {
-                    wallet.take_own(&self.own_secrets(rendered.namespace, named).await?, named, &terms, now);
-                }
-                Ok(Tls { certificates: wallet.own_report(), access: wallet.access() })
-            }
+            (TlsMode::Secrets, Some(named)) => self.own(named, &terms, wallet, wallet.own_is_due(OWN_INTERVAL)).await,
             (TlsMode::Issued, _) | (TlsMode::Secrets, None) => {
                 if wallet.must_read(&self.own_watched(cluster), members, &terms, now) {
                     wallet.take(secrets(&self.kube, cluster).await?, members, &terms, now);
@@ -67,8 +62,14 @@ impl Observer {
         let (TlsMode::Secrets, Some(named)) = (cluster.spec.tls.mode, &cluster.spec.tls.secrets) else {
             return Ok(glanced.clone());
         };
-        let own = self.own_secrets(rendered.namespace, named).await?;
-        wallet.take_own(&own, named, &Terms { cluster: rendered, domain: &self.domain }, Timestamp::now());
+        self.own(named, &Terms { cluster: rendered, domain: &self.domain }, wallet, true).await
+    }
+
+    /// What is known of the user's own Secrets, which are read before if that is due.
+    async fn own(&self, named: &TlsSecrets, terms: &Terms<'_>, wallet: &Wallet, is_due: bool) -> Result<Tls, Error> {
+        if is_due {
+            wallet.take_own(&self.own_secrets(terms.cluster.namespace, named).await?, named, terms, Timestamp::now());
+        }
         Ok(Tls { certificates: wallet.own_report(), access: wallet.access() })
     }
 

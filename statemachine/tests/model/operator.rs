@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use quorate_statemachine::{
-    Bind, Birth, Life, Memory, Release, Retention, Role, RoleLabel, Roster, Serial, Start as Begin, Step, Storage,
-};
+use quorate_statemachine::{Bind, Birth, Life, Memory, Release, Retention, Role, RoleLabel, Roster, Step, Storage};
 
 use crate::{
     blame::{blame, blame_stop_late},
@@ -32,33 +30,9 @@ fn asks_for_the_object(step: &Step) -> bool {
     matches!(step, Step::AddLearner { .. } | Step::DeletePod { .. } | Step::SwitchRelease { .. })
 }
 
-/// Whose objects alone a step concerns: such steps in a row are done at once for all these members.
-fn of_one_member(step: &Step) -> Option<Serial> {
-    match step {
-        Step::IssueTicket { ticket, .. } if ticket.start != Begin::Resume => None,
-        Step::CreateClaim(serial)
-        | Step::CreatePod { serial, .. }
-        | Step::IssueTicket { serial, .. }
-        | Step::LabelPod { serial, .. } => Some(*serial),
-        Step::SwitchRelease { .. }
-        | Step::ResizePod { .. }
-        | Step::TryRelease { .. }
-        | Step::EndTrial { .. }
-        | Step::TakeSnapshot(_)
-        | Step::EnableDowngrade(_)
-        | Step::CancelDowngrade
-        | Step::DeletePod { .. }
-        | Step::DeleteClaim { .. }
-        | Step::AddLearner { .. }
-        | Step::Promote { .. }
-        | Step::Remove { .. }
-        | Step::MoveLeader { .. }
-        | Step::ReleaseFinalizer => None,
-    }
-}
-
 /// Does the next thing of the plan: first ledger and budget, then one step at a time. At the first surprise the rest is
-/// dropped, save what is under way for other members. `dying`: the learner dies after the guard has looked at it and before etcd promotes it.
+/// dropped, save what is under way for other members. `dying`: the learner dies after the guard has looked at it and before
+/// etcd promotes it.
 pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
     let Operator::Acting(intent) = std::mem::replace(&mut state.operators[operator], Operator::Idle) else { return };
     let mut intent = Arc::unwrap_or_clone(intent);
@@ -79,14 +53,14 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
         let judge = if intent.excused { blame_stop_late } else { blame };
         let culprit = judge(config, state, intent.wish, &held.step);
         let culprit = culprit.filter(is_ours);
-        let whose = of_one_member(&held.step);
+        let whose = held.step.of_one_member();
         match (perform(config, state, &mut intent, held, dying), whose) {
             (Ok(()), _) => culprit.into_iter().for_each(|broken| state.break_with(broken)),
             // What is done at once with it for other members is done all the same.
             (Err(Denied), Some(whose)) => {
-                let row = intent.steps.iter().take_while(|held| of_one_member(&held.step).is_some()).count();
+                let row = intent.steps.iter().take_while(|held| held.step.of_one_member().is_some()).count();
                 intent.steps.truncate(row);
-                intent.steps.retain(|held| of_one_member(&held.step) != Some(whose));
+                intent.steps.retain(|held| held.step.of_one_member() != Some(whose));
             }
             (Err(Denied), None) => return,
         }

@@ -138,9 +138,7 @@ pub fn of_little_worth(history: &History, schedule: &Schedule, deeds: &[Deed]) -
 fn idle(history: &History, deeds: &[Deed], faults: Duration) -> Option<Violation> {
     // A fault begins at its time or later: by the one that was late by least it is known when the first was due.
     let due = deeds.iter().map(|deed| deed.begun.earlier_by(Duration::from_millis(deed.event.at.into()))).min();
-    let over = due.map(|due| due.later_by(faults));
-    let meanwhile =
-        |call: &Call| due.is_none_or(|due| call.returned >= due) && over.is_none_or(|over| call.returned <= over);
+    let meanwhile = |call: &Call| due.is_none_or(|due| (due..=due.later_by(faults)).contains(&call.returned));
     let written = history.calls.iter().filter(|call| call.acknowledged().is_some() && meanwhile(call)).count();
     let seconds = faults.as_secs();
     let what = || format!("only {written} writes were acknowledged in {seconds} s of faults, less than one a second");
