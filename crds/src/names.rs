@@ -62,6 +62,9 @@ pub const ANNOTATION_URGED: &str = "quorate.dev/urged";
 
 /// On a pod: the version that it is told to run, which its image has to hold.
 pub const ANNOTATION_VERSION: &str = "quorate.dev/version";
+/// On a pod: the image that it is told to run, as it was asked for: an admission webhook may have written another name for it
+/// into the pod.
+pub const ANNOTATION_IMAGE: &str = "quorate.dev/image";
 /// On a pod that was told to run another image: the container that ran then. While it is still there, so is the old image.
 pub const ANNOTATION_SWITCHED_FROM: &str = "quorate.dev/switched-from";
 /// On a pod: the hash of the compute resources that it was given.

@@ -73,6 +73,7 @@ async fn image_version_and_ticket_change_in_one_write() {
     assert_eq!(pod["spec"]["containers"][0], json!({ "name": "etcd", "image": "quay.io/coreos/etcd:v3.7.3" }));
     let annotations = &pod["metadata"]["annotations"];
     assert_eq!(annotations["quorate.dev/version"], "3.7.3");
+    assert_eq!(annotations["quorate.dev/image"], "quay.io/coreos/etcd:v3.7.3");
     assert_eq!(annotations["quorate.dev/switched-from"], "containerd://1");
     let ticket = Written::parse(annotations["quorate.dev/ticket"].as_str().unwrap()).unwrap();
     assert_eq!((ticket.version.as_str(), ticket.volume.as_str()), ("3.7.3", "claim-1"));

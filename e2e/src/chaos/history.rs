@@ -311,6 +311,16 @@ pub struct Sample {
     pub members: Option<BTreeMap<MemberId, Listed>>,
     /// The members whose process runs and is not stopped, wherever it is.
     pub running: BTreeSet<String>,
+    /// The members that had no network, by who took it; nobody in histories from before the twelfth judge.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub cut: BTreeSet<String>,
+}
+
+impl Sample {
+    /// Whether a member's process ran, and could be reached.
+    pub fn is_up(&self, member: &str) -> bool {
+        self.running.contains(member) && !self.cut.contains(member)
+    }
 }
 
 /// How far a member had come in the raft log, by its own word.
@@ -390,9 +400,10 @@ pub enum Step {
         /// Of this serial.
         serial: u32,
     },
-    /// A change of the member list was about to be asked of etcd, which says no more than that.
+    /// A change of the member list was about to be asked of etcd, or of Kubernetes what takes a member or its volume away: it
+    /// says no more than that.
     Calls {
-        /// Which: a learner added, promoted or a member removed.
+        /// Which: a learner added, promoted or a member removed; a pod or a claim deleted, a release switched.
         call: Box<Self>,
     },
     /// A change was asked of etcd, and its answer did not come: it may have had its effect.

@@ -11,6 +11,7 @@ use futures::future::select_ok;
 
 use super::book::Book;
 use super::clock::Clock;
+use super::cuts::Cuts;
 use super::history::{Listed, MemberId, Sample};
 use crate::scene::{Cluster, Membership, etcd_processes};
 
@@ -35,13 +36,26 @@ pub struct Looks {
     book: Book,
     clock: Clock,
     wished: Arc<AtomicU8>,
+    cuts: Cuts,
     latest: Arc<Mutex<Latest>>,
 }
 
 impl Looks {
     /// Eyes for this cluster, whose user wants so many members now; who changes that says so in `wished`.
     pub fn new(cluster: &Cluster, book: &Book, clock: Clock, wished: Arc<AtomicU8>) -> Self {
-        Self { cluster: cluster.clone(), book: book.clone(), clock, wished, latest: Arc::default() }
+        Self {
+            cluster: cluster.clone(),
+            book: book.clone(),
+            clock,
+            wished,
+            cuts: Cuts::default(),
+            latest: Arc::default(),
+        }
+    }
+
+    /// Where it is said what has no network: a process table does not tell.
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
     }
 
     /// What was last seen.
@@ -62,6 +76,7 @@ impl Looks {
     async fn look(&self) -> Result<Sample> {
         let begun = self.clock.now();
         let wished = self.wished.load(Ordering::Relaxed);
+        let cut = self.cuts.hit(&self.book.places());
         let namespace = self.cluster.scene().namespace().to_owned();
         let running = tokio::task::spawn_blocking(move || running(&namespace)).await?;
         let members = self.list().await.ok();
@@ -76,7 +91,7 @@ impl Looks {
                 members.map(|member| (MemberId(member.id), Listed { name: member.name, learner: member.learner }));
             listed.collect()
         });
-        Ok(Sample { begun, ended: self.clock.now(), wished, members, running })
+        Ok(Sample { begun, ended: self.clock.now(), wished, members, running, cut })
     }
 
     /// The member list, by whoever answers first.

@@ -6,6 +6,7 @@ pub mod book;
 pub mod check;
 pub mod clients;
 pub mod clock;
+pub mod cuts;
 pub mod fault;
 pub mod gaps;
 pub mod history;

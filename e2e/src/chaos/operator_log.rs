@@ -25,7 +25,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) const DID: &str = "did";
 /// What it says before each call that asks etcd for a change.
 const CALLS: &str = "calls etcd";
-/// What it says after such a call, whatever came of it.
+/// What it says before it asks Kubernetes for what takes a member or its volume away.
+const ASKS: &str = "asks Kubernetes";
+/// What it says after a call to etcd, whatever came of it.
 const CALLED: &str = "called etcd";
 /// The outcomes of such a call after which nobody knows whether it had its effect.
 const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
@@ -168,6 +170,12 @@ fn deed(line: &str, cluster: &str, clock: &Clock) -> Option<Deed> {
             Some(_) => return None,
             None => Step::Unreadable { line: line.to_owned() },
         },
+        ASKS => match read(text("step")) {
+            Some(call @ (Step::DeletePod { .. } | Step::DeleteClaim { .. } | Step::SwitchRelease { .. })) => {
+                Step::Calls { call: Box::new(call) }
+            }
+            Some(_) | None => Step::Unreadable { line: line.to_owned() },
+        },
         CALLED if UNKNOWN_OUTCOMES.contains(&text("outcome")) => Step::LostAnswer { verb: text("verb").to_owned() },
         CALLED if NO_EFFECT.contains(&text("outcome")) => Step::Refused { verb: text("verb").to_owned() },
         _ => return None,
@@ -281,6 +289,14 @@ mod tests {
         let called = format!(r#"{later} stderr F {{"message":"calls etcd","cluster":"db","step":"{remove}"}}"#);
         let call = Box::new(Step::Remove { id: MemberId(5), expect: voters(&[5]) });
         assert_eq!(read(called), Some(Step::Calls { call }));
+        let asked =
+            |step: &str| format!(r#"{later} stderr F {{"message":"asks Kubernetes","cluster":"db","step":"{step}"}}"#);
+        let call = Box::new(Step::DeletePod { serial: 1 });
+        assert_eq!(read(asked("DeletePod { serial: Serial(1), pod: Uid(a) }")), Some(Step::Calls { call }));
+        assert!(
+            matches!(read(asked("MoveLeader { }")), Some(Step::Unreadable { .. })),
+            "it is not asked of Kubernetes"
+        );
         assert_eq!(read(line(&later.to_string(), "did", "other")), None);
         assert_eq!(read(line("2001-01-01T00:00:00Z", "did", "db")), None);
         let called = |outcome: &str| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::check::{JUDGE, Promotions, Violation, promotions};
+use super::check::{JUDGE, Promotions, Violation, promotions, verb};
 use super::gaps::{Gap, gaps};
 use super::history::{Op, Outcome, Step};
 use super::inject::Carried;
@@ -155,7 +155,8 @@ pub fn kept(folder: &Path) -> Result<Report> {
 pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
     let stays = if run.schedule.stays { "-stay" } else { "" };
     let folder = below.join(format!("seed-{}{stays}", run.schedule.seed));
-    // What an earlier run of this seed left would be taken for this one's.
+    // What an earlier run of this seed left would be taken for this one's, and a failure may not come again.
+    set_aside_if_failed(&folder)?;
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
     let write = |name: &str, text: String| {
@@ -167,6 +168,17 @@ pub fn keep(run: &Run, below: &Path) -> Result<PathBuf> {
     write(REPORT, Report::of(run).json()?)?;
     run.history.write(&folder.join(HISTORY))?;
     Ok(folder)
+}
+
+/// Gives a run that failed a name of its own, so that no later run of its seed takes its place.
+fn set_aside_if_failed(folder: &Path) -> Result<()> {
+    if !kept(folder).is_ok_and(|report| !report.is_sound()) {
+        return Ok(());
+    }
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let mut named = (1..=u32::MAX).map(|number| folder.with_file_name(format!("{name}-failed-{number}")));
+    let free = named.find(|it| !it.exists()).context("there is no name left for a run that failed")?;
+    std::fs::rename(folder, &free).with_context(|| format!("failed to set {} aside", folder.display()))
 }
 
 fn unknown() -> String {
@@ -191,7 +203,8 @@ fn step_name(step: &Step) -> &str {
         Step::DeletePod { .. } => "DeletePod",
         Step::SwitchRelease { .. } => "SwitchRelease",
         Step::DeleteClaim { .. } => "DeleteClaim",
-        Step::Calls { .. } => "calls for a change of the member list",
+        Step::Calls { call } if verb(call).is_some() => "calls for a change of the member list",
+        Step::Calls { .. } => "calls that take a pod or a volume away",
         Step::LostAnswer { .. } => "lost answers of etcd",
         Step::Refused { .. } => "changes that etcd refused",
         Step::Harmless { name } => name,
@@ -362,5 +375,19 @@ mod tests {
         assert_eq!(kept(&folder).unwrap(), Report::of(&run()));
         assert_eq!(read("operator.log"), "db does");
         assert!(read("history.jsonl").lines().count() >= 5 && read("report.json").contains("a write is lost"));
+    }
+
+    #[test]
+    fn a_run_that_failed_stays_when_its_seed_is_run_again_and_a_sound_one_does_not() {
+        let below = tempfile::tempdir().unwrap();
+        let sound = || Run { violations: vec![], ..run() };
+        for run in [run(), run(), sound(), sound()] {
+            keep(&run, below.path()).unwrap();
+        }
+        let mut kept: Vec<_> = std::fs::read_dir(below.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        kept.sort();
+        assert_eq!(kept, ["seed-7", "seed-7-failed-1", "seed-7-failed-2"]);
+        assert!(super::kept(&below.path().join("seed-7")).unwrap().is_sound());
+        assert!(!super::kept(&below.path().join("seed-7-failed-2")).unwrap().is_sound());
     }
 }

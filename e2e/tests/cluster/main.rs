@@ -30,6 +30,7 @@ mod kill;
 mod kubeconfig;
 mod lab;
 mod lose;
+mod mirror;
 mod node;
 mod operator;
 mod outage;

@@ -298,6 +298,12 @@ impl Acting<'_> {
         Ok(())
     }
 
+    /// Says, with all guards behind it, that it asks Kubernetes for what takes a member or its volume away: chaos runs judge that
+    /// also of an operator that was killed before it could say that it did.
+    fn asks(&self, step: &Step) {
+        tracing::info!(cluster = %self.cluster.name, ?step, "asks Kubernetes");
+    }
+
     fn finished(&self, step: &Step, done: &mut Vec<Step>) {
         tracing::info!(cluster = %self.cluster.name, ?step, "did");
         self.actor.metrics.acted(name_of(step));
@@ -346,8 +352,8 @@ impl Acting<'_> {
             }
             Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
             Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
-            Step::DeletePod { serial, pod } => self.delete_pod(*serial, pod).await,
-            Step::DeleteClaim { serial, claim } => self.delete_claim(*serial, claim).await,
+            Step::DeletePod { serial, pod } => self.delete_pod(step, *serial, pod).await,
+            Step::DeleteClaim { serial, claim } => self.delete_claim(step, *serial, claim).await,
             Step::AddLearner { serial, expect, after: _ } => {
                 self.certificates_fit()?;
                 made.learner = Some((*serial, self.add_learner(step, *serial, expect).await?));
@@ -357,7 +363,7 @@ impl Acting<'_> {
             Step::Remove { serial, id, expect } => self.remove(step, *serial, *id, expect).await,
             Step::MoveLeader { from, to } => self.move_leader(step, *from, *to).await,
             Step::SwitchRelease { serial, pod, release, ticket } => {
-                self.switch_release(*serial, pod, release, ticket.as_ref()).await
+                self.switch_release(step, *serial, pod, release, ticket.as_ref()).await
             }
             Step::ResizePod { serial, pod } => self.resize_pod(*serial, pod).await,
             Step::TryRelease { serial, node, release } => self.try_release(*serial, node, release).await,

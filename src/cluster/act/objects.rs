@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
 use quorate_statemachine::{
-    Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Ticket, Uid, Version,
+    Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Step, Ticket, Uid, Version,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -183,7 +183,7 @@ impl Acting<'_> {
         observed.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} is another one")))
     }
 
-    pub(super) async fn delete_pod(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
+    pub(super) async fn delete_pod(&self, step: &Step, serial: Serial, uid: &Uid) -> Result<(), Stop> {
         self.object_is_untouched().await?;
         self.others_still_serve(serial).await?;
         let still = Preconditions {
@@ -191,16 +191,18 @@ impl Acting<'_> {
             resource_version: Some(self.pod(serial, uid)?.resource_version.clone()),
         };
         let name = self.cluster.member(serial);
+        self.asks(step);
         Ok(self.actor.kube.delete::<Pod>(self.cluster.namespace, &name, still).await?)
     }
 
     /// Deletes a claim only if the quorum says, now, that its member is not one; or if the whole cluster goes.
-    pub(super) async fn delete_claim(&self, serial: Serial, uid: &Uid) -> Result<(), Stop> {
+    pub(super) async fn delete_claim(&self, step: &Step, serial: Serial, uid: &Uid) -> Result<(), Stop> {
         if self.observed.world.wish.life != Life::Deleting {
             self.surely_no_member(serial).await?;
         }
         let still = Preconditions { uid: Some(uid.as_str().into()), resource_version: None };
         let name = self.cluster.member(serial);
+        self.asks(step);
         Ok(self.actor.kube.delete::<PersistentVolumeClaim>(self.cluster.namespace, &name, still).await?)
     }
 

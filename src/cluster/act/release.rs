@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Preconditions;
 use quorate_crds::{EtcdBackup, Reason, names};
-use quorate_statemachine::{Minor, NodeName, Release, Serial, Ticket, Uid};
+use quorate_statemachine::{Minor, NodeName, Release, Serial, Step, Ticket, Uid};
 use serde_json::{Value, json};
 
 use super::taken::whose_child;
@@ -19,6 +19,7 @@ impl Acting<'_> {
     /// container is ever started with one and not the other. The kubelet stops the container and starts it anew.
     pub(super) async fn switch_release(
         &self,
+        step: &Step,
         serial: Serial,
         uid: &Uid,
         release: &Release,
@@ -32,6 +33,7 @@ impl Acting<'_> {
         let switched_from = observed.container.as_ref().filter(|_| other_image).map(|container| &*container.id);
         let mut annotations = serde_json::Map::from_iter([
             (names::ANNOTATION_VERSION.to_owned(), json!(release.version.to_string())),
+            (names::ANNOTATION_IMAGE.to_owned(), json!(release.image.as_str())),
             (names::ANNOTATION_SWITCHED_FROM.to_owned(), json!(switched_from)),
         ]);
         if let Some(ticket) = ticket {
@@ -43,6 +45,7 @@ impl Acting<'_> {
                 "annotations": annotations },
             "spec": { "containers": [{ "name": ETCD_CONTAINER, "image": release.image.as_str() }] },
         });
+        self.asks(step);
         self.actor.kube.patch::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
         Ok(())
     }

@@ -13,6 +13,7 @@ pub mod members;
 mod overall;
 mod places;
 pub mod pods;
+mod reference;
 pub mod said;
 mod seats;
 pub mod snapshots;

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use quorate_backup::ticket::Ticket;
 use quorate_crds::EtcdClusterSpec;
 use quorate_crds::names::{
-    ANNOTATION_RESIZE_REFUSED, ANNOTATION_RESOURCES, ANNOTATION_SCHEDULING, ANNOTATION_SETTINGS,
+    ANNOTATION_IMAGE, ANNOTATION_RESIZE_REFUSED, ANNOTATION_RESOURCES, ANNOTATION_SCHEDULING, ANNOTATION_SETTINGS,
     ANNOTATION_SWITCHED_FROM, ANNOTATION_TEMPLATE, ANNOTATION_TICKET, ANNOTATION_TICKET_SINCE, ANNOTATION_VERSION,
     LABEL_ROLE, ROLE_RETURNING, ROLE_VOTER,
 };
@@ -18,6 +18,7 @@ use quorate_statemachine::{Image, Mark, Millis, NodeName, PodStage, Release, Rol
 
 use super::cache::Key;
 use super::facts::millis;
+use super::reference;
 use super::trials::TrialFacts;
 use super::trouble::{self, Told};
 use crate::cluster::render::{self, ARCHIVE_CONTAINER, Audience, Begin, ETCD_CONTAINER, RESTORE_CONTAINER};
@@ -254,7 +255,9 @@ pub(super) fn etcd_status_of(pod: &Pod) -> Option<&ContainerStatus> {
 pub(super) fn release_of(pod: &Pod, ticket: Option<&TicketFacts>) -> Option<Release> {
     let noted = annotation(pod, ANNOTATION_VERSION).and_then(Version::parse);
     let version = noted.or_else(|| ticket.and_then(|ticket| ticket.version))?;
-    Some(Release { version, image: Image::new(etcd_of(pod)?.image.as_deref()?) })
+    let given = etcd_of(pod)?.image.as_deref()?;
+    let asked = annotation(pod, ANNOTATION_IMAGE).filter(|asked| reference::is_the_same(asked, given));
+    Some(Release { version, image: Image::new(asked.unwrap_or(given)) })
 }
 
 /// The claim's UID that the pod was made with; `None` with ephemeral storage, where the variable refers to the pod.
@@ -381,6 +384,16 @@ mod tests {
         assert_eq!(after.release, Some(Release { version: Version::new(7, 3), image: Image::new("etcd:x") }));
         assert!(!facts(&json!({}), &running("containerd://1")).switching);
         assert!(!facts(&switched, &json!({})).switching);
+    }
+
+    #[test]
+    fn an_image_is_what_it_was_asked_for_as_unless_somebody_put_another_one_there() {
+        let image = |asked: &str| {
+            let told = json!({ ANNOTATION_VERSION: "3.7.3", ANNOTATION_IMAGE: asked });
+            facts(&told, &json!({})).release.unwrap().image
+        };
+        assert_eq!(image("quay.example/coreos/etcd:x"), Image::new("quay.example/coreos/etcd:x"));
+        assert_eq!(image("quay.example/coreos/etcd:y"), Image::new("etcd:x"));
     }
 
     #[test]

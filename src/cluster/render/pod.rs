@@ -124,6 +124,7 @@ fn metadata(cluster: &Cluster<'_>, serial: Serial, release: &Release, ticket: Op
         (names::ANNOTATION_RESOURCES, template::write_hash(template::resources_hash(cluster.spec))),
         (names::ANNOTATION_SCHEDULING, template::write_hash(template::scheduling_hash(cluster.spec))),
         (names::ANNOTATION_VERSION, release.version.to_string()),
+        (names::ANNOTATION_IMAGE, release.image.as_str().to_owned()),
         // Members speak to each other by their own addresses; a proxy in between answers for members that are not there.
         ("sidecar.istio.io/inject", "false".to_owned()),
     ];

@@ -31,6 +31,7 @@ pub fn trial(
     let annotations = [
         (names::ANNOTATION_TRIAL_OF, member),
         (names::ANNOTATION_VERSION, release.version.to_string()),
+        (names::ANNOTATION_IMAGE, release.image.as_str().to_owned()),
         (names::ANNOTATION_TEMPLATE, template::write_hash(template::hash(cluster.spec))),
         ("sidecar.istio.io/inject", "false".to_owned()),
     ];

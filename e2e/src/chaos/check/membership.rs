@@ -373,11 +373,11 @@ impl Judge<'_> {
         voters.map(|(id, listed)| (*id, listed.name.clone())).collect()
     }
 
-    /// Whether its process surely did not run for so long that the operator has to have known; nor right after, since it
+    /// Whether its process surely did not run, or could not be reached, for so long that the operator has to have known; nor right after, since it
     /// may have been started after the last look.
     fn was_down(&self, name: &str, at: Moment, known: (Duration, usize)) -> bool {
         let after = self.samples.iter().find(|sample| sample.begun >= at);
-        let is_down = |sample: &Sample| !sample.running.contains(name);
+        let is_down = |sample: &Sample| !sample.is_up(name);
         after.is_some_and(is_down) && self.always(at, known, is_down)
     }
 
@@ -391,7 +391,7 @@ impl Judge<'_> {
     }
 
     fn was_up(&self, name: &str, at: Moment) -> bool {
-        self.always(at, (KNOWN, LOOKS), |sample| sample.running.contains(name))
+        self.always(at, (KNOWN, LOOKS), |sample| sample.is_up(name))
     }
 
     fn always(&self, at: Moment, (span, least): (Duration, usize), holds: impl Fn(&Sample) -> bool) -> bool {

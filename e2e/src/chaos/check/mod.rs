@@ -27,10 +27,11 @@ use super::history::{Call, History, Trouble};
 use super::inject::{Carried, Deed};
 use super::schedule::Schedule;
 
+pub use calls::verb;
 pub use promotion::{Promotions, promotions};
 
 /// Which judge this is: counted up whenever it becomes stricter. What each judged more is told in `docs/chaos.md`.
-pub const JUDGE: u32 = 11;
+pub const JUDGE: u32 = 12;
 
 /// How many violations of one check are told in full; the first ones say what happened, the rest follows from them.
 const TOLD: usize = 20;

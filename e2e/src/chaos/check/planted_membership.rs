@@ -16,6 +16,7 @@ fn looks(see: impl Fn(u64, &mut Sample)) -> Vec<Sample> {
             wished: 3,
             members: Some((0..3).map(listed).collect()),
             running: (0..3).map(|number| format!("db-{number}")).collect(),
+            cut: [].into(),
         };
         see(begun / 1_000_000, &mut sample);
         sample
@@ -166,6 +167,34 @@ fn a_live_voter_removed_while_another_is_down_is_caught() {
     let mut deeds = replacing();
     deeds[1].1 = Step::Remove { id: MemberId(1), expect: and_learner(3, voters(0..3)) };
     assert_membership(&with_deeds(looks(replacement), deeds), "the live voter db-1 was removed");
+}
+
+#[test]
+fn a_member_without_network_is_down_though_its_process_runs() {
+    let is_cut = |who: &'static str| {
+        move |second: u64, sample: &mut Sample| {
+            if second >= 20 {
+                sample.cut.insert(who.into());
+            }
+        }
+    };
+    let deeds = vec![(44, Step::DeletePod { serial: 1 })];
+    assert_membership(&with_deeds(looks(is_cut("db-2")), deeds.clone()), "the live voter db-1 was stopped");
+    // Who has no network itself is no live voter.
+    assert_eq!(check(&with_deeds(looks(is_cut("db-1")), deeds)), []);
+}
+
+#[test]
+fn what_an_operator_asked_for_is_judged_though_it_was_killed_before_it_could_say_more() {
+    let replacement = |second: u64, sample: &mut Sample| replacement(second.min(44), sample);
+    for (taken, says) in [
+        (Step::DeletePod { serial: 1 }, "the live voter db-1 was stopped"),
+        (Step::SwitchRelease { serial: 1 }, "the live voter db-1 was switched"),
+        (Step::DeleteClaim { serial: 1 }, "the volume of db-1 was deleted"),
+    ] {
+        let asked = vec![(44, Step::Calls { call: Box::new(taken) })];
+        assert_membership(&with_deeds(looks(replacement), asked), says);
+    }
 }
 
 #[test]

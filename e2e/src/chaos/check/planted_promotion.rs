@@ -54,6 +54,7 @@ fn history(behind: u64) -> History {
         wished: 3,
         members: Some([(LEADER, listed("db-1", false)), (LEARNER, listed("db-3", learner))].into()),
         running: BTreeSet::from(["db-1".to_owned(), "db-3".to_owned()]),
+        cut: BTreeSet::new(),
     };
     History {
         cluster: "db".into(),

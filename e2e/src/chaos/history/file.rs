@@ -151,6 +151,7 @@ mod tests {
             wished: 3,
             members: Some([(MemberId(7), Listed { name: "db-0".into(), learner: true })].into()),
             running: ["db-0".to_owned()].into(),
+            cut: ["db-1".to_owned()].into(),
         };
         let call = Box::new(Step::Remove { id: MemberId(7), expect: [(MemberId(7), Role::Voter)].into() });
         let history = History {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use rustix::process::Signal;
 
 use super::{Carried, Injector, tried};
+use crate::chaos::cuts::Cut;
 use crate::chaos::fault::Way;
 use crate::faults::processes;
 use crate::lab::{LabError, Place};
@@ -18,8 +19,11 @@ impl Injector {
     pub(super) async fn cut_node(&self, number: u8, span: Duration) -> Result<Carried> {
         let node = self.lab.node(number)?;
         self.goes_away(&node.name());
+        let cut = Cut::Node(node.name());
+        self.looks.cuts().begin(cut.clone());
         let heal = async || {
             node.heal().await?;
+            self.looks.cuts().end(&cut);
             self.is_back(&node.name());
             Ok::<(), LabError>(())
         };

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::machinery::during;
 use super::{Carried, Injector, TRY_PAUSE, UnderWay, tried};
 use crate::chaos::clock::Moment;
+use crate::chaos::cuts::Cut;
 use crate::chaos::fault::{Loss, Victims, Way};
 use crate::chaos::looks;
 use crate::chaos::schedule::LOSS_SEEN_WITHIN;
@@ -200,10 +201,13 @@ impl Injector {
             }
             Ok::<(), LabError>(())
         };
+        let without = Cut::Pod(address.to_owned());
+        self.looks.cuts().begin(without.clone());
         let heal = async || {
             for end in ends {
                 self.lab.heal_pod(node, pod, *end).await?;
             }
+            self.looks.cuts().end(&without);
             Ok::<(), LabError>(())
         };
         during(span, cut, heal).await
