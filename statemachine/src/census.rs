@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Link, MemberId, MemberList, Membership, Minor, Release, Role, Roster, Seeding, Serial, Sight, Standing, Step,
+    Home, Link, MemberId, MemberList, Membership, Minor, Release, Role, Roster, Seeding, Serial, Sight, Standing, Step,
     Storage, World,
     member::{Ground, Member, Volume},
     version,
@@ -14,8 +14,9 @@ use crate::{
 /// replicated in some milliseconds (etcd server/etcdserver/server.go, isLearnerReady).
 pub const PROMOTION_LAG: u64 = 100;
 
-/// How old a sight may be to plan a promotion by: two looks at pods that don't answer, and a slow API server.
-const SIGHT_MS: u64 = 3_000;
+/// How old a sight may be to plan a promotion by: two looks at pods that don't answer, and four calls in a row to an API server
+/// that takes two seconds for each. Who acts looks anew right before it.
+const SIGHT_MS: u64 = 10_000;
 
 /// How long a learner may take from its ticket until it has joined. A start takes 0.3 s; an image may have to be pulled
 /// again, a name to become known to the peers (etcd itself retries that for 30 s). A launcher that can't start it has to be
@@ -251,19 +252,30 @@ impl<'w> Census<'w> {
         self.peers().map(|peer| version::max_learners(peer.member.lowest_minor())).min().unwrap_or(1)
     }
 
-    /// Whether nobody that can come up has been told to run a lower minor and has not come up on it: it could not, once
-    /// the cluster's version has moved.
+    /// Whether nobody that can come up has been told to run a lower minor and has never come up on it: it could not, once
+    /// the cluster's version has moved. It does not move while one that has is away: the leader asks each listed member for its
+    /// version (etcd server/etcdserver/version/monitor.go, membersMinimalServerVersion).
     pub fn nobody_is_between_minors(&self) -> bool {
         let told = |voter: &Peer<'_>| voter.member.assigned().map(|release| release.version.minor);
         let highest = self.voters.iter().filter_map(told).max();
-        let there =
-            |voter: &Peer<'_>| told(voter) == highest || voter.member.runs_as_told() || voter.member.stays_down();
+        let there = |voter: &Peer<'_>| {
+            told(voter) == highest
+                || voter.member.runs_as_told()
+                || voter.member.stays_down()
+                || voter.member.was_well_as_told()
+        };
         self.voters.iter().all(there)
     }
 
     /// Whether its pod is on a node that takes no new pods.
     pub fn is_cordoned(&self, peer: &Peer<'_>) -> bool {
         peer.member.pod.and_then(|pod| pod.node.as_ref()).is_some_and(|node| self.world.cordoned.contains(node))
+    }
+
+    /// Whether its next pod can't be started: its volume is of its node, and that takes no new pods.
+    pub fn is_held_by_its_node(&self, peer: &Peer<'_>) -> bool {
+        let home = peer.member.claim.map(|claim| &claim.home);
+        self.is_cordoned(peer) && matches!(home, Some(Home::Node(node)) if self.world.cordoned.contains(node))
     }
 
     /// Who can take the leadership over from another: the well voters that stay, those on nodes that stay first, then the
@@ -281,8 +293,14 @@ impl<'w> Census<'w> {
     /// run what they are told to; and nobody comes or goes. None of it is a matter of time. Right before one is stopped, who
     /// acts looks anew whether the others live and have a leader.
     pub fn is_calm(&self) -> bool {
+        self.is_calm_but_for(None)
+    }
+
+    /// The same where this one is to be stopped: whether its own pod is ready, which a new one may well mend, is not asked.
+    pub fn is_calm_but_for(&self, next: Option<Serial>) -> bool {
         let all_there = self.voters.iter().all(|voter| {
-            let ready = voter.member.pod.is_some_and(|pod| pod.ready && !pod.terminating);
+            let spared = next == Some(voter.member.serial);
+            let ready = voter.member.pod.is_some_and(|pod| (pod.ready || spared) && !pod.terminating);
             let connected = self.voters.iter().all(|other| other.id == voter.id || are_connected(voter, other));
             ready && connected && !voter.leaving && voter.member.runs_as_told() && self.has_caught_up(voter)
         });

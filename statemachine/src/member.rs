@@ -274,6 +274,12 @@ impl<'w> Member<'w> {
         self.well() && told.is_some() && told == runs && self.pod.is_some_and(|pod| !pod.switching)
     }
 
+    /// It was seen well on what it is told to run, whatever has become of it since.
+    pub fn was_well_as_told(&self) -> bool {
+        let told = |entry: &Entry| entry.release.is_some() && entry.release.as_ref() == self.told();
+        self.entry.is_some_and(|entry| told(entry) && entry.former.is_none())
+    }
+
     /// A ticket for the version that its pod is told to run. To create, with the mark that was written down when the first one
     /// was issued; that is the one that its waiting launcher tells.
     pub fn ticket(&self, start: Start, volume: &Uid) -> Ticket {

@@ -268,6 +268,8 @@ pub enum Finding {
     ReleaseOutdated,
     /// The next member has to wait until all are ready, caught up and connected to each other.
     RollWaits,
+    /// The member's pod is out of date and not replaced: its volume is of its node, and that takes no new pods.
+    NodeCordoned,
     /// What the members run, or the cluster runs at, could not be learned: the next step waits.
     VersionsUnknown,
     /// All members run the new minor. etcd is about to move the version of the cluster, which takes it some seconds.

@@ -33,16 +33,21 @@ pub fn roll<'w>(draft: &mut Draft<'w>, census: &Census<'w>, leg: Leg<'w>) -> boo
         draft.tell_of(outdated.member.serial, Finding::PodOutdated);
     }
     let turn = turn(draft, census, leg);
-    let calm = census.is_calm();
     match turn {
         Turn::TakeBack if draft.is_idle() && census.nobody_is_between_minors() => draft.step(Step::CancelDowngrade),
-        Turn::Lower(to) if draft.is_idle() && calm => draft.step(Step::EnableDowngrade(to)),
-        Turn::TakeBack | Turn::Lower(_) => draft.look(LookAgain::Soon),
+        Turn::Lower(to) if draft.is_idle() && census.is_calm() => draft.step(Step::EnableDowngrade(to)),
+        Turn::TakeBack | Turn::Lower(_) => wait(draft),
         Turn::Wait => {}
-        Turn::Switch(release) => return advance(draft, census, Some(release), calm),
-        Turn::Rest => return advance(draft, census, None, calm),
+        Turn::Switch(release) => return advance(draft, census, Some(release)),
+        Turn::Rest => return advance(draft, census, None),
     }
     false
+}
+
+/// Leaves all as it is until all are well.
+fn wait(draft: &mut Draft<'_>) {
+    draft.tell(Finding::RollWaits);
+    draft.look(LookAgain::Soon);
 }
 
 /// What the leg comes down to in this round.
@@ -119,19 +124,28 @@ fn would_lead_again(census: &Census<'_>, leader: &Peer<'_>) -> bool {
     !census.is_cordoned(leader) && first.is_some_and(|heir| census.is_cordoned(heir))
 }
 
-/// Takes the next step of a roll; false if nobody is due.
-fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>, calm: bool) -> bool {
+/// Takes the next step of a roll; false if nobody is due. Whoever is not ready comes first: a new pod may mend that, and
+/// nobody else is stopped meanwhile. Where no new pod can be started, none is deleted.
+fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>) -> bool {
     let survives_its_pod = match draft.world.wish.storage {
         Storage::Claims { .. } => true,
         Storage::Ephemeral => false,
     };
     let wants_release = |voter: &Peer<'_>| release.is_some_and(|release| voter.member.told() != Some(release));
-    let wants_pod = |voter: &Peer<'_>| survives_its_pod && voter.member.outdated();
+    let is_outdated = |voter: &Peer<'_>| survives_its_pod && voter.member.outdated();
+    let wants_pod = |voter: &Peer<'_>| is_outdated(voter) && !census.is_held_by_its_node(voter);
+    let mut held = census.voters.iter().filter(|voter| is_outdated(voter) && !wants_pod(voter)).peekable();
+    let is_held = held.peek().is_some();
+    for voter in held {
+        draft.tell_of(voter.member.serial, Finding::NodeCordoned);
+    }
     let due = census.voters.iter().filter(|voter| wants_release(voter) || wants_pod(voter));
-    let Some(next) = due.max_by_key(|voter| voter.member.serial) else { return false };
-    if !calm || !draft.is_idle() {
-        draft.tell(Finding::RollWaits);
-        draft.look(LookAgain::Soon);
+    let unready = |voter: &Peer<'_>| voter.member.pod.is_some_and(|pod| !pod.ready);
+    let Some(next) = due.max_by_key(|voter| (unready(voter), voter.member.serial)) else {
+        return is_held;
+    };
+    if !census.is_calm_but_for(Some(next.member.serial)) || !draft.is_idle() {
+        wait(draft);
         return true;
     }
     if census.leads(next) && census.voters.len() > 1 && !would_lead_again(census, next) {

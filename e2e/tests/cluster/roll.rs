@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::api::ListParams;
+use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::nodes;
 use quorate_e2e::scene::{
     Cluster, EtcdProcess, Gateway, PATIENCE, Scene, Stage, View, Wish, Writer, Written, etcd_processes, play, thorough,
@@ -333,6 +334,40 @@ async fn the_leadership_leaves_a_node_that_is_cordoned() -> Result<()> {
         db.is_the_same_as(&members).await?;
         only_another(&before, &pods(&db.view().await?), &leader)?;
         is_told(&db, "LeaderMoved", &[]).await
+    })
+    .await
+}
+
+/// Its volume is of that node: without its pod it would be away until the node takes pods again, and nothing would be gained.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_member_stays_as_it_is_while_its_node_could_not_take_its_next_pod() -> Result<()> {
+    play("roll_held", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        let before = pods(&db.view().await?);
+        let held = before.keys().next_back().context("there are no members")?.clone();
+        let node = db.view().await?.node(&held).context("it has no node")?.to_owned();
+        let is_new = |view: &View, name: &str| pods(view).get(name).is_some_and(|uid| before.get(name) != Some(uid));
+        let others = || before.keys().filter(|name| **name != held);
+        nodes::cordoned_during(scene, &node, async || {
+            scene.kubectl(&["cordon", &node]).await?.well()?;
+            db.patch(json!({ "spec": { "etcd": { "snapshotCount": 20_000 } } })).await?;
+            db.until("all others to be replaced, and that to be told", PATIENCE, |view| {
+                ensure!(others().all(|name| is_new(view, name)), "they are not");
+                ensure!(!is_new(view, &held), "it was replaced");
+                let ready = view.condition(ConditionType::Ready).context("there is no Ready")?;
+                ensure!(ready.message.contains(&format!("node {node}, which takes no new pods")), "{}", ready.message);
+                ensure!(view.phase() == Some(Phase::Restarting), "{:?}", view.phase());
+                Ok(())
+            })
+            .await?;
+            db.membership().await.map(drop)
+        })
+        .await?;
+        db.settles(3).await?;
+        ensure!(is_new(&db.view().await?, &held), "it is as old as before");
+        run_with(scene, 3, &["--snapshot-count=20000"])
     })
     .await
 }

@@ -8,6 +8,15 @@ use crate::cluster::observe::snapshots::SnapshotFacts;
 use crate::cluster::observe::trials::TrialFacts;
 
 pub const ROLL_WAITS: &str = "The next member is changed when all are ready, caught up and connected to each other.";
+
+/// A pod that is not replaced, as its next one could not be started.
+pub fn node_cordoned(node: &str, member: &str) -> String {
+    format!(
+        "{member}: its pod is out of date and is left as it is. Its volume is of node {node}, which takes no new pods: uncordon \
+         the node, or delete the claim, and the member is replaced elsewhere."
+    )
+}
+
 pub const VERSIONS_UNKNOWN: &str =
     "The next step waits until it is known what the members run, and what the cluster runs at.";
 pub const CLUSTER_VERSION_LAGS: &str = "All members are told to run the new version. The next step waits for etcd to move the \
@@ -22,8 +31,9 @@ pub const NO_SPACE: &str = "A database has reached its quota, so etcd refuses wr
                             one member after the other, or raise spec.etcd.quota; then `etcdctl alarm disarm`.";
 pub const CORRUPT: &str = "A member holds other data than the others, so etcd refuses writes. `etcdctl alarm list` has its \
                            id in decimal, status.members in hexadecimal: have it replaced with `kubectl delete pvc \
-                           <member> --wait=false`. Of memberID:0 etcd does not know which it is: restore a backup. \
-                           Then `etcdctl alarm disarm`.";
+                           <member> --wait=false`, and only then `etcdctl alarm disarm`. Of memberID:0 etcd does not \
+                           know which it is: delete and disarm nothing, and begin another EtcdCluster with a backup \
+                           from before.";
 pub const NO_WAY_THROUGH: &str = "The way to spec.version leads through a version for which the spec names no image. Go \
                                   one minor version at a time, or remove spec.image.tag.";
 

@@ -46,7 +46,7 @@ pub fn weight(finding: Finding) -> Weight {
         | Finding::TrialOpen
         | Finding::SnapshotOpen
         | Finding::BackupAwaited => Weight::Passing,
-        Finding::TrialUndecided => Weight::Hindering,
+        Finding::TrialUndecided | Finding::NodeCordoned => Weight::Hindering,
         Finding::EtcdUnknown
         | Finding::VolumeLost
         | Finding::VolumeForeign
@@ -89,8 +89,9 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::LedgerMissing => told(
             Reason::LedgerMissing,
             format!(
-                "There are volumes or pods of {cluster} that the ledger in its status does not know of. Nothing is seeded. \
-                 Restore the status, or delete the object and its claims, or use another name."
+                "There are volumes or pods of {cluster} that the ledger in its status does not know of. Nothing is seeded, \
+                 and members that run go on serving. Delete no claim. Restore the status: write status.ledger back \
+                 (docs/failure-modes.md). Without a copy of it, begin a cluster of another name with a backup."
             ),
         ),
         Finding::LedgerUnreadable => told(
@@ -181,6 +182,7 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
         Finding::NoRoomToResize => told(Reason::NoRoomToResize, changes::no_room(observed, about, &member)),
         Finding::ReleaseOutdated => told(Reason::Upgrading, changes::release_outdated(&member)),
         Finding::RollWaits => told(Reason::Rolling, changes::ROLL_WAITS.into()),
+        Finding::NodeCordoned => told(Reason::Rolling, changes::node_cordoned(node(observed, about), &member)),
         Finding::VersionsUnknown => told(Reason::Upgrading, changes::VERSIONS_UNKNOWN.into()),
         Finding::ClusterVersionLags => told(Reason::Upgrading, changes::CLUSTER_VERSION_LAGS.into()),
         Finding::DowngradeUnderWay => told(Reason::Upgrading, changes::DOWNGRADE_UNDER_WAY.into()),

@@ -1,6 +1,6 @@
 //! Versions going down, by etcd's own downgrade.
 
-use quorate_statemachine::{Alarm, Finding, Minor, Phase, Trouble, Version};
+use quorate_statemachine::{Alarm, Entry, Finding, Minor, Phase, Trouble, Version};
 
 use crate::scene::{Scene, USUAL, cluster, release};
 
@@ -77,6 +77,13 @@ fn a_newcomer_waits_until_it_is_taken_back() {
     let lost = |scene: Scene| scene.seat_gone(2).not_listed(2).not_in_ledger(2);
     lost(enabled()).plan().also_does("cancel downgrade").also_does("claim 3");
     lost(enabled().told(1, USUAL)).plan().never("cancel");
+    // One that was well on the lower minor before it went away comes back there, whenever that is.
+    let was_down = |former: Option<Version>| {
+        let down = |entry: &mut Entry| (entry.release, entry.former) = (Some(release(USUAL)), former.map(release));
+        lost(enabled().told(1, USUAL).entry(1, down).node_not_ready(1).unheard(1))
+    };
+    was_down(None).plan().also_does("cancel downgrade").never("add");
+    was_down(Some(V7)).plan().never("cancel");
     lost(enabled()).spare(3).told(3, V7).plan().also_does("cancel downgrade").never("add");
     let after = lost(wished()).spare(3).told(3, V7);
     after.plan().also_does("add 3");

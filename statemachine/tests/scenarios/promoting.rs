@@ -86,8 +86,8 @@ fn also_one_that_does_not_know_that_it_is_a_learner() {
 
 #[test]
 fn only_one_that_was_just_seen_alive() {
-    one_learner().etcd(2, |alive| alive.seen = Millis(NOW.0 - 3_000)).plan().also_does("promote 2");
-    one_learner().etcd(2, |alive| alive.seen = Millis(NOW.0 - 3_001)).plan().never("promote");
+    one_learner().etcd(2, |alive| alive.seen = Millis(NOW.0 - 10_000)).plan().also_does("promote 2");
+    one_learner().etcd(2, |alive| alive.seen = Millis(NOW.0 - 10_001)).plan().never("promote");
     one_learner().etcd(2, |alive| alive.live = false).plan().never("promote");
     one_learner().etcd(2, |alive| alive.has_leader = false).plan().never("promote");
     one_learner().unheard(2).plan().never("promote");

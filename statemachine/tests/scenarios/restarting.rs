@@ -40,6 +40,25 @@ fn not_while_anything_else_goes_on() {
     outdated(3).unheard(1).plan().never("delete").tells(1, Finding::PodOutdated);
 }
 
+/// A pod that is not ready may be so for what is to be changed, as a sidecar that fails.
+#[test]
+fn whoever_is_not_ready_comes_first_and_nobody_else_goes_meanwhile() {
+    outdated(3).pod(1, |pod| pod.ready = false).plan().does(["delete pod 1"]);
+    outdated(3).pod(0, |pod| pod.ready = false).plan().does(["move leader 0 to 1"]);
+    outdated(3).pod(0, |pod| pod.ready = false).pod(1, |pod| pod.ready = false).plan().does([]);
+    outdated(3).pod(1, |pod| pod.ready = false).etcd(1, |alive| alive.applied = 0).plan().does([]);
+    cluster(3).outdated(2).pod(1, |pod| pod.ready = false).plan().does([]).tells_all(Finding::RollWaits);
+}
+
+#[test]
+fn not_one_whose_node_takes_no_new_pod_while_its_volume_is_of_that_node() {
+    outdated(3).at_home(2).cordoned(2).plan().does(["delete pod 1"]).tells(2, Finding::NodeCordoned);
+    let last = || cluster(3).outdated(2).cordoned(2);
+    last().at_home(2).plan().does([]).phase(Phase::Restarting).tells(2, Finding::NodeCordoned);
+    // A volume that can be used elsewhere goes with it.
+    last().plan().does(["delete pod 2"]);
+}
+
 #[test]
 fn not_on_a_node_that_is_away() {
     let mut scene = outdated(3);
