@@ -13,7 +13,7 @@ use quorate_crds::{TlsMode, names};
 use quorate_statemachine::{Life, Phase, Plan, Serial, Step};
 use serde_json::json;
 
-use super::taken::of_a_stranger;
+use super::taken::{of_a_stranger, of_what_goes};
 use super::{Acting, Stop};
 use crate::cluster::observe::certificates;
 use crate::cluster::pki::{
@@ -69,29 +69,46 @@ impl Acting<'_> {
         // As it was written before this plan: one that seeds says so in the very ledger that it brings.
         let begun = self.observed.world.memory.may_have_begun();
         let seeds = || plan.steps.iter().any(|step| matches!(step, Step::IssueTicket { .. } | Step::CreatePod { .. }));
-        if (!begun && seeds()) || plan.steps.iter().any(|step| self.stops_who_serves(step)) {
-            self.certificates_fit()
-        } else {
-            Ok(())
+        let stopped: Vec<Serial> = plan.steps.iter().filter_map(|step| self.stops_who_serves(step)).collect();
+        if (!begun && seeds()) || !stopped.is_empty() {
+            self.certificates_fit()?;
         }
+        stopped.into_iter().try_for_each(|serial| self.comes_up_again(serial))
     }
 
-    fn stops_who_serves(&self, step: &Step) -> bool {
-        let (Step::SwitchRelease { serial, .. } | Step::DeletePod { serial, .. }) = step else { return false };
-        self.is_to_go_on() && self.is_voter(*serial) && self.alive(*serial).is_some()
+    /// The voter that serves and is stopped by this step.
+    fn stops_who_serves(&self, step: &Step) -> Option<Serial> {
+        let (Step::SwitchRelease { serial, .. } | Step::DeletePod { serial, .. }) = step else { return None };
+        (self.is_to_go_on() && self.is_voter(*serial) && self.alive(*serial).is_some()).then_some(*serial)
+    }
+
+    /// Demands that who is stopped has its certificates, where nobody could issue others.
+    fn comes_up_again(&self, serial: Serial) -> Result<(), Stop> {
+        match &self.observed.tls.certificates {
+            Certificates::Lost { .. } if self.wallet.uid(&self.cluster.member(serial)).is_none() => {
+                Err(self.refused_for_certificates())
+            }
+            Certificates::Lost { .. }
+            | Certificates::Off
+            | Certificates::Pending
+            | Certificates::Faulty(_)
+            | Certificates::Valid { .. } => Ok(()),
+        }
     }
 
     /// Demands that whoever is started now can use its certificates.
     pub(super) fn certificates_fit(&self) -> Result<(), Stop> {
         match &self.observed.tls.certificates {
-            Certificates::Faulty(_) => {
-                let told = report::sentences::of_certificates(&self.observed.tls.certificates);
-                Err(Stop::Refused(told.reason, told.sentence))
-            }
+            Certificates::Faulty(_) => Err(self.refused_for_certificates()),
             Certificates::Off | Certificates::Pending | Certificates::Lost { .. } | Certificates::Valid { .. } => {
                 Ok(())
             }
         }
+    }
+
+    fn refused_for_certificates(&self) -> Stop {
+        let told = report::sentences::of_certificates(&self.observed.tls.certificates);
+        Stop::Refused(told.reason, told.sentence)
     }
 
     /// Makes the authorities that are missing. Nobody else's is ever overwritten.
@@ -243,7 +260,7 @@ impl Acting<'_> {
         let Some(found) = found else { return Ok(not_known_of(name)) };
         match holder(&found, &*self.observed.cluster) {
             Holder::Us => self.find_again(&found).await,
-            Holder::Nobody => Ok(not_known_of(name)),
+            Holder::Nobody => Ok(of_what_goes(&found, Timestamp::now())),
             Holder::Stranger => Ok(of_a_stranger(&found)),
         }
     }

@@ -199,10 +199,15 @@ async fn nobody_is_stopped_or_added_whose_certificates_can_not_be_used() {
         let acted = carries_out(&driver, &observed, &mut Ungrown::default(), vec![step.clone()]).await;
         assert!(matches!(acted.stop, Some(Stop::Refused(Reason::CertificatesFaulty, _))), "{step:?}: {acted:?}");
     }
+    // With an authority that is lost nobody could issue those that it has not.
+    observed.tls.certificates = Certificates::Lost { secret: "db-peer-ca".into(), fault: pki::Fault::SecretMissing };
+    let delete = || vec![Step::DeletePod { serial, pod: pod.clone() }];
+    let acted = carries_out(&driver, &observed, &mut Ungrown::default(), delete()).await;
+    assert!(matches!(acted.stop, Some(Stop::Refused(Reason::AuthorityLost, _))), "{acted:?}");
     assert!(api.written().iter().all(|line| !line.contains("pods")), "{:?}", api.written());
     // One that does not serve has nothing to lose, and may only need to be made anew.
     observed.said.seen.get_mut(&serial).unwrap().sight = Sight::Unknown;
-    let acted = carries_out(&driver, &observed, &mut Ungrown::default(), vec![Step::DeletePod { serial, pod }]).await;
+    let acted = carries_out(&driver, &observed, &mut Ungrown::default(), delete()).await;
     assert!(!matches!(acted.stop, Some(Stop::Refused(..))), "{acted:?}");
 }
 

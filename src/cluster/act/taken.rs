@@ -107,7 +107,7 @@ pub(super) fn of_a_stranger<K: Namespaced>(there: &K) -> Stop {
 
 /// What is told of an object that goes, or will. Where its finalizers have held it for long, as that of a load balancer does
 /// whose cloud does not answer, nothing of ours can end that.
-fn of_what_goes<K: Namespaced>(there: &K, now: Timestamp) -> Stop {
+pub(super) fn of_what_goes<K: Namespaced>(there: &K, now: Timestamp) -> Stop {
     let (kind, name, finalizers) = (K::kind(&()), there.name_any(), there.finalizers().join(", "));
     let since = there.meta().deletion_timestamp.as_ref().map(|deleted| deleted.0);
     match since.filter(|since| now.duration_since(*since) > GOES_WITHIN && !finalizers.is_empty()) {

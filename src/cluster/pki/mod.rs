@@ -19,7 +19,7 @@ pub use authority::{Authority, IssueError};
 pub use certificate::{Certificate, Pair};
 pub use check::{Demand, Fault, Span, check};
 pub use condition::Certificates;
-pub use own::{Faults, OwnSecrets, judge_own};
+pub use own::{Faults, OwnSecrets, judge_own, shuts_operator_out};
 pub use secrets::{
     MemberKeys, Realm, authority_secret, client_secret, is_strange, judge_client, judge_member, kept_key,
     member_secret, read_authority,

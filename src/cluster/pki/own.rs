@@ -55,6 +55,14 @@ pub fn judge_own(own: &OwnSecrets, named: &TlsSecrets, terms: &Terms<'_>, now: T
     }
 }
 
+/// Whether members would refuse what the operator is to show by these Secrets, or it them.
+pub fn shuts_operator_out(found: &Certificates, named: &TlsSecrets) -> bool {
+    let Certificates::Faulty(faults) = found else { return false };
+    faults.iter().any(|(name, fault)| {
+        *name == named.client.name || (*name == named.server.name && matches!(fault, Fault::UnknownAuthority(_)))
+    })
+}
+
 /// Who is trusted by whom a certificate is shown to.
 struct Trust {
     bundle: Option<String>,
@@ -106,7 +114,7 @@ mod tests {
     use quorate_crds::{EtcdClusterSpec, LocalSecret};
 
     use super::super::fixture::{DOMAIN, LATER, NOW, Root, authority, cluster};
-    use super::super::{Authority, Order, client_secret};
+    use super::super::{Authority, Order, Wallet, client_secret};
     use super::*;
 
     fn named() -> TlsSecrets {
@@ -204,6 +212,48 @@ mod tests {
         for (change, told) in cases {
             assert_eq!(planted(change), told);
         }
+    }
+
+    #[test]
+    fn the_operator_is_shut_out_by_what_it_shows_or_trusts_and_by_nothing_else() {
+        let (peers, clients, foreign) = (authority(), authority(), authority());
+        let spec = EtcdClusterSpec::default();
+        let terms = Terms { cluster: cluster(&spec), domain: DOMAIN };
+        let is_shut_out = |change: Plant<'_>| {
+            let mut own = good(&peers, &clients);
+            change(&mut own);
+            shuts_operator_out(&judge_own(&own, &named(), &terms, NOW), &named())
+        };
+        assert!(!is_shut_out(&|_| ()));
+        assert!(!is_shut_out(&|own| own.peer = None));
+        assert!(!is_shut_out(&|own| own.server = Some(secret(&clients, &PEER[..1], &[Usage::Server], &clients))));
+        assert!(is_shut_out(&|own| own.client = None));
+        assert!(is_shut_out(&|own| own.client = Some(secret(&foreign, &[], &[Usage::Client], &clients))));
+        // It would trust somebody else than who signed what members show.
+        assert!(is_shut_out(&|own| own.client = Some(secret(&clients, &[], &[Usage::Client], &foreign))));
+    }
+
+    #[test]
+    fn the_operator_goes_on_showing_what_members_take_when_what_comes_in_its_place_can_not_be_used() {
+        let (peers, clients, foreign) = (authority(), authority(), authority());
+        let spec = EtcdClusterSpec::default();
+        let terms = Terms { cluster: cluster(&spec), domain: DOMAIN };
+        let wallet = Wallet::default();
+        let shows = |own: &OwnSecrets| {
+            wallet.take_own(own, &named(), &terms, NOW);
+            wallet.shown_own() == own.operator().ok()
+        };
+        let first = good(&peers, &clients);
+        let wrong = OwnSecrets { client: Some(secret(&foreign, &[], &[Usage::Client], &clients)), ..first.clone() };
+        assert!(shows(&wrong), "there is nothing else to show");
+        assert!(shows(&first));
+        for worse in [wrong, OwnSecrets { client: None, ..first.clone() }] {
+            assert!(!shows(&worse));
+            assert_eq!(wallet.shown_own(), first.operator().ok());
+            assert!(matches!(wallet.own_report(), Certificates::Faulty(_)));
+        }
+        let next = OwnSecrets { client: good(&peers, &clients).client, ..first };
+        assert!(shows(&next), "one that can be used is shown at once");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     Authority, Certificates, Fault, Faults, OwnSecrets, Pair, Realm, Span, Terms, is_strange, judge_client,
-    judge_member, judge_own, read_authority,
+    judge_member, judge_own, read_authority, shuts_operator_out,
 };
 use crate::cluster::observe::facts::SecretFacts;
 use crate::telemetry::chain;
@@ -292,11 +292,19 @@ impl Wallet {
         let mut state = self.state();
         let found = judge_own(own, named, terms, now);
         let before = state.own.take().and_then(|own| own.shown);
-        let shown = own.operator().ok();
+        // What members took till now they go on taking: what is put in its place and can't be used would only shut us out.
+        let kept = before.clone().filter(|_| shuts_operator_out(&found, named));
+        let shown = kept.or_else(|| own.operator().ok());
         if let Some((pair, trusted)) = shown.as_ref().filter(|shown| Some(*shown) != before.as_ref()) {
             state.show(terms, pair, trusted, Timestamp::MAX);
         }
         state.own = Some(Own { looked: Instant::now(), found, shown });
+    }
+
+    /// What the operator shows of the user's own Secrets.
+    #[cfg(test)]
+    pub fn shown_own(&self) -> Option<(Pair, String)> {
+        self.state().own.as_ref().and_then(|own| own.shown.clone())
     }
 
     /// How the user's own certificates are.
