@@ -19,7 +19,8 @@ pub(super) const UNFINISHED: &str = "quorate.json.new";
 const DATA_DISCARDED: &str = "data.discarded";
 /// What a fresh ext4 file system holds.
 const LOST_AND_FOUND: &str = "lost+found";
-/// The marker's form, to be raised when an older launcher must not read a newer marker.
+/// The marker's form, to be raised when an older launcher must not read a newer marker. What else is new in one, an older
+/// launcher leaves unread: after an operator was taken back to an earlier release, its members have to come up.
 const FORMAT: u32 = 1;
 /// No marker is longer; a larger file is not read.
 const MAX_BYTES: u64 = 4096;
@@ -28,7 +29,7 @@ const DATA_MODE: u32 = 0o700;
 
 /// What the marker says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub struct Marker {
     format: u32,
     /// Whose the volume is.

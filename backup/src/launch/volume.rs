@@ -4,7 +4,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::FdFlags;
 
@@ -65,6 +65,17 @@ fn is_free(file: &File) -> bool {
             tracing::warn!("failed to lock the volume: {fault}");
             true
         }
+    }
+}
+
+/// Opens a file as etcd opens it, for NFS, whose locks for one alone take a file that may be written to; as it can be, where
+/// it may not.
+fn open_to_lock(path: &Path) -> io::Result<File> {
+    match File::options().read(true).write(true).open(path) {
+        Err(fault) if matches!(fault.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+            File::open(path)
+        }
+        opened => opened,
     }
 }
 
@@ -157,7 +168,7 @@ impl Volume {
 
     /// Whether the last etcd has closed its database; `None` if there is none.
     fn database_is_closed(&self) -> io::Result<Option<bool>> {
-        match File::open(self.data_dir().join(DATABASE)) {
+        match open_to_lock(&self.data_dir().join(DATABASE)) {
             Ok(database) => Ok(Some(is_free(&database))),
             Err(fault) if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(fault) => Err(fault),

@@ -193,6 +193,14 @@ fn what_is_not_this_members_is_refused_and_untouched() {
     refused(&[("lost+found/x", b"")], Start::Resume, Reason::VolumeIsEmpty);
 }
 
+/// An operator that was taken back to an earlier release finds what the later one wrote.
+#[test]
+fn what_a_later_launcher_wrote_besides_is_left_unread() {
+    let later = OWN.replace('}', r#","later":{"a":1}}"#);
+    let disk = Disk::with(&[(MARKER, later.as_bytes()), (FIRST_SEGMENT, SOMETHING)]);
+    disk.admit(Start::Resume).unwrap();
+}
+
 #[test]
 fn what_cannot_be_understood_is_refused_and_untouched() {
     let newer = OWN.replace(r#""format":1"#, r#""format":2"#);
