@@ -61,8 +61,8 @@ reasons! {
     Growing,
     /// Members are being removed after `spec.replicas` was lowered. Nothing to do.
     Scaling,
-    /// A change of `spec.replicas` waits, because another member is down or being replaced. Nothing to do, unless a
-    /// further condition or event says so.
+    /// A change of size, a removal or replacement, or a hand-over of the leadership waits, because too few healthy voters
+    /// would be left. Nothing to do, unless a further condition or event says so.
     ScalingHeld,
     /// A member is being brought back or replaced. Nothing to do.
     Healing,
@@ -113,7 +113,8 @@ reasons! {
     NoSpace,
     /// etcd has found that a member holds other data than the others (the alarm `CORRUPT`), and refuses writes. `etcdctl
     /// alarm list` has its id in decimal, `status.members` in hexadecimal: have it replaced with `kubectl delete pvc <member>
-    /// --wait=false`. Of `memberID:0` etcd does not know which it is: restore a backup. Then `etcdctl alarm disarm`.
+    /// --wait=false`, and only then `etcdctl alarm disarm`. Of `memberID:0` etcd does not know which it is: delete and disarm
+    /// nothing, and begin another EtcdCluster with a backup from before.
     Corrupt,
     /// The way to `spec.version` leads through a version for which the spec names no image, because `spec.image.tag` is
     /// set. Go one minor version at a time, or remove the tag. Or the patch that runs is too old to leave: the message names
@@ -124,8 +125,9 @@ reasons! {
     /// `spec.replicas` is 0: no pods, every volume kept. Raise it to wake the cluster.
     Hibernated,
     /// The cluster can't serve: a majority of its members is down. If their volumes are there, Quorate brings them back.
-    /// If a majority of volumes is lost, it stops, keeps what is left and seeds nothing: recover the data from the volumes
-    /// that remain or from a snapshot of yours, into a new EtcdCluster.
+    /// If a majority of volumes is lost, it stops, keeps what is left and seeds nothing: begin another EtcdCluster with an
+    /// EtcdBackup or the continuous backup (`spec.bootstrap.restore`); without one, rescue what is left
+    /// (`docs/failure-modes.md`).
     QuorumLost,
     /// The first member was told to create the cluster. Nothing to do.
     Seeded,
@@ -180,8 +182,10 @@ reasons! {
     /// volume of the network is started on another node. Nothing to do.
     NodeGone,
     /// There are volumes or members of this cluster that the ledger in its status does not know of, as after a restore of
-    /// the object without its status. Nothing is seeded. Restore the status too, or delete the object and its claims, or
-    /// use another name.
+    /// the object without its status. Nothing is seeded, and members that run go on serving, but nothing is done for them.
+    /// Delete no claim. Write `status.ledger` back (`docs/failure-modes.md`). If there is no copy of it: make sure that
+    /// `spec.storage.retention.onDelete` is `Retain`, take an EtcdBackup while the members serve, or use the continuous
+    /// backup, and begin a cluster of another name with that.
     LedgerMissing,
     /// The ledger in the status can't be read or contradicts itself. Restore the status from before it was edited.
     LedgerUnreadable,
@@ -208,7 +212,8 @@ reasons! {
     /// what keeps Quorate from writing Secrets (`spec.paused`, or an error in its log).
     CertificatesExpiring,
     /// A certificate can't be used. The message names the Secret and each fault; correct the Secret. A cluster is not
-    /// begun with such a certificate; one that runs goes on as long as etcd accepts it.
+    /// begun with such a certificate; one that runs goes on as long as etcd accepts it, but no member that serves is
+    /// restarted or changes its version, and none is added, until it is mended (`Stalled`).
     CertificatesFaulty,
     /// The Secret of a certificate authority is gone or damaged, or holds another authority than the one that members trust,
     /// so nothing is issued or renewed. Put the old Secret back. If that can't be done, see the section on lost authorities
@@ -256,9 +261,11 @@ reasons! {
     /// The volume in which backups are kept has no room for this one, or takes no file that large. The message says which. Make
     /// it larger, or remove old backups from it (`quorate-agent prune`), or raise the limit; then create another EtcdBackup.
     StoreFull,
-    /// The store does not answer, or fails. It is tried again until the time is over.
+    /// The store does not answer, or fails. An EtcdBackup is tried five times and has then failed: create another when the
+    /// store answers. A continuous backup, or a restore, goes on trying.
     StoreFailed,
-    /// The snapshot did not arrive whole. Nothing of it was kept; it is tried again until the time is over.
+    /// The snapshot did not arrive whole, or is no sound database. Nothing of it was kept. An EtcdBackup is tried five times
+    /// and has then failed: create another. A continuous backup goes on trying.
     SnapshotBroken,
     /// The time in `spec.timeoutMinutes` is over. The message says what was last seen.
     TimedOut,
@@ -290,8 +297,9 @@ reasons! {
     /// No sidecar of a member tells how the continuous backup is. Look for the container `archive` in the members' pods.
     ArchiveUnknown,
     /// The last attempt to prove that the continuous backup restores has failed; the message says why. What the store holds
-    /// may be damaged: see it with `quorate-agent list`, and mend what the message names. A new generation begins by itself
-    /// within `spec.backup.fullIntervalMinutes`; an EtcdBackup to the same address is one at once. To try again, run
+    /// may be damaged: the message names the object then, and that is what to mend. `quorate-agent inspect` shows which
+    /// revisions its generation holds; `list` shows damaged manifests only, and no damaged data. A new generation begins by
+    /// itself within `spec.backup.fullIntervalMinutes`; an EtcdBackup to the same address is one at once. To try again, run
     /// `kubectl create job --from=cronjob/<cluster>-verify again`.
     BackupUnproved,
     /// The object is being deleted: members first, then volumes as `spec.storage.retention.onDelete` says. Nothing to do.
