@@ -4,7 +4,7 @@
 use quorate_statemachine::{Birth, Ledger, Life, Memory, Plan, Role, Seeding, Step, TemplateHash};
 
 use crate::{
-    config::Config,
+    config::{Config, Volumes},
     observe::small,
     state::{Broken, Data, State, quorum, serial_of},
 };
@@ -74,6 +74,9 @@ pub fn blame(config: &Config, state: &State, wish: u8, step: &Step) -> Option<Br
                 return Some(broken);
             }
             let live = seat.is(Role::Voter) && seat.steady();
+            if live && outdated && !meant_to_stop && seat.cordoned && config.volumes == Volumes::Local {
+                return Some(Broken::StoppedForGood);
+            }
             (live && steady - 1 < quorum(voters) && !meant_to_stop && !alone).then_some(Broken::Quorum)
         }
         Step::SwitchRelease { serial, release, .. } => {

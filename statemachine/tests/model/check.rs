@@ -264,6 +264,7 @@ impl Model for Quorate {
                 s.broken != Some(Broken::StoppedBesideDown)
             }),
             Property::always(name(Broken::LeaderStopped), |_, s: &State| s.broken != Some(Broken::LeaderStopped)),
+            Property::always(name(Broken::StoppedForGood), |_, s: &State| s.broken != Some(Broken::StoppedForGood)),
             Property::always(name(Broken::TwoMinors), |_, s: &State| s.broken != Some(Broken::TwoMinors)),
             Property::always(name(Broken::TooLow), |_, s: &State| s.broken != Some(Broken::TooLow)),
             Property::always(name(Broken::OldLog), |_, s: &State| s.broken != Some(Broken::OldLog)),
@@ -298,6 +299,7 @@ pub fn name(broken: Broken) -> &'static str {
         Broken::Evicted => "no eviction that the budget lets through costs quorum",
         Broken::StoppedBesideDown => "no live voter is stopped to be updated while another is not back",
         Broken::LeaderStopped => "a leader hands over before it is stopped to be updated",
+        Broken::StoppedForGood => "no live voter is stopped to be updated whose node takes no new pod",
         Broken::TwoMinors => "no member is told to run what is two minors above the cluster",
         Broken::TooLow => "no member is told to run less than the cluster runs at",
         Broken::OldLog => "no member gets a log that its minor can't read",

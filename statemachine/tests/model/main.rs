@@ -342,6 +342,8 @@ fn is_drained_while_it_rolls() {
     let (drain, and_kill) = (&[Kind::Evict, Kind::Crash], &[Kind::Evict, Kind::Kill, Kind::Crash]);
     exhaust(restart("3 restart, drained, a kill", 3).faults(2, and_kill));
     exhaust(restart("5 restart, drained", 5).faults(1, drain));
+    // Of two that are cordoned the leader may be the third, which then hands over only when it is told to end.
+    exhaust(restart("3 restart, one cordoned", 3).faults(1, &[Kind::Cordon]));
     exhaust(restart("1 restarts, drained", 1).faults(1, drain));
     exhaust(restart("3 restart, drained, seen late", 3).lagging().faults(1, drain));
     exhaust(restart("3 restart, drained, by two operators", 3).operators(2).faults(1, drain));
@@ -434,6 +436,9 @@ fn planted_mistakes_are_caught() {
     let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];
     let restart = Config::new("planted", Origin::Standing(3), script).prompt().faults(1, &[Kind::Kill]);
     catch(restart, Mistake::OthersUnseen, Broken::Quorum);
+    let script = [voters(3), wish(3, |wish| wish.template = TemplateHash(1))];
+    let cordoned = Config::new("planted", Origin::Standing(3), script).prompt().faults(1, &[Kind::Cordon]);
+    catch(cordoned, Mistake::CordonOverlooked, Broken::StoppedForGood);
     catch(killed().lagging(), Mistake::GlanceTrusted, Broken::StoppedBesideDown);
     let network = from(3, 3).on(Volumes::Network).faults(1, &[Kind::Cut]);
     catch(network, Mistake::ForceDeletedUnreachable, Broken::TwoPlaces);

@@ -1,6 +1,8 @@
 //! Known mistakes, planted one at a time between the production `plan` and the operator that acts on it, or into a guard
 //! (`operator.rs` and `glimpse.rs` ask for those). Each has to be caught: this shows that the checks can fail.
 
+use std::collections::BTreeSet;
+
 use quorate_statemachine::{
     Bind, Birth, Entry, FIRST_WITH_NEW_LOG, Life, MemberList, Membership, Memory, NodeSight, Plan, Refusal, Role,
     RoleLabel, Roster, Seat, Seeding, Serial, Sight, Standing, Start, Step, Ticket, Wish, World, plan,
@@ -40,6 +42,8 @@ pub enum Mistake {
     JumpedTwoMinors,
     /// The leader is switched without handing over.
     LeaderSwitched,
+    /// A pod that is out of date is replaced whatever its node takes.
+    CordonOverlooked,
     /// Members are switched back though all run the new minor and etcd was not asked.
     TakenDownByImage,
     /// The logs of 3.5 are not cut before 3.7.
@@ -110,6 +114,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         Mistake::BuriedInHaste => bury_in_haste(world),
         Mistake::RejoinedEmpty => rejoin_empty(world),
         Mistake::PauseOverlooked => Some(overlook_pause(world)),
+        Mistake::CordonOverlooked => Some(overlook_cordon(world)),
         Mistake::BudgetTooLow => {
             plan.budget = plan.budget.map(|budget| budget.saturating_sub(1));
             None
@@ -376,6 +381,10 @@ fn rejoin_empty(world: &World) -> Option<Vec<Step>> {
 fn overlook_pause(world: &World) -> Vec<Step> {
     let wish = Wish { life: Life::Wanted, ..world.wish.clone() };
     plan(&World { wish, ..world.clone() }).steps
+}
+
+fn overlook_cordon(world: &World) -> Vec<Step> {
+    plan(&World { cordoned: BTreeSet::new(), ..world.clone() }).steps
 }
 
 fn waste_serial(world: &World, plan: &mut Plan) -> Option<Vec<Step>> {

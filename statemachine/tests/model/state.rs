@@ -344,6 +344,7 @@ pub enum Broken {
     RunAway,
     StoppedBesideDown,
     LeaderStopped,
+    StoppedForGood,
     TwoMinors,
     TooLow,
     OldLog,
