@@ -145,7 +145,7 @@ fn a_promotion_of_the_dead_or_lagging_is_caught() {
     caught(rule, &cluster(2).wish(3).learner(2).etcd(2, |alive| alive.applied = 0), vec![promote(2)]);
     caught(rule, &cluster(2).wish(3).learner(2).unheard(2), vec![promote(2)]);
     caught(rule, &cluster(2).wish(3).learner(2).etcd(2, |alive| alive.live = false), vec![promote(2)]);
-    caught(rule, &cluster(2).wish(3).learner(2).etcd(2, |alive| alive.seen.0 -= 3_001), vec![promote(2)]);
+    caught(rule, &cluster(2).wish(3).learner(2).etcd(2, |alive| alive.seen.0 -= 10_001), vec![promote(2)]);
     caught(rule, &cluster(3), vec![promote(2)]);
 }
 

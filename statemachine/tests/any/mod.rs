@@ -407,7 +407,7 @@ fn event() -> impl Strategy<Value = Event> {
         |scene, serial| scene.ticket(serial, Start::Resume),
         |scene, serial| scene.ticket_age(serial, 61_000),
         |scene, serial| scene.etcd(serial, |alive| alive.applied = 0),
-        |scene, serial| scene.etcd(serial, |alive| alive.seen = Millis(NOW.0 - 3_001)),
+        |scene, serial| scene.etcd(serial, |alive| alive.seen = Millis(NOW.0 - 10_001)),
         |scene, serial| scene.etcd(serial, |alive| alive.has_leader = false),
         |scene, serial| scene.line(serial, |line| line.started = !line.started),
         |scene, serial| scene.entry(serial, |entry| entry.create = None),

@@ -170,7 +170,7 @@ fn promotion_of_the_living(world: &World, plan: &Plan) -> Result<(), String> {
         need(list.members.get(id).is_some_and(|line| line.role == Role::Learner), || format!("{id} is no learner"))?;
         let learner = alive(world, *serial).ok_or_else(|| format!("{serial} is not alive"))?;
         need(learner.live && learner.has_leader, || format!("{serial} is not well"))?;
-        need(world.now.since(learner.seen) <= 3_000, || format!("{serial} was seen too long ago"))?;
+        need(world.now.since(learner.seen) <= 10_000, || format!("{serial} was seen too long ago"))?;
         let leader = list.leader.and_then(|leader| list.members.get(&leader)?.serial);
         let leader = leader.and_then(|leader| alive(world, leader)).ok_or("nobody leads")?;
         let lag = leader.committed.saturating_sub(learner.applied);
