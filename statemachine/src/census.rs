@@ -274,8 +274,10 @@ impl<'w> Census<'w> {
 
     /// Whether its next pod can't be started: its volume is of its node, and that takes no new pods.
     pub fn is_held_by_its_node(&self, peer: &Peer<'_>) -> bool {
-        let home = peer.member.claim.map(|claim| &claim.home);
-        self.is_cordoned(peer) && matches!(home, Some(Home::Node(node)) if self.world.cordoned.contains(node))
+        match peer.member.claim.map(|claim| &claim.home) {
+            Some(Home::Node(node)) => self.world.cordoned.contains(node),
+            Some(Home::Anywhere) | None => false,
+        }
     }
 
     /// Who can take the leadership over from another: the well voters that stay, those on nodes that stay first, then the

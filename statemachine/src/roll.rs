@@ -133,16 +133,15 @@ fn advance(draft: &mut Draft<'_>, census: &Census<'_>, release: Option<&Release>
     };
     let wants_release = |voter: &Peer<'_>| release.is_some_and(|release| voter.member.told() != Some(release));
     let is_outdated = |voter: &Peer<'_>| survives_its_pod && voter.member.outdated();
-    let wants_pod = |voter: &Peer<'_>| is_outdated(voter) && !census.is_held_by_its_node(voter);
-    let mut held = census.voters.iter().filter(|voter| is_outdated(voter) && !wants_pod(voter)).peekable();
-    let is_held = held.peek().is_some();
-    for voter in held {
+    let is_held = |voter: &Peer<'_>| is_outdated(voter) && census.is_held_by_its_node(voter);
+    let wants_pod = |voter: &Peer<'_>| is_outdated(voter) && !is_held(voter);
+    for voter in census.voters.iter().filter(|voter| is_held(voter)) {
         draft.tell_of(voter.member.serial, Finding::NodeCordoned);
     }
     let due = census.voters.iter().filter(|voter| wants_release(voter) || wants_pod(voter));
     let unready = |voter: &Peer<'_>| voter.member.pod.is_some_and(|pod| !pod.ready);
     let Some(next) = due.max_by_key(|voter| (unready(voter), voter.member.serial)) else {
-        return is_held;
+        return census.voters.iter().any(is_held);
     };
     if !census.is_calm_but_for(Some(next.member.serial)) || !draft.is_idle() {
         wait(draft);

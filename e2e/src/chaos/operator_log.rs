@@ -25,10 +25,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) const DID: &str = "did";
 /// What it says before each call that asks etcd for a change.
 const CALLS: &str = "calls etcd";
+/// What it says after such a call, whatever came of it.
+const CALLED: &str = "called etcd";
 /// What it says before it asks Kubernetes for what takes a member or its volume away.
 const ASKS: &str = "asks Kubernetes";
-/// What it says after a call to etcd, whatever came of it.
-const CALLED: &str = "called etcd";
 /// The outcomes of such a call after which nobody knows whether it had its effect.
 const UNKNOWN_OUTCOMES: [&str; 2] = ["deadline", "error"];
 /// Those after which it surely had none.

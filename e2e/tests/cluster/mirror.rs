@@ -8,6 +8,7 @@ use quorate_e2e::scene::{PATIENCE, Scene, Stage, Wish, play, wait_for};
 use serde_json::{Value, json};
 
 use super::upgrade::{V3_6, V3_7, arrives, no_trial_is_left, wish_for};
+use super::upgrade_lost::image;
 
 /// Where images are asked for, and where they are brought from.
 const ASKED: &str = "registry.example/coreos/etcd";
@@ -19,8 +20,12 @@ const GIVEN: &str = "quay.io/coreos/etcd";
 #[ignore = "make e2e"]
 async fn a_cluster_whose_images_are_renamed_is_begun_and_changes_its_version() -> Result<()> {
     play("mirror", Stage::Shared, async |scene| {
-        let mirror = Mirror::open(scene).await?;
-        let played = begins_and_changes(scene).await;
+        let mirror = Mirror::make(scene).await?;
+        let played = async {
+            is_in_force(scene).await?;
+            begins_and_changes(scene).await
+        };
+        let played = played.await;
         mirror.close().await?;
         played
     })
@@ -38,14 +43,9 @@ async fn begins_and_changes(scene: &Scene) -> Result<()> {
     db.reads("hello", "world").await?;
     no_trial_is_left(scene, &db).await?;
     for pod in scene.api::<Pod>().list(&ListParams::default()).await?.items {
-        ensure!(image(&pod)? == format!("{GIVEN}:v{V3_7}"), "{:?} runs {}", pod.metadata.name, image(&pod)?);
+        ensure!(image(&pod) == Some(&format!("{GIVEN}:v{V3_7}")), "{:?} runs {:?}", pod.metadata.name, image(&pod));
     }
     Ok(())
-}
-
-fn image(pod: &Pod) -> Result<&str> {
-    let etcd = pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("a pod without containers")?;
-    etcd.image.as_deref().context("a container without an image")
 }
 
 /// A policy that renames the images of a scene's pods.
@@ -56,8 +56,7 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// Makes it, and waits until it is in force.
-    async fn open(scene: &Scene) -> Result<Self> {
+    async fn make(scene: &Scene) -> Result<Self> {
         let api = |kind: &str| {
             let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));
             (Api::all_with(scene.client().clone(), &kind), kind)
@@ -81,17 +80,7 @@ impl Mirror {
         });
         make(&policies, &policy, &name, spec).await?;
         make(&bindings, &binding, &name, json!({ "policyName": name })).await?;
-        let mirror = Self { policies, bindings, name };
-        let only_tried = PostParams { dry_run: true, ..PostParams::default() };
-        let probe: Pod = serde_json::from_value(json!({ "metadata": { "name": "probe" },
-            "spec": { "containers": [{ "name": "etcd", "image": format!("{ASKED}:v1") }] } }))?;
-        wait_for("images to be renamed", PATIENCE, async || {
-            let tried = scene.api::<Pod>().create(&only_tried, &probe).await?;
-            ensure!(image(&tried)?.starts_with(GIVEN), "{}", image(&tried)?);
-            Ok(())
-        })
-        .await?;
-        Ok(mirror)
+        Ok(Self { policies, bindings, name })
     }
 
     async fn close(&self) -> Result<()> {
@@ -99,6 +88,19 @@ impl Mirror {
         self.policies.delete(&self.name, &DeleteParams::default()).await.context("failed to delete the policy")?;
         Ok(())
     }
+}
+
+/// Waits until a pod would get another name of its image.
+async fn is_in_force(scene: &Scene) -> Result<()> {
+    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
+    let probe: Pod = serde_json::from_value(json!({ "metadata": { "name": "probe" },
+        "spec": { "containers": [{ "name": "etcd", "image": format!("{ASKED}:v1") }] } }))?;
+    wait_for("images to be renamed", PATIENCE, async || {
+        let tried = scene.api::<Pod>().create(&only_tried, &probe).await?;
+        ensure!(image(&tried).is_some_and(|image| image.starts_with(GIVEN)), "{:?}", image(&tried));
+        Ok(())
+    })
+    .await
 }
 
 async fn make(objects: &Api<DynamicObject>, kind: &ApiResource, name: &str, spec: Value) -> Result<()> {

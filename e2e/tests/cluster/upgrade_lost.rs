@@ -17,7 +17,7 @@ use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, arrives, arrives_showing, goes_
 const TRIES: usize = 6;
 
 /// The image that a pod's etcd is to run.
-fn image(pod: &Pod) -> Option<&str> {
+pub fn image(pod: &Pod) -> Option<&str> {
     let containers = &pod.spec.as_ref()?.containers;
     containers.iter().find(|container| container.name == "etcd")?.image.as_deref()
 }

@@ -31,11 +31,9 @@ impl Acting<'_> {
         let other_image = observed.release.as_ref().is_none_or(|told| told.image != release.image);
         // The kubelet leaves a container alone whose image is called the same; then nobody is to wait for its end.
         let switched_from = observed.container.as_ref().filter(|_| other_image).map(|container| &*container.id);
-        let mut annotations = serde_json::Map::from_iter([
-            (names::ANNOTATION_VERSION.to_owned(), json!(release.version.to_string())),
-            (names::ANNOTATION_IMAGE.to_owned(), json!(release.image.as_str())),
-            (names::ANNOTATION_SWITCHED_FROM.to_owned(), json!(switched_from)),
-        ]);
+        let mut annotations =
+            serde_json::Map::from_iter([(names::ANNOTATION_SWITCHED_FROM.to_owned(), json!(switched_from))]);
+        annotations.extend(render::told(release).map(|(name, value)| (name.to_owned(), Value::String(value))));
         if let Some(ticket) = ticket {
             let sealed = self.seal_planned(serial, ticket)?;
             annotations.extend(sealed.annotations().into_iter().map(|(name, value)| (name, Value::String(value))));

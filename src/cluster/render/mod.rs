@@ -28,7 +28,7 @@ pub use agent::{AGENT_CONTAINER, AgentOrder, agent_pod};
 pub use archive::{ARCHIVE_CONTAINER, Audience};
 pub use budget::budget;
 pub use claim::claim;
-pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod, value};
+pub use pod::{Agent, Delivery, ETCD_CONTAINER, Volume, pod, told, value};
 pub use restore::{RESTORE_CONTAINER, with_restore};
 pub use service::{client_service, headless_service};
 pub use snapshot::snapshot;

@@ -123,14 +123,20 @@ fn metadata(cluster: &Cluster<'_>, serial: Serial, release: &Release, ticket: Op
         (names::ANNOTATION_SETTINGS, template::settings(cluster.spec)),
         (names::ANNOTATION_RESOURCES, template::write_hash(template::resources_hash(cluster.spec))),
         (names::ANNOTATION_SCHEDULING, template::write_hash(template::scheduling_hash(cluster.spec))),
-        (names::ANNOTATION_VERSION, release.version.to_string()),
-        (names::ANNOTATION_IMAGE, release.image.as_str().to_owned()),
         // Members speak to each other by their own addresses; a proxy in between answers for members that are not there.
         ("sidecar.istio.io/inject", "false".to_owned()),
     ];
-    annotations.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    annotations.extend(own.into_iter().chain(told(release)).map(|(name, value)| (name.to_owned(), value)));
     metadata.annotations = Some(annotations);
     metadata
+}
+
+/// By which a pod says what it is told to run.
+pub fn told(release: &Release) -> [(&'static str, String); 2] {
+    [
+        (names::ANNOTATION_VERSION, release.version.to_string()),
+        (names::ANNOTATION_IMAGE, release.image.as_str().to_owned()),
+    ]
 }
 
 /// Brings the agent, where no volume does.

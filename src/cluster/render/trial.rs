@@ -30,12 +30,11 @@ pub fn trial(
     metadata.labels.get_or_insert_default().insert(names::LABEL_NAME.to_owned(), names::TRIAL_NAME.to_owned());
     let annotations = [
         (names::ANNOTATION_TRIAL_OF, member),
-        (names::ANNOTATION_VERSION, release.version.to_string()),
-        (names::ANNOTATION_IMAGE, release.image.as_str().to_owned()),
         (names::ANNOTATION_TEMPLATE, template::write_hash(template::hash(cluster.spec))),
         ("sidecar.istio.io/inject", "false".to_owned()),
     ];
-    metadata.annotations = Some(annotations.map(|(name, value)| (name.to_owned(), value)).into());
+    let annotations = annotations.into_iter().chain(pod::told(release));
+    metadata.annotations = Some(annotations.map(|(name, value)| (name.to_owned(), value)).collect());
     let mut command: Vec<String> =
         [pod::AGENT, "try", "--etcd-version", &release.version.to_string(), "--"].map(str::to_owned).into();
     command.extend(ticket.flags);

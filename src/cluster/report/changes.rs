@@ -8,15 +8,6 @@ use crate::cluster::observe::snapshots::SnapshotFacts;
 use crate::cluster::observe::trials::TrialFacts;
 
 pub const ROLL_WAITS: &str = "The next member is changed when all are ready, caught up and connected to each other.";
-
-/// A pod that is not replaced, as its next one could not be started.
-pub fn node_cordoned(node: &str, member: &str) -> String {
-    format!(
-        "{member}: its pod is out of date and is left as it is. Its volume is of node {node}, which takes no new pods: uncordon \
-         the node, or delete the claim, and the member is replaced elsewhere."
-    )
-}
-
 pub const VERSIONS_UNKNOWN: &str =
     "The next step waits until it is known what the members run, and what the cluster runs at.";
 pub const CLUSTER_VERSION_LAGS: &str = "All members are told to run the new version. The next step waits for etcd to move the \
@@ -39,6 +30,14 @@ pub const NO_WAY_THROUGH: &str = "The way to spec.version leads through a versio
 
 pub fn resources_outdated(member: &str) -> String {
     format!("{member}: it is given the resources of spec.resources when its turn comes.")
+}
+
+/// A pod that is not replaced, as its next one could not be started.
+pub fn node_cordoned(node: &str, member: &str) -> String {
+    format!(
+        "{member}: its pod is out of date and is left as it is. Its volume is of node {node}, which takes no new pods: uncordon \
+         the node, or delete the claim, and the member is replaced elsewhere."
+    )
 }
 
 pub fn no_room(observed: &Observed, about: Option<Serial>, member: &str) -> String {

@@ -373,8 +373,8 @@ impl Judge<'_> {
         voters.map(|(id, listed)| (*id, listed.name.clone())).collect()
     }
 
-    /// Whether its process surely did not run, or could not be reached, for so long that the operator has to have known; nor right after, since it
-    /// may have been started after the last look.
+    /// Whether its process surely did not run, or could not be reached, for so long that the operator has to have known; nor
+    /// right after, since it may have been started after the last look.
     fn was_down(&self, name: &str, at: Moment, known: (Duration, usize)) -> bool {
         let after = self.samples.iter().find(|sample| sample.begun >= at);
         let is_down = |sample: &Sample| !sample.is_up(name);
