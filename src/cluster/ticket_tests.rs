@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
+use quorate_crds::names;
 use quorate_statemachine::{MemberId, Phase, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
 use serde_json::{Value, json};
 
@@ -113,6 +114,34 @@ async fn a_learner_is_told_to_join_once_the_one_before_it_answers() {
     let acted = does(&api, &observed, both()).await;
     assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
     assert_eq!((told(&api, 1), told(&api, 2)), (true, false));
+}
+
+#[tokio::test]
+async fn what_is_due_at_others_pods_is_written_while_one_begins() {
+    let steps = || vec![issue(2, Start::Join(BTreeSet::from([MemberId(101)]))), issue(1, Start::Resume)];
+    let (api, observed) = with_pods();
+    let acted = does(&api, &observed, steps()).await;
+    assert!(acted.stop.is_some_and(|stop| stop.to_string().contains("not come up")));
+    assert_eq!(acted.done, steps());
+    assert!(told(&api, 1));
+}
+
+#[tokio::test]
+async fn a_ticket_to_resume_and_the_label_of_one_that_is_to_vote_are_one_write() {
+    for (label, writes) in [(RoleLabel::Returning, 1), (RoleLabel::Voter, 2), (RoleLabel::Absent, 2)] {
+        let (api, observed) = with_pods();
+        let before = api.written().len();
+        let pod = Uid::new("pod-1");
+        let steps = vec![issue(1, Start::Resume), Step::LabelPod { serial: Serial(1), pod, label }];
+        let acted = does(&api, &observed, steps.clone()).await;
+        assert!(acted.stop.is_none(), "{:?}", acted.stop);
+        assert_eq!(acted.done, steps);
+        let at_pod = |write: &&String| write.ends_with(" db-1");
+        assert_eq!(api.written()[before..].iter().filter(at_pod).count(), writes, "{label:?}: {:?}", api.written());
+        let role = &api.object(&path(1))["metadata"]["labels"]["quorate.dev/role"];
+        assert_eq!(role.as_str() == Some(names::ROLE_RETURNING), label == RoleLabel::Returning, "{role}");
+        assert!(told(&api, 1));
+    }
 }
 
 #[tokio::test]

@@ -352,6 +352,11 @@ impl Phase {
 }
 
 impl Step {
+    /// Whom it promotes.
+    pub fn promotes(&self) -> Option<Serial> {
+        if let Self::Promote { serial, .. } = self { Some(*serial) } else { None }
+    }
+
     /// Whose claim or pod alone it concerns, if nothing else waits for what comes of it: such steps in a row are taken at once for
     /// all these members.
     pub fn of_one_member(&self) -> Option<Serial> {

@@ -2,15 +2,17 @@
 //! and must hold exactly the members that were planned from, in the same roles.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
-use quorate_etcd::{Access, CHANGE_DEADLINE, CallError, MemberClient};
+use quorate_etcd::{Access, CHANGE_DEADLINE, CallError, MemberClient, Refusal};
 use quorate_statemachine::{
     Alive, Life, Listed, MemberId, Membership, Minor, PROMOTION_LAG, Role, Roster, Serial, Sight, Step,
 };
+use tokio::time::sleep;
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
@@ -21,6 +23,11 @@ use crate::writes;
 // A call that the gate cuts off is given up without a note that its connection may lead nowhere.
 const _: () = assert!(CHANGE_DEADLINE.as_millis() < DEADLINE.as_millis(), "a change ends before the gate cuts it off");
 
+/// How often, and how long after it was refused, a promotion is tried that etcd does not let happen yet: of a young log it asks for
+/// nine tenths, which is more than we do, and of which the leader hears with its next heartbeat.
+const PROMOTION_TRIES: u32 = 6;
+const PROMOTES_AGAIN_AFTER: Duration = Duration::from_millis(25);
+
 impl Acting<'_> {
     /// Adds a learner, and says its id.
     pub(super) async fn add_learner(&self, step: &Step, serial: Serial, expect: &Roster) -> Result<MemberId, Stop> {
@@ -30,11 +37,22 @@ impl Acting<'_> {
         Ok(MemberId(added.id.0))
     }
 
+    /// Promotes a learner that was just looked at. That it lags by the leader's own count, which may come a moment after its own,
+    /// is waited for, and it is looked at anew each time.
     pub(super) async fn promote(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
-        let member = self.member_that_agrees(expect).await?;
-        self.still_promotable(serial).await?;
-        self.change(step, "promote", member.promote(quorate_etcd::MemberId(id.0))).await?;
-        Ok(())
+        let mut tries = PROMOTION_TRIES;
+        loop {
+            let member = self.member_that_agrees(expect).await?;
+            tries -= 1;
+            match self.change(step, "promote", member.promote(quorate_etcd::MemberId(id.0))).await {
+                Ok(_) => return Ok(()),
+                Err(Stop::Etcd(error)) if tries > 0 && error.refusal() == Some(Refusal::LearnerNotReady) => {
+                    sleep(PROMOTES_AGAIN_AFTER).await;
+                    self.still_promotable([serial]).await?;
+                }
+                Err(other) => return Err(other),
+            }
+        }
     }
 
     pub(super) async fn remove(
@@ -117,31 +135,40 @@ impl Acting<'_> {
         }
     }
 
-    /// Demands, right before a promotion, that the learner is alive in the process that was observed, has caught up and
-    /// is not being deleted: etcd promotes dead learners, and then the cluster stops.
-    async fn still_promotable(&self, serial: Serial) -> Result<(), Stop> {
-        let surprise = |what: &str| Stop::Surprise(format!("the learner {serial} {what}"));
-        let planned = self.alive(serial).ok_or_else(|| surprise("was not seen"))?.process;
+    /// Demands, right before a promotion, that the learners are alive in the processes that were observed, have caught up and
+    /// are not being deleted: etcd promotes dead learners, and then the cluster stops.
+    pub(super) async fn still_promotable(&self, learners: impl IntoIterator<Item = Serial>) -> Result<(), Stop> {
         let addresses = self.addresses();
-        let address = addresses.get(&serial).ok_or_else(|| surprise("has no address"))?;
-        let name = self.cluster.member(serial);
         let led_by = self.observed.said.leader().and_then(|(leader, _)| addresses.get(&leader));
         let look_at_leader = async { Some(members::look(led_by?).await) };
-        let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
-        let (seen, leader, pod) = tokio::join!(members::look(address), look_at_leader, get_pod);
-        let still = pod?.is_some_and(|pod| stays(&pod, address.pod.as_str()));
-        let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
+        let looks = try_join_all(learners.into_iter().map(|serial| self.lives_on(serial, &addresses)));
+        let (leader, learners) = tokio::join!(look_at_leader, looks);
+        let learners = learners?;
         let Some(Sight::Etcd(leader)) = leader.map(|leader| leader.sight) else {
             return Err(Stop::Surprise("nobody who leads answers".into()));
         };
-        let committed = leader.committed.max(now.committed);
-        let caught_up = committed.saturating_sub(now.applied) <= PROMOTION_LAG;
-        match (still, now.live && now.has_leader, now.process == planned, caught_up) {
-            (true, true, true, true) => Ok(()),
+        let lags = |now: &Alive| leader.committed.max(now.committed).saturating_sub(now.applied) > PROMOTION_LAG;
+        match learners.into_iter().find(|(_, now)| lags(now)) {
+            Some((serial, _)) => Err(Stop::Surprise(format!("the learner {serial} lags"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A learner as it is now, if it is alive in the process that was observed and not being deleted.
+    async fn lives_on(&self, serial: Serial, addresses: &BTreeMap<Serial, Address>) -> Result<(Serial, Alive), Stop> {
+        let surprise = |what: &str| Stop::Surprise(format!("the learner {serial} {what}"));
+        let planned = self.alive(serial).ok_or_else(|| surprise("was not seen"))?.process;
+        let address = addresses.get(&serial).ok_or_else(|| surprise("has no address"))?;
+        let name = self.cluster.member(serial);
+        let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
+        let (seen, pod) = tokio::join!(members::look(address), get_pod);
+        let still = pod?.is_some_and(|pod| stays(&pod, address.pod.as_str()));
+        let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
+        match (still, now.live && now.has_leader, now.process == planned) {
+            (true, true, true) => Ok((serial, now)),
             (false, ..) => Err(surprise("is being deleted")),
-            (_, false, ..) => Err(surprise("is not alive")),
-            (_, _, false, _) => Err(surprise("was started anew")),
-            (.., false) => Err(surprise("lags")),
+            (_, false, _) => Err(surprise("is not alive")),
+            (.., false) => Err(surprise("was started anew")),
         }
     }
 

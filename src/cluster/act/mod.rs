@@ -9,21 +9,17 @@ mod etcd;
 mod furnish;
 mod objects;
 mod release;
+mod steps;
 mod taken;
 mod urge;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use futures::future::join_all;
 use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, EtcdClusterStatus, Reason, names};
 use quorate_etcd::{CallError, Pool, Refusal};
-use quorate_statemachine::{Bind, Life, MemberId, Phase, Plan, Role, Serial, Step, Uid};
+use quorate_statemachine::{Life, Phase, Plan, Step};
 use serde_json::json;
-use tokio::time::Instant;
 
 pub use self::certify::Renewed;
 pub use self::claims::Ungrown;
@@ -34,10 +30,6 @@ use super::pki::{Duties, IssueError, Wallet};
 use super::render;
 use crate::api::{self, Kube};
 use crate::metrics::Metrics;
-
-/// For how long those are awaited in a round that were told to begin: an etcd takes some 0.3 s for that. After it they are left
-/// to later rounds, and with them the rest of the plan.
-const COMES_UP_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why the rest of a plan was not done.
 #[derive(Debug, thiserror::Error)]
@@ -271,165 +263,6 @@ impl Acting<'_> {
         acted.cluster = Arc::new(held);
         Ok(())
     }
-
-    /// The steps in their order; those in a row that concern one member's objects each are done for all these members at once.
-    async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let (mut rest, mut made, patience) = (steps, Made::default(), Instant::now() + COMES_UP_WITHIN);
-        while let Some(first) = rest.first() {
-            let row = rest.iter().take_while(|step| step.of_one_member().is_some()).count();
-            if row > 0 {
-                let (at_once, after) = rest.split_at(row);
-                self.for_each_member(at_once, done).await?;
-                rest = after;
-            } else {
-                let step = after_addition(first, made.learner.as_ref())?;
-                self.step(&step, &mut made).await?;
-                self.finished(&step, done);
-                rest = &rest[1..];
-                if let Step::IssueTicket { serial, .. } = &*step {
-                    self.comes_up(*serial, patience).await?;
-                    if !rest.is_empty() {
-                        // Somebody may have asked for something else meanwhile.
-                        self.object_is_untouched().await?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Says, with all guards behind it, that it asks Kubernetes for what takes a member or its volume away: chaos runs judge that
-    /// also of an operator that was killed before it could say that it did.
-    fn asks(&self, step: &Step) {
-        tracing::info!(cluster = %self.cluster.name, ?step, "asks Kubernetes");
-    }
-
-    fn finished(&self, step: &Step, done: &mut Vec<Step>) {
-        tracing::info!(cluster = %self.cluster.name, ?step, "did");
-        self.actor.metrics.acted(name_of(step));
-        done.push(step.clone());
-    }
-
-    /// Takes steps for several members at once; for each member in order.
-    async fn for_each_member(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
-        let mut by_member: BTreeMap<Option<Serial>, Vec<&Step>> = BTreeMap::new();
-        for step in steps {
-            by_member.entry(step.of_one_member()).or_default().push(step);
-        }
-        let taken = join_all(by_member.into_values().map(|steps| self.for_member(steps))).await;
-        let mut all = Ok(());
-        for (taken, result) in taken {
-            for step in taken {
-                self.finished(step, done);
-            }
-            all = both(all, result).map(drop);
-        }
-        all
-    }
-
-    /// Takes these steps for one member, and says which of them are done.
-    async fn for_member<'s>(&self, steps: Vec<&'s Step>) -> (Vec<&'s Step>, Result<(), Stop>) {
-        let (mut taken, mut made) = (Vec::new(), Made::default());
-        for step in steps {
-            if let Err(stop) = self.step(step, &mut made).await {
-                return (taken, Err(stop));
-            }
-            taken.push(step);
-        }
-        (taken, Ok(()))
-    }
-
-    async fn step(&self, step: &Step, made: &mut Made) -> Result<(), Stop> {
-        match step {
-            Step::CreateClaim(serial) => {
-                let (claim, secret) = tokio::join!(self.create_claim(*serial), self.certify_member(*serial));
-                both(claim, secret).map(|(uid, ())| made.claim = Some(uid))
-            }
-            Step::CreatePod { serial, bind, birth, release } => {
-                let volume = self.volume_of(*serial, bind, made.claim.as_ref()).await;
-                let (volume, ()) = both(volume, self.certify_member(*serial).await)?;
-                self.create_pod(*serial, volume.as_ref(), *birth, release).await
-            }
-            Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
-            Step::IssueTicket { serial, pod, ticket } => self.issue_ticket(*serial, pod, ticket).await,
-            Step::DeletePod { serial, pod } => self.delete_pod(step, *serial, pod).await,
-            Step::DeleteClaim { serial, claim } => self.delete_claim(step, *serial, claim).await,
-            Step::AddLearner { serial, expect, after: _ } => {
-                self.certificates_fit()?;
-                made.learner = Some((*serial, self.add_learner(step, *serial, expect).await?));
-                Ok(())
-            }
-            Step::Promote { serial, id, expect } => self.promote(step, *serial, *id, expect).await,
-            Step::Remove { serial, id, expect } => self.remove(step, *serial, *id, expect).await,
-            Step::MoveLeader { from, to } => self.move_leader(step, *from, *to).await,
-            Step::SwitchRelease { serial, pod, release, ticket } => {
-                self.switch_release(step, *serial, pod, release, ticket.as_ref()).await
-            }
-            Step::ResizePod { serial, pod } => self.resize_pod(*serial, pod).await,
-            Step::TryRelease { serial, node, release } => self.try_release(*serial, node, release).await,
-            Step::EndTrial { serial, trial } => self.end_trial(*serial, trial).await,
-            Step::TakeSnapshot(to) => self.take_snapshot(*to).await,
-            Step::EnableDowngrade(to) => self.enable_downgrade(step, *to).await,
-            Step::CancelDowngrade => self.cancel_downgrade(step).await,
-            Step::ReleaseFinalizer => self.release_finalizer().await,
-        }
-    }
-
-    /// The claim that a new pod is to be bound to; `made` is that of a step before.
-    async fn volume_of(&self, serial: Serial, bind: &Bind, made: Option<&Uid>) -> Result<Option<Uid>, Stop> {
-        match bind {
-            Bind::Claim(uid) => self.still_claimed(serial, uid).await.map(Some),
-            Bind::NewClaim => match made {
-                Some(uid) => Ok(Some(uid.clone())),
-                None => Err(Stop::Surprise(format!("the claim of {serial} was not made"))),
-            },
-            Bind::Ephemeral => Ok(None),
-        }
-    }
-}
-
-/// What a step has made that one after it needs.
-#[derive(Default)]
-struct Made {
-    /// The claim of the member whose steps these are.
-    claim: Option<Uid>,
-    /// The last learner that was added.
-    learner: Option<(Serial, MemberId)>,
-}
-
-/// A step with the id of the learner that was `added` before it, if it expects that in the member list.
-fn after_addition<'s>(step: &'s Step, added: Option<&(Serial, MemberId)>) -> Result<Cow<'s, Step>, Stop> {
-    let Step::AddLearner { serial, expect, after: Some(after) } = step else { return Ok(Cow::Borrowed(step)) };
-    let Some((_, id)) = added.filter(|(added, _)| added == after) else {
-        return Err(Stop::Surprise(format!("{after} was not added before {serial}")));
-    };
-    let mut expect = expect.clone();
-    expect.insert(*id, Role::Learner);
-    Ok(Cow::Owned(Step::AddLearner { serial: *serial, expect, after: None }))
-}
-
-/// A step's name, for the metrics.
-fn name_of(step: &Step) -> &'static str {
-    match step {
-        Step::CreateClaim(_) => "CreateClaim",
-        Step::CreatePod { .. } => "CreatePod",
-        Step::IssueTicket { .. } => "IssueTicket",
-        Step::DeletePod { .. } => "DeletePod",
-        Step::DeleteClaim { .. } => "DeleteClaim",
-        Step::LabelPod { .. } => "LabelPod",
-        Step::AddLearner { .. } => "AddLearner",
-        Step::Promote { .. } => "Promote",
-        Step::Remove { .. } => "Remove",
-        Step::MoveLeader { .. } => "MoveLeader",
-        Step::SwitchRelease { .. } => "SwitchRelease",
-        Step::ResizePod { .. } => "ResizePod",
-        Step::TryRelease { .. } => "TryRelease",
-        Step::EndTrial { .. } => "EndTrial",
-        Step::TakeSnapshot(_) => "TakeSnapshot",
-        Step::EnableDowngrade(_) => "EnableDowngrade",
-        Step::CancelDowngrade => "CancelDowngrade",
-        Step::ReleaseFinalizer => "ReleaseFinalizer",
-    }
 }
 
 #[cfg(test)]
@@ -440,24 +273,8 @@ mod furnish_tests;
 #[cfg(test)]
 mod tests {
     use quorate_etcd::Call;
-    use quorate_statemachine::Roster;
 
     use super::*;
-
-    #[test]
-    fn the_second_of_two_additions_expects_the_first_in_the_list() {
-        let roster = |learner: Option<u64>| {
-            let learner = learner.map(|id| (MemberId(id), Role::Learner));
-            [(MemberId(1), Role::Voter)].into_iter().chain(learner).collect::<Roster>()
-        };
-        let add = |expect, after| Step::AddLearner { serial: Serial(8), expect, after };
-        let (alone, second) = (add(roster(None), None), add(roster(None), Some(Serial(7))));
-        let bound = |step: &Step, added| after_addition(step, added).map(Cow::into_owned).ok();
-        assert_eq!(bound(&alone, None), Some(alone.clone()));
-        assert_eq!(bound(&second, Some(&(Serial(7), MemberId(2)))), Some(add(roster(Some(2)), None)));
-        assert_eq!(bound(&second, Some(&(Serial(6), MemberId(2)))), None, "another one was added");
-        assert_eq!(bound(&second, None), None);
-    }
 
     #[test]
     fn what_passes_by_itself_does_not_hide_what_somebody_has_to_mend() {

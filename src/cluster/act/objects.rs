@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
 use quorate_statemachine::{
-    Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Step, Ticket, Uid, Version,
+    Birth, Life, Mark, Membership, PROMOTION_LAG, Release, Role, RoleLabel, Serial, Sight, Start, Step, Ticket, Uid,
+    Version,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -24,6 +25,11 @@ use crate::cluster::render::{self, Begin, METRICS_PORT, Sealed, Volume};
 const COMES_UP_LOOKS: Duration = Duration::from_millis(10);
 /// The same while its launcher answers: it waits for the ticket to come by the kubelet, or for its name in DNS.
 const LAUNCHER_LOOKS: Duration = Duration::from_millis(50);
+/// How often it is looked whether one that came up has caught up: to tell its metrics takes it 7 ms of the processor.
+const CATCHES_UP_LOOKS: Duration = Duration::from_millis(25);
+/// For how long one that came up is given to catch up: who has to be sent a whole database takes longer, and is left to later
+/// rounds.
+const CATCHES_UP_WITHIN: Duration = Duration::from_millis(300);
 
 impl Acting<'_> {
     pub(super) async fn create_claim(&self, serial: Serial) -> Result<Uid, Stop> {
@@ -76,13 +82,24 @@ impl Acting<'_> {
         Ok(())
     }
 
-    pub(super) async fn issue_ticket(&self, serial: Serial, pod: &Uid, ticket: &Ticket) -> Result<(), Stop> {
+    /// Puts a ticket on a pod, and perhaps a label along with it.
+    pub(super) async fn issue_ticket(
+        &self,
+        serial: Serial,
+        pod: &Uid,
+        ticket: &Ticket,
+        label: Option<RoleLabel>,
+    ) -> Result<(), Stop> {
         let sealed = self.seal_planned(serial, ticket)?;
         let observed = self.pod(serial, pod)?;
-        match self.put_on(serial, observed, &sealed, &observed.resource_version).await {
+        let mut metadata = json!({ "uid": observed.uid.as_str(), "annotations": sealed.annotations() });
+        if let Some(label) = label {
+            metadata["labels"] = json!({ names::LABEL_ROLE: as_text(label) });
+        }
+        match self.put_on(serial, &metadata, &observed.resource_version).await {
             Err(error) if error.is_surprise() => {
                 let version = self.version_as_told(serial, observed).await?.ok_or(error)?;
-                self.put_on(serial, observed, &sealed, &version).await?;
+                self.put_on(serial, &metadata, &version).await?;
             }
             put => put?,
         }
@@ -90,9 +107,11 @@ impl Acting<'_> {
         Ok(())
     }
 
-    async fn put_on(&self, serial: Serial, pod: &PodFacts, sealed: &Sealed, version: &str) -> Result<(), Error> {
-        let change = json!({ "metadata": { "uid": pod.uid.as_str(), "resourceVersion": version,
-            "annotations": sealed.annotations() } });
+    /// Changes the metadata of a member's pod, if that has this version.
+    async fn put_on(&self, serial: Serial, metadata: &Value, version: &str) -> Result<(), Error> {
+        let mut metadata = metadata.clone();
+        metadata["resourceVersion"] = json!(version);
+        let change = json!({ "metadata": metadata });
         self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
         Ok(())
     }
@@ -105,22 +124,26 @@ impl Acting<'_> {
         Ok(now.map(|now| now.resource_version))
     }
 
-    /// Waits until an etcd answers that was told to begin. All that it needs from then on is the processor, which looks at all
-    /// members would take from it.
-    pub(super) async fn comes_up(&self, serial: Serial, patience: Instant) -> Result<(), Stop> {
+    /// Waits until one answers that was told to begin; the last of a plan also until it has caught up.
+    pub(super) async fn begins(&self, serial: Serial, patience: Instant, is_last: bool) -> Result<(), Stop> {
+        let port = self.metrics_port(serial)?;
+        comes_up(serial, port, patience).await?;
+        if is_last {
+            catches_up(port, patience, self.committed()).await;
+        }
+        Ok(())
+    }
+
+    /// How far the log had been committed by the leader's word when it was looked at.
+    fn committed(&self) -> u64 {
+        let leader = self.observed.said.leader().and_then(|(leader, _)| self.alive(leader));
+        leader.map_or(0, |leader| leader.committed)
+    }
+
+    fn metrics_port(&self, serial: Serial) -> Result<SocketAddr, Stop> {
         let ip = self.observed.pods.get(&serial).and_then(|pod| pod.ip);
         let ip = ip.ok_or_else(|| Stop::Surprise(format!("the pod of {serial} has no address")))?;
-        let looked = async {
-            loop {
-                let pause = match quorate_etcd::look(SocketAddr::new(ip, METRICS_PORT)).await {
-                    quorate_etcd::Sight::Etcd(_) => return,
-                    quorate_etcd::Sight::Launcher(_) => LAUNCHER_LOOKS,
-                    quorate_etcd::Sight::Silent(_) => COMES_UP_LOOKS,
-                };
-                sleep(pause).await;
-            }
-        };
-        timeout_at(patience, looked).await.map_err(|_| Stop::Surprise(format!("{serial} has not come up yet")))
+        Ok(SocketAddr::new(ip, METRICS_PORT))
     }
 
     /// Sends a ticket that is on its pod now to the launcher, if that waits for it: the kubelet takes up to a second to
@@ -224,12 +247,7 @@ impl Acting<'_> {
             let ready = quorate_etcd::is_ready(SocketAddr::new(ip, METRICS_PORT)).await;
             tracing::trace!(cluster = %self.cluster.name, member = %serial, ready, "is labelled");
         }
-        let role = match label {
-            RoleLabel::Absent => None,
-            RoleLabel::Returning => Some(names::ROLE_RETURNING),
-            RoleLabel::Voter => Some(names::ROLE_VOTER),
-        };
-        let change = json!({ "metadata": { "uid": uid.as_str(), "labels": { names::LABEL_ROLE: role } } });
+        let change = json!({ "metadata": { "uid": uid.as_str(), "labels": { names::LABEL_ROLE: as_text(label) } } });
         self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
         Ok(())
     }
@@ -246,4 +264,47 @@ impl Acting<'_> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// What a pod's label says of its member's role.
+fn as_text(label: RoleLabel) -> Option<&'static str> {
+    match label {
+        RoleLabel::Absent => None,
+        RoleLabel::Returning => Some(names::ROLE_RETURNING),
+        RoleLabel::Voter => Some(names::ROLE_VOTER),
+    }
+}
+
+/// Waits until an etcd answers that was told to begin. All that it needs from then on is the processor, which looks at all
+/// members would take from it.
+async fn comes_up(serial: Serial, port: SocketAddr, patience: Instant) -> Result<(), Stop> {
+    let looked = async {
+        loop {
+            let pause = match quorate_etcd::look(port).await {
+                quorate_etcd::Sight::Etcd(_) => return,
+                quorate_etcd::Sight::Launcher(_) => LAUNCHER_LOOKS,
+                quorate_etcd::Sight::Silent(_) => COMES_UP_LOOKS,
+            };
+            sleep(pause).await;
+        }
+    };
+    timeout_at(patience, looked).await.map_err(|_| Stop::Surprise(format!("{serial} has not come up yet")))
+}
+
+/// Waits, for a moment at most, until one that came up knows its leader and is not far behind what had been `committed`. Nothing
+/// rests on that: it saves a look at all members that would find it on its way. That it is ready it would say half a second
+/// later, if it is asked before it hears of its leader (`readIndexRetryTime` in `server/etcdserver/v3_server.go`).
+async fn catches_up(port: SocketAddr, patience: Instant, committed: u64) {
+    let looked = async {
+        loop {
+            if let quorate_etcd::Sight::Etcd(now) = quorate_etcd::look(port).await
+                && now.has_leader
+                && committed.max(now.committed).saturating_sub(now.applied) <= PROMOTION_LAG
+            {
+                return;
+            }
+            sleep(CATCHES_UP_LOOKS).await;
+        }
+    };
+    let _ = timeout_at(patience.min(Instant::now() + CATCHES_UP_WITHIN), looked).await;
 }

@@ -33,7 +33,7 @@ use kube::ResourceExt;
 use quorate_crds::{EtcdCluster, names};
 use quorate_etcd::Pool;
 use quorate_statemachine::{
-    Freshness, Home, Memory, Millis, Minor, NodeName, NodeSight, PodStage, Serial, Trouble, World,
+    Freshness, Home, Memory, Millis, Minor, NodeName, NodeSight, PodStage, RoleLabel, Serial, Trouble, World,
 };
 use serde_json::Value;
 
@@ -151,6 +151,8 @@ struct Objects {
     pods: BTreeMap<Serial, PodFacts>,
     trials: Vec<(Serial, TrialFacts)>,
     claims: BTreeMap<Serial, ClaimFacts>,
+    /// Nodes that were asked for.
+    nodes: BTreeMap<NodeName, NodeSight>,
     endpoints: Endpoints,
     tls: Tls,
     archives: Archives,
@@ -218,9 +220,9 @@ impl Observer {
             let asks = (overall::whom(&cluster, &pods, &said), overall::expects_newcomers(&cluster, &said));
             overall::ask(&self.pool, access, &addresses_of_pods, asks, &mut said).await;
         }
-        let freshness = Freshness::Cached;
-        self.assemble(Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs }, said)
-            .await
+        let (freshness, nodes) = (Freshness::Cached, BTreeMap::new());
+        let objects = Objects { freshness, cluster, pods, trials, claims, nodes, endpoints, tls, archives, proofs };
+        self.assemble(objects, said).await
     }
 
     /// Observes with Kubernetes' objects from the API server, by quorum reads. The order matters: the object with its
@@ -233,10 +235,11 @@ impl Observer {
         let Some(cluster) = cluster.filter(|cluster| cluster.uid() == glanced.cluster.uid()) else { return Ok(None) };
         let cluster = Arc::new(cluster);
         let labels = format!("{}={name}", names::LABEL_CLUSTER);
-        let (pods, claims, list) = tokio::join!(
+        let (pods, claims, list, nodes) = tokio::join!(
             self.kube.list::<Pod>(&namespace, &labels),
             self.kube.list::<PersistentVolumeClaim>(&namespace, &labels),
             self.list_again(glanced),
+            self.ask_for_nodes(glanced.world.nodes.keys().cloned().collect()),
         );
         let pods = pods?.iter().filter_map(|pod| Some((pod.name_any(), AnyPod::of(pod)?))).collect();
         let (pods, trials) = own_pods(&cluster, pods);
@@ -252,8 +255,8 @@ impl Observer {
         endpoints.hold_back(&mut said);
         let tls = self.tls_anew(&cluster, wallet, &glanced.tls).await?;
         let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
-        let freshness = Freshness::Quorum;
-        let objects = Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs };
+        let (freshness, nodes) = (Freshness::Quorum, nodes?);
+        let objects = Objects { freshness, cluster, pods, trials, claims, nodes, endpoints, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -310,18 +313,19 @@ impl Observer {
             (*serial, places.get(&claim.uid).map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, trials, claims, endpoints, tls, archives, proofs } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, mut nodes, endpoints, tls, archives, proofs } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
         let cordoned = cordoned.cloned().collect();
+        nodes.retain(|name, _| named.contains(name));
         // A node that the watch doesn't show is asked for also from a cached look: whether it is gone is a verdict, and
         // nothing else would call for a closer look.
         let (shown, unshown): (Vec<_>, Vec<_>) = match freshness {
             Freshness::Cached => named.into_iter().partition(|name| watched_nodes.contains_key(name)),
-            Freshness::Quorum => (Vec::new(), named),
+            Freshness::Quorum => (Vec::new(), named.into_iter().filter(|name| !nodes.contains_key(name)).collect()),
         };
-        let mut nodes = self.ask_for_nodes(unshown).await?;
+        nodes.extend(self.ask_for_nodes(unshown).await?);
         nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
         let backup = self.backup(&cluster, &memory).await?;
         let key = key(&cluster);
@@ -470,6 +474,7 @@ pub fn addresses(cluster: &EtcdCluster, pods: &BTreeMap<Serial, PodFacts>) -> BT
                 ip: pod.ip?,
                 host: cluster.host(*serial),
                 ticketed: pod.ticket.as_ref().map(|ticket| ticket.since),
+                votes: pod.label != RoleLabel::Absent,
                 leaving: pod.leaving,
             };
             Some((*serial, address))
