@@ -155,7 +155,7 @@ impl Driver {
         let (acted, ()) = tokio::join!(Box::pin(act), Box::pin(self.actor.urge(&observed, &mut memo.urged)));
         memo.labelled(&observed, &acted.done);
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
-        memo.left_voters_alone = plan.steps.iter().all(Step::leaves_voters_alone);
+        memo.left_voters_alone = acted.stop.is_none() && plan.steps.iter().all(Step::leaves_voters_alone);
         memo.helpless.take(&plan);
         let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {

@@ -113,7 +113,7 @@ impl<'w> Draft<'w> {
 
     /// Whether a learner is to become a voter.
     pub fn promotes(&self, of: Serial) -> bool {
-        self.steps.iter().any(|step| step.promotes() == Some(of))
+        self.steps.iter().any(|step| matches!(step, Step::Promote { serial, .. } if *serial == of))
     }
 
     /// Whether a member is to leave the list.

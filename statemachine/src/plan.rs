@@ -77,7 +77,8 @@ pub enum Step {
     },
     /// Put a ticket on a pod. Guard: the pod's UID, and that nothing of it was changed since it was observed that a plan goes by,
     /// but for what is reported of its containers. An etcd that begins is awaited for a moment; if it does not answer by then, or
-    /// somebody wrote the object meanwhile, the steps after it are left to a later plan.
+    /// somebody wrote the object meanwhile, the steps after it are left to a later plan, save those right after it that concern
+    /// one member each.
     IssueTicket {
         /// To this serial's pod.
         serial: Serial,
@@ -352,11 +353,6 @@ impl Phase {
 }
 
 impl Step {
-    /// Whom it promotes.
-    pub fn promotes(&self) -> Option<Serial> {
-        if let Self::Promote { serial, .. } = self { Some(*serial) } else { None }
-    }
-
     /// Whose claim or pod alone it concerns, if nothing else waits for what comes of it: such steps in a row are taken at once for
     /// all these members.
     pub fn of_one_member(&self) -> Option<Serial> {

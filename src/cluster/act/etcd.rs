@@ -37,22 +37,25 @@ impl Acting<'_> {
         Ok(MemberId(added.id.0))
     }
 
-    /// Promotes a learner that was just looked at. That it lags by the leader's own count, which may come a moment after its own,
-    /// is waited for, and it is looked at anew each time.
+    /// Promotes a learner. That it lags by the leader's own count, which may come a moment after its own, is waited for; each call
+    /// has both guards anew, and in this order: who tells a linearizable list knows all that was committed until then.
     pub(super) async fn promote(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
-        let mut tries = PROMOTION_TRIES;
-        loop {
-            let member = self.member_that_agrees(expect).await?;
-            tries -= 1;
-            match self.change(step, "promote", member.promote(quorate_etcd::MemberId(id.0))).await {
-                Ok(_) => return Ok(()),
-                Err(Stop::Etcd(error)) if tries > 0 && error.refusal() == Some(Refusal::LearnerNotReady) => {
+        for _ in 1..PROMOTION_TRIES {
+            match self.promote_now(step, serial, id, expect).await {
+                Err(Stop::Etcd(error)) if error.refusal() == Some(Refusal::LearnerNotReady) => {
                     sleep(PROMOTES_AGAIN_AFTER).await;
-                    self.still_promotable([serial]).await?;
                 }
-                Err(other) => return Err(other),
+                done => return done,
             }
         }
+        self.promote_now(step, serial, id, expect).await
+    }
+
+    async fn promote_now(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
+        let member = self.member_that_agrees(expect).await?;
+        self.still_promotable(serial).await?;
+        self.change(step, "promote", member.promote(quorate_etcd::MemberId(id.0))).await?;
+        Ok(())
     }
 
     pub(super) async fn remove(
@@ -135,40 +138,31 @@ impl Acting<'_> {
         }
     }
 
-    /// Demands, right before a promotion, that the learners are alive in the processes that were observed, have caught up and
-    /// are not being deleted: etcd promotes dead learners, and then the cluster stops.
-    pub(super) async fn still_promotable(&self, learners: impl IntoIterator<Item = Serial>) -> Result<(), Stop> {
+    /// Demands, right before a promotion, that the learner is alive in the process that was observed, has caught up and
+    /// is not being deleted: etcd promotes dead learners, and then the cluster stops.
+    async fn still_promotable(&self, serial: Serial) -> Result<(), Stop> {
+        let surprise = |what: &str| Stop::Surprise(format!("the learner {serial} {what}"));
+        let planned = self.alive(serial).ok_or_else(|| surprise("was not seen"))?.process;
         let addresses = self.addresses();
+        let address = addresses.get(&serial).ok_or_else(|| surprise("has no address"))?;
+        let name = self.cluster.member(serial);
         let led_by = self.observed.said.leader().and_then(|(leader, _)| addresses.get(&leader));
         let look_at_leader = async { Some(members::look(led_by?).await) };
-        let looks = try_join_all(learners.into_iter().map(|serial| self.lives_on(serial, &addresses)));
-        let (leader, learners) = tokio::join!(look_at_leader, looks);
-        let learners = learners?;
+        let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
+        let (seen, leader, pod) = tokio::join!(members::look(address), look_at_leader, get_pod);
+        let still = pod?.is_some_and(|pod| stays(&pod, address.pod.as_str()));
+        let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
         let Some(Sight::Etcd(leader)) = leader.map(|leader| leader.sight) else {
             return Err(Stop::Surprise("nobody who leads answers".into()));
         };
-        let lags = |now: &Alive| leader.committed.max(now.committed).saturating_sub(now.applied) > PROMOTION_LAG;
-        match learners.into_iter().find(|(_, now)| lags(now)) {
-            Some((serial, _)) => Err(Stop::Surprise(format!("the learner {serial} lags"))),
-            None => Ok(()),
-        }
-    }
-
-    /// A learner as it is now, if it is alive in the process that was observed and not being deleted.
-    async fn lives_on(&self, serial: Serial, addresses: &BTreeMap<Serial, Address>) -> Result<(Serial, Alive), Stop> {
-        let surprise = |what: &str| Stop::Surprise(format!("the learner {serial} {what}"));
-        let planned = self.alive(serial).ok_or_else(|| surprise("was not seen"))?.process;
-        let address = addresses.get(&serial).ok_or_else(|| surprise("has no address"))?;
-        let name = self.cluster.member(serial);
-        let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
-        let (seen, pod) = tokio::join!(members::look(address), get_pod);
-        let still = pod?.is_some_and(|pod| stays(&pod, address.pod.as_str()));
-        let Sight::Etcd(now) = seen.sight else { return Err(surprise("does not answer")) };
-        match (still, now.live && now.has_leader, now.process == planned) {
-            (true, true, true) => Ok((serial, now)),
+        let committed = leader.committed.max(now.committed);
+        let caught_up = committed.saturating_sub(now.applied) <= PROMOTION_LAG;
+        match (still, now.live && now.has_leader, now.process == planned, caught_up) {
+            (true, true, true, true) => Ok(()),
             (false, ..) => Err(surprise("is being deleted")),
-            (_, false, _) => Err(surprise("is not alive")),
-            (.., false) => Err(surprise("was started anew")),
+            (_, false, ..) => Err(surprise("is not alive")),
+            (_, _, false, _) => Err(surprise("was started anew")),
+            (.., false) => Err(surprise("lags")),
         }
     }
 

@@ -12,12 +12,8 @@ use tokio::time::Instant;
 use super::{Acting, Stop, both};
 
 /// For how long those are awaited in a round that were told to begin: an etcd takes some 0.3 s for that. After it they are left
-/// to later rounds, and with them the rest of the plan.
+/// to later rounds, and with them the rest of the plan, but for what is written meanwhile.
 const COMES_UP_WITHIN: Duration = Duration::from_secs(1);
-
-/// For how long a look at those who are promoted stands for the second of two: the first takes some 10 ms, and if it took longer,
-/// the second may have died meanwhile.
-const A_LOOK_STANDS_FOR: Duration = Duration::from_millis(250);
 
 impl Acting<'_> {
     /// The steps in their order; those in a row that concern one member's objects each are done for all these members at once.
@@ -30,11 +26,6 @@ impl Acting<'_> {
                 self.for_each_member(at_once, done).await?;
                 rest = after;
             } else {
-                if first.promotes().is_some() && made.looked.is_none_or(|at| at.elapsed() > A_LOOK_STANDS_FOR) {
-                    // All of them before the first: one that can't be would leave the other behind in an even number.
-                    made.looked = Some(Instant::now());
-                    self.still_promotable(rest.iter().filter_map(Step::promotes)).await?;
-                }
                 let step = after_addition(first, made.learner.as_ref())?;
                 self.step(&step, &mut made).await?;
                 self.finished(&step, done);
@@ -47,8 +38,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Awaits one that was told to begin, and writes meanwhile what is due at others' pods: that takes nothing from it. Says what
-    /// is left to do.
+    /// Awaits one that was told to begin, and writes meanwhile what comes next and concerns one member each, whether it comes up or
+    /// not: that takes nothing from it. Says what is left to do.
     async fn as_it_begins<'s>(
         &self,
         serial: Serial,
@@ -173,8 +164,6 @@ struct Made {
     claim: Option<Uid>,
     /// The last learner that was added.
     learner: Option<(Serial, MemberId)>,
-    /// When those who are promoted were looked at.
-    looked: Option<Instant>,
 }
 
 /// Whether a label is written along with the ticket before it: of one write the pod's kubelet and all who watch it hear once.

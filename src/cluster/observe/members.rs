@@ -34,8 +34,6 @@ const STARTS_FOR_MS: u64 = 2_000;
 /// For how long it stands what a voter has said when it was well, if no voter was touched since. To tell its metrics
 /// costs a member 7 ms of the processor; asked with every look of a hurry, members take from those that start what they need.
 const STANDS_FOR_MS: u64 = 250;
-/// The same while a pod is awaited, to which those who serve have nothing to say.
-const STANDS_MEANWHILE_MS: u64 = 1_000;
 /// How much later than the leader the others are asked for the list: at rest one answer is enough.
 const OTHERS_LATER: Duration = Duration::from_millis(50);
 
@@ -70,18 +68,13 @@ impl Address {
 
     /// What was seen here a moment ago, if it is not worth another look. Once anybody was told to join, the leader is: how
     /// far a learner has come is held against what it says.
-    fn stands(&self, now: Millis, earlier: Option<&Seen>, awaited: Awaited) -> Option<Seen> {
-        let (stands_for, leader_stands) = match awaited {
-            Awaited::Nobody => (STANDS_FOR_MS, true),
-            Awaited::Pod => (STANDS_MEANWHILE_MS, true),
-            Awaited::Etcd => (STANDS_MEANWHILE_MS, false),
-        };
+    fn stands(&self, now: Millis, earlier: Option<&Seen>, all_vote: bool) -> Option<Seen> {
         let seen = earlier.filter(|seen| seen.pod == self.pod && seen.ip == self.ip)?;
         let Sight::Etcd(alive) = &seen.sight else { return None };
         let is_well = seen.sees_leader() && alive.live && !seen.receives;
-        let is_calm = is_well && self.votes && self.leaving == Leaving::No && (leader_stands || !alive.leads);
+        let is_calm = is_well && self.votes && self.leaving == Leaving::No && (all_vote || !alive.leads);
         let age = now.0.checked_sub(alive.seen.0)?;
-        (is_calm && age < stands_for).then(|| seen.clone())
+        (is_calm && age < STANDS_FOR_MS).then(|| seen.clone())
     }
 
     /// Its client port.
@@ -101,28 +94,14 @@ pub struct Earlier<'e> {
     pub stands: bool,
 }
 
-/// Who is there and is no voter that is well: of those who come, the furthest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Awaited {
-    /// All are.
-    Nobody,
-    /// A pod that may not start its etcd yet.
-    Pod,
-    /// An etcd that was told to start.
-    Etcd,
-}
-
 impl Earlier<'_> {
-    fn awaited(&self, addresses: &BTreeMap<Serial, Address>) -> Awaited {
-        let each = addresses.iter().map(|(serial, address)| {
+    /// Whether all that carry a ticket were voters that are well.
+    fn all_vote(&self, addresses: &BTreeMap<Serial, Address>) -> bool {
+        let mut ticketed = addresses.iter().filter(|(_, address)| address.ticketed.is_some());
+        ticketed.all(|(serial, address)| {
             let serves = self.seen.get(serial).is_some_and(|seen| seen.pod == address.pod && seen.sees_leader());
-            match address.ticketed {
-                Some(_) if serves && address.votes => Awaited::Nobody,
-                Some(_) => Awaited::Etcd,
-                None => Awaited::Pod,
-            }
-        });
-        each.max().unwrap_or(Awaited::Nobody)
+            serves && address.votes
+        })
     }
 }
 
@@ -134,10 +113,10 @@ pub async fn ask(
     earlier: Earlier<'_>,
 ) -> Said {
     let leader = earlier.leader;
-    let (now, awaited) = (millis(Timestamp::now()), earlier.awaited(addresses));
+    let (now, all_vote) = (millis(Timestamp::now()), earlier.all_vote(addresses));
     let looks = addresses.iter().map(async |(serial, address)| {
         let before = earlier.seen.get(serial);
-        let seen = match address.stands(now, before.filter(|_| earlier.stands), awaited) {
+        let seen = match address.stands(now, before.filter(|_| earlier.stands), all_vote) {
             Some(seen) => seen,
             None => look_in_time(address, before).await,
         };
@@ -356,24 +335,17 @@ mod tests {
         };
         let Sight::Etcd(alive) = follower.sight.clone() else { panic!("no etcd") };
         let looked = |age: u64| Millis(alive.seen.0 + age);
-        let for_long = |seen: &Seen, age: u64, awaited| address.stands(looked(age), Some(seen), awaited).is_some();
-        let stands = |seen: &Seen, age: u64| for_long(seen, age, Awaited::Etcd);
-        assert_eq!(address.stands(looked(0), Some(&follower), Awaited::Etcd), Some(follower.clone()));
-        assert_eq!(address.stands(looked(0), None, Awaited::Nobody), None, "something was done since");
-        for (awaited, bound) in [
-            (Awaited::Nobody, STANDS_FOR_MS),
-            (Awaited::Pod, STANDS_MEANWHILE_MS),
-            (Awaited::Etcd, STANDS_MEANWHILE_MS),
-        ] {
-            assert!(for_long(&follower, bound - 1, awaited) && !for_long(&follower, bound, awaited), "{awaited:?}");
-        }
+        let stands = |seen: &Seen, age: u64| address.stands(looked(age), Some(seen), false).is_some();
+        assert_eq!(address.stands(looked(0), Some(&follower), false), Some(follower.clone()));
+        assert_eq!(address.stands(looked(0), None, true), None, "something was done since");
+        assert!(stands(&follower, STANDS_FOR_MS - 1) && !stands(&follower, STANDS_FOR_MS));
         let said = |change: &dyn Fn(&mut Alive)| {
             let mut alive = alive.clone();
             change(&mut alive);
             Seen { sight: Sight::Etcd(alive), ..follower.clone() }
         };
         let leader = said(&|alive| alive.leads = true);
-        assert!(for_long(&leader, 0, Awaited::Nobody) && for_long(&leader, 0, Awaited::Pod));
+        assert!(address.stands(looked(0), Some(&leader), true).is_some());
         for unwell in [
             leader,
             said(&|alive| alive.live = false),
@@ -390,12 +362,12 @@ mod tests {
         }
         for (votes, leaving) in [(true, Leaving::InGrace), (true, Leaving::AtOnce), (false, Leaving::No)] {
             let address = Address { votes, leaving, ..address.clone() };
-            assert_eq!(address.stands(looked(0), Some(&follower), Awaited::Nobody), None);
+            assert_eq!(address.stands(looked(0), Some(&follower), true), None);
         }
     }
 
     #[test]
-    fn a_pod_is_awaited_until_it_is_told_to_start_and_its_etcd_until_it_votes() {
+    fn all_vote_unless_one_was_told_to_start_that_does_not_yet() {
         let seen = crate::cluster::report::fixture::healthy().said.seen;
         let address = |pod: &Uid, ticketed: Option<Millis>| {
             let (volume, ip, host) = (Uid::new("v"), IpAddr::from([127, 0, 0, 77]), "db".to_owned());
@@ -404,17 +376,17 @@ mod tests {
         let told = Some(Millis(0));
         let voters: BTreeMap<_, _> = seen.iter().map(|(serial, seen)| (*serial, address(&seen.pod, told))).collect();
         let earlier = Earlier { seen: &seen, leader: None, stands: true };
-        assert_eq!(earlier.awaited(&voters), Awaited::Nobody);
+        assert!(earlier.all_vote(&voters));
         let with = |serial: u32, address: Address| {
             let mut addresses = voters.clone();
             addresses.insert(Serial(serial), address);
-            earlier.awaited(&addresses)
+            earlier.all_vote(&addresses)
         };
-        assert_eq!(with(9, address(&Uid::new("new"), None)), Awaited::Pod);
-        assert_eq!(with(9, address(&Uid::new("new"), told)), Awaited::Etcd);
-        assert_eq!(with(0, address(&Uid::new("its next pod"), told)), Awaited::Etcd);
+        assert!(with(9, address(&Uid::new("new"), None)), "it waits");
+        assert!(!with(9, address(&Uid::new("new"), told)));
+        assert!(!with(0, address(&Uid::new("its next pod"), told)));
         let joins = Address { votes: false, ..voters[&Serial(0)].clone() };
-        assert_eq!(with(0, joins), Awaited::Etcd, "it counts itself as a voter");
+        assert!(!with(0, joins), "it counts itself as a voter");
     }
 
     fn leads(seen: &Seen) -> bool {
