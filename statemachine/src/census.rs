@@ -325,12 +325,15 @@ impl<'w> Census<'w> {
     pub fn has_caught_up(&self, peer: &Peer<'_>) -> bool {
         let leader = self.leader().filter(|leader| leader.member.well()).and_then(|leader| leader.member.alive());
         match (leader, peer.member.alive()) {
-            (Some(leader), Some(alive)) => {
-                alive.live && alive.has_leader && leader.committed.saturating_sub(alive.applied) <= PROMOTION_LAG
-            }
+            (Some(leader), Some(alive)) => alive.live && alive.has_leader && is_near(alive.applied, leader.committed),
             (None, _) | (_, None) => false,
         }
     }
+}
+
+/// Whether who has applied so many entries has nearly all that are committed.
+pub fn is_near(applied: u64, committed: u64) -> bool {
+    committed.saturating_sub(applied) <= PROMOTION_LAG
 }
 
 /// Whether two members are connected: what either says counts, as only the one that was started later knows for sure.

@@ -41,7 +41,7 @@ mod world;
 
 use course::Leg;
 
-pub use census::{PROMOTION_LAG, START_PATIENCE_MS};
+pub use census::{START_PATIENCE_MS, is_near};
 pub use decide::plan;
 pub use ledger::{Entry, Failed, Ledger, Memory, Seeding, Standing};
 pub use names::{ClusterId, Mark, MemberId, Millis, NodeName, Serial, TemplateHash, Uid};

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use backon::{ConstantBuilder, Retryable};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CHANGE_DEADLINE, CallError, MemberClient, Refusal};
 use quorate_statemachine::{
-    Alive, Life, Listed, MemberId, Membership, Minor, PROMOTION_LAG, Role, Roster, Serial, Sight, Step,
+    Alive, Life, Listed, MemberId, Membership, Minor, Role, Roster, Serial, Sight, Step, is_near,
 };
-use tokio::time::sleep;
 
 use super::{Acting, Stop};
 use crate::api::DEADLINE;
@@ -23,9 +23,9 @@ use crate::writes;
 // A call that the gate cuts off is given up without a note that its connection may lead nowhere.
 const _: () = assert!(CHANGE_DEADLINE.as_millis() < DEADLINE.as_millis(), "a change ends before the gate cuts it off");
 
-/// How often, and how long after it was refused, a promotion is tried that etcd does not let happen yet: of a young log it asks for
+/// How often a promotion is tried again, and how long after it was refused, that etcd does not let happen yet: of a young log it asks for
 /// nine tenths, which is more than we do, and of which the leader hears with its next heartbeat.
-const PROMOTION_TRIES: u32 = 6;
+const PROMOTION_RETRIES: usize = 5;
 const PROMOTES_AGAIN_AFTER: Duration = Duration::from_millis(25);
 
 impl Acting<'_> {
@@ -40,15 +40,9 @@ impl Acting<'_> {
     /// Promotes a learner. That it lags by the leader's own count, which may come a moment after its own, is waited for; each call
     /// has both guards anew, and in this order: who tells a linearizable list knows all that was committed until then.
     pub(super) async fn promote(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
-        for _ in 1..PROMOTION_TRIES {
-            match self.promote_now(step, serial, id, expect).await {
-                Err(Stop::Etcd(error)) if error.refusal() == Some(Refusal::LearnerNotReady) => {
-                    sleep(PROMOTES_AGAIN_AFTER).await;
-                }
-                done => return done,
-            }
-        }
-        self.promote_now(step, serial, id, expect).await
+        let pauses = ConstantBuilder::default().with_delay(PROMOTES_AGAIN_AFTER).with_max_times(PROMOTION_RETRIES);
+        let lags = |stop: &Stop| matches!(stop, Stop::Etcd(error) if error.refusal() == Some(Refusal::LearnerNotReady));
+        (|| self.promote_now(step, serial, id, expect)).retry(pauses).when(lags).await
     }
 
     async fn promote_now(&self, step: &Step, serial: Serial, id: MemberId, expect: &Roster) -> Result<(), Stop> {
@@ -155,8 +149,7 @@ impl Acting<'_> {
         let Some(Sight::Etcd(leader)) = leader.map(|leader| leader.sight) else {
             return Err(Stop::Surprise("nobody who leads answers".into()));
         };
-        let committed = leader.committed.max(now.committed);
-        let caught_up = committed.saturating_sub(now.applied) <= PROMOTION_LAG;
+        let caught_up = is_near(now.applied, leader.committed.max(now.committed));
         match (still, now.live && now.has_leader, now.process == planned, caught_up) {
             (true, true, true, true) => Ok(()),
             (false, ..) => Err(surprise("is being deleted")),

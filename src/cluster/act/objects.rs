@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
 use quorate_statemachine::{
-    Birth, Life, Mark, Membership, PROMOTION_LAG, Release, Role, RoleLabel, Serial, Sight, Start, Step, Ticket, Uid,
-    Version,
+    Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Step, Ticket, Uid, Version, is_near,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -92,14 +91,15 @@ impl Acting<'_> {
     ) -> Result<(), Stop> {
         let sealed = self.seal_planned(serial, ticket)?;
         let observed = self.pod(serial, pod)?;
-        let mut metadata = json!({ "uid": observed.uid.as_str(), "annotations": sealed.annotations() });
+        let mut metadata = json!({ "uid": observed.uid.as_str(), "resourceVersion": observed.resource_version,
+            "annotations": sealed.annotations() });
         if let Some(label) = label {
             metadata["labels"] = json!({ names::LABEL_ROLE: as_text(label) });
         }
-        match self.put_on(serial, &metadata, &observed.resource_version).await {
+        match self.change_metadata(serial, &metadata).await {
             Err(error) if error.is_surprise() => {
-                let version = self.version_as_told(serial, observed).await?.ok_or(error)?;
-                self.put_on(serial, &metadata, &version).await?;
+                metadata["resourceVersion"] = json!(self.version_as_told(serial, observed).await?.ok_or(error)?);
+                self.change_metadata(serial, &metadata).await?;
             }
             put => put?,
         }
@@ -107,10 +107,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Changes the metadata of a member's pod, if that has this version.
-    async fn put_on(&self, serial: Serial, metadata: &Value, version: &str) -> Result<(), Error> {
-        let mut metadata = metadata.clone();
-        metadata["resourceVersion"] = json!(version);
+    /// Changes the metadata of a member's pod, if that has the UID and the version in it.
+    pub(super) async fn change_metadata(&self, serial: Serial, metadata: &Value) -> Result<(), Error> {
         let change = json!({ "metadata": metadata });
         self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
         Ok(())
@@ -247,9 +245,8 @@ impl Acting<'_> {
             let ready = quorate_etcd::is_ready(SocketAddr::new(ip, METRICS_PORT)).await;
             tracing::trace!(cluster = %self.cluster.name, member = %serial, ready, "is labelled");
         }
-        let change = json!({ "metadata": { "uid": uid.as_str(), "labels": { names::LABEL_ROLE: as_text(label) } } });
-        self.actor.kube.merge::<Pod>(self.cluster.namespace, &self.cluster.member(serial), &change).await?;
-        Ok(())
+        let metadata = json!({ "uid": uid.as_str(), "labels": { names::LABEL_ROLE: as_text(label) } });
+        Ok(self.change_metadata(serial, &metadata).await?)
     }
 
     pub(super) async fn release_finalizer(&self) -> Result<(), Stop> {
@@ -299,7 +296,7 @@ async fn catches_up(port: SocketAddr, patience: Instant, committed: u64) {
         loop {
             if let quorate_etcd::Sight::Etcd(now) = quorate_etcd::look(port).await
                 && now.has_leader
-                && committed.max(now.committed).saturating_sub(now.applied) <= PROMOTION_LAG
+                && is_near(now.applied, committed.max(now.committed))
             {
                 return;
             }

@@ -71,9 +71,8 @@ impl Acting<'_> {
         let mut annotations =
             serde_json::Map::from_iter([(names::ANNOTATION_RESIZE_REFUSED.to_owned(), json!(refused))]);
         annotations.extend(given.map(|hash| (names::ANNOTATION_RESOURCES.to_owned(), json!(hash))));
-        let note = json!({ "metadata": { "uid": uid.as_str(), "annotations": annotations } });
-        self.actor.kube.merge::<Pod>(namespace, &name, &note).await?;
-        Ok(())
+        let noted = json!({ "uid": uid.as_str(), "annotations": annotations });
+        Ok(self.change_metadata(serial, &noted).await?)
     }
 
     /// Orders the snapshot before the members go to this minor.

@@ -20,12 +20,8 @@ impl Acting<'_> {
     pub(super) async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
         let (mut rest, mut made, patience) = (steps, Made::default(), Instant::now() + COMES_UP_WITHIN);
         while let Some(first) = rest.first() {
-            let row = rest.iter().take_while(|step| step.of_one_member().is_some()).count();
-            if row > 0 {
-                let (at_once, after) = rest.split_at(row);
-                self.for_each_member(at_once, done).await?;
-                rest = after;
-            } else {
+            let (at_once, after) = row(rest);
+            if at_once.is_empty() {
                 let step = after_addition(first, made.learner.as_ref())?;
                 self.step(&step, &mut made).await?;
                 self.finished(&step, done);
@@ -33,6 +29,9 @@ impl Acting<'_> {
                 if let Step::IssueTicket { serial, .. } = &*step {
                     rest = self.as_it_begins(*serial, rest, patience, done).await?;
                 }
+            } else {
+                self.for_each_member(at_once, done).await?;
+                rest = after;
             }
         }
         Ok(())
@@ -47,8 +46,7 @@ impl Acting<'_> {
         patience: Instant,
         done: &mut Vec<Step>,
     ) -> Result<&'s [Step], Stop> {
-        let row = rest.iter().take_while(|step| step.of_one_member().is_some()).count();
-        let (meanwhile, after) = rest.split_at(row);
+        let (meanwhile, after) = row(rest);
         let begins = self.begins(serial, patience, after.is_empty());
         let (begun, written) = tokio::join!(begins, self.for_each_member(meanwhile, done));
         both(begun, written)?;
@@ -155,6 +153,11 @@ impl Acting<'_> {
             Bind::Ephemeral => Ok(None),
         }
     }
+}
+
+/// The steps in a row that concern one member each, and those after them.
+fn row(steps: &[Step]) -> (&[Step], &[Step]) {
+    steps.split_at(steps.iter().take_while(|step| step.of_one_member().is_some()).count())
 }
 
 /// What a step has made that one after it needs.

@@ -151,8 +151,8 @@ struct Objects {
     pods: BTreeMap<Serial, PodFacts>,
     trials: Vec<(Serial, TrialFacts)>,
     claims: BTreeMap<Serial, ClaimFacts>,
-    /// Nodes that were asked for.
-    nodes: BTreeMap<NodeName, NodeSight>,
+    /// Nodes that were asked for already.
+    asked: BTreeMap<NodeName, NodeSight>,
     endpoints: Endpoints,
     tls: Tls,
     archives: Archives,
@@ -220,8 +220,8 @@ impl Observer {
             let asks = (overall::whom(&cluster, &pods, &said), overall::expects_newcomers(&cluster, &said));
             overall::ask(&self.pool, access, &addresses_of_pods, asks, &mut said).await;
         }
-        let (freshness, nodes) = (Freshness::Cached, BTreeMap::new());
-        let objects = Objects { freshness, cluster, pods, trials, claims, nodes, endpoints, tls, archives, proofs };
+        let (freshness, asked) = (Freshness::Cached, BTreeMap::new());
+        let objects = Objects { freshness, cluster, pods, trials, claims, asked, endpoints, tls, archives, proofs };
         self.assemble(objects, said).await
     }
 
@@ -235,7 +235,7 @@ impl Observer {
         let Some(cluster) = cluster.filter(|cluster| cluster.uid() == glanced.cluster.uid()) else { return Ok(None) };
         let cluster = Arc::new(cluster);
         let labels = format!("{}={name}", names::LABEL_CLUSTER);
-        let (pods, claims, list, nodes) = tokio::join!(
+        let (pods, claims, list, asked) = tokio::join!(
             self.kube.list::<Pod>(&namespace, &labels),
             self.kube.list::<PersistentVolumeClaim>(&namespace, &labels),
             self.list_again(glanced),
@@ -255,8 +255,8 @@ impl Observer {
         endpoints.hold_back(&mut said);
         let tls = self.tls_anew(&cluster, wallet, &glanced.tls).await?;
         let (archives, proofs) = (glanced.archives.clone(), glanced.proofs.clone());
-        let (freshness, nodes) = (Freshness::Quorum, nodes?);
-        let objects = Objects { freshness, cluster, pods, trials, claims, nodes, endpoints, tls, archives, proofs };
+        let (freshness, asked) = (Freshness::Quorum, asked?);
+        let objects = Objects { freshness, cluster, pods, trials, claims, asked, endpoints, tls, archives, proofs };
         self.assemble(objects, said).await.map(Some)
     }
 
@@ -313,20 +313,20 @@ impl Observer {
             (*serial, places.get(&claim.uid).map_or(Home::Anywhere, |place| place.home(&watched_nodes)))
         });
         let homes: BTreeMap<_, _> = homes.collect();
-        let Objects { freshness, cluster, pods, trials, claims, mut nodes, endpoints, tls, archives, proofs } = objects;
+        let Objects { freshness, cluster, pods, trials, claims, asked, endpoints, tls, archives, proofs } = objects;
         let memory = ledger::read(&cluster.name_any(), cluster.status.as_ref());
         let named = named_nodes(&pods, &homes, &memory);
         let cordoned = named.iter().filter(|name| watched_nodes.get(*name).is_some_and(|node| node.cordoned));
         let cordoned = cordoned.cloned().collect();
-        nodes.retain(|name, _| named.contains(name));
         // A node that the watch doesn't show is asked for also from a cached look: whether it is gone is a verdict, and
         // nothing else would call for a closer look.
-        let (shown, unshown): (Vec<_>, Vec<_>) = match freshness {
-            Freshness::Cached => named.into_iter().partition(|name| watched_nodes.contains_key(name)),
-            Freshness::Quorum => (Vec::new(), named.into_iter().filter(|name| !nodes.contains_key(name)).collect()),
+        let known = |name: &NodeName| match freshness {
+            Freshness::Cached => watched_nodes.get(name).map(|node| node.sight),
+            Freshness::Quorum => asked.get(name).copied(),
         };
-        nodes.extend(self.ask_for_nodes(unshown).await?);
-        nodes.extend(shown.into_iter().filter_map(|name| Some((name.clone(), watched_nodes.get(&name)?.sight))));
+        let mut nodes: BTreeMap<_, _> = named.iter().filter_map(|name| Some((name.clone(), known(name)?))).collect();
+        let unknown = named.into_iter().filter(|name| !nodes.contains_key(name)).collect();
+        nodes.extend(self.ask_for_nodes(unknown).await?);
         let backup = self.backup(&cluster, &memory).await?;
         let key = key(&cluster);
         let now = now();
