@@ -229,6 +229,8 @@ mod tests {
         }
     }
 
+    /// Launchers of before read it, and refuse a field that they don't know: one that is added later is left out where it would say
+    /// what was so before.
     #[test]
     fn its_json_is_the_agreed_one() {
         let text = r#"{"start":"create","member":"blue-0","volume":"3f0c","version":"3.6.16","flags":["--name=blue-0","--data-dir=/var/lib/etcd/data"]}"#;

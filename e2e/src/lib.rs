@@ -5,6 +5,7 @@ pub mod bench;
 pub mod chaos;
 pub mod cli;
 pub mod command;
+pub mod compiler;
 pub mod debian;
 pub mod demo;
 pub mod deploy;

@@ -157,6 +157,10 @@ impl Driver {
         let look_again = self.report(memo, &observed, &plan, &mut status, &acted).await?;
         memo.left_voters_alone = acted.stop.is_none() && plan.steps.iter().all(Step::leaves_voters_alone);
         memo.helpless.take(&plan);
+        if !acted.done.is_empty() {
+            // What is refused for one member in every round is no reason to be slow with the others.
+            memo.failures = 0;
+        }
         let moved = acted.status_written || !acted.done.is_empty();
         match acted.stop {
             None => match acted.refused.filter(|stop| refused(stop).is_none()) {

@@ -221,6 +221,30 @@ async fn one_that_was_not_seen_to_serve_and_answers_now_is_neither_stopped_nor_r
     assert!(words.contains("answers"), "{words}");
 }
 
+/// A leader takes no writes while it hands over to one that is not there.
+#[tokio::test]
+async fn nobody_is_handed_the_leadership_who_does_not_serve_by_now() {
+    const IP: [u8; 4] = [127, 0, 81, 2];
+    let heir = || {
+        let (api, mut observed) = cluster();
+        observed.pods.get_mut(&SERIAL).unwrap().ip = Some(IP.into());
+        (api, observed)
+    };
+    let stopped_by = async |to: u64| {
+        let (api, observed) = heir();
+        let step = Step::MoveLeader { from: MemberId(100), to: MemberId(to) };
+        does(&api, &observed, step).await.0.stop.unwrap().to_string()
+    };
+    let silent = stopped_by(101).await;
+    assert!(silent.contains("does not serve"), "{silent}");
+    an_etcd_answers_at(IP);
+    // Then it is what comes next that fails.
+    let handed = stopped_by(101).await;
+    assert!(handed.contains("nothing yet to show the members"), "{handed}");
+    let unlisted = stopped_by(102).await;
+    assert!(unlisted.contains("does not serve"), "{unlisted}");
+}
+
 #[tokio::test]
 async fn a_voters_new_pod_has_the_budgets_label_from_birth() {
     for (role, label) in [(Role::Voter, json!("returning-voter")), (Role::Learner, Value::Null)] {

@@ -4,17 +4,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use quorate_crds::names;
-use quorate_statemachine::{MemberId, Phase, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
+use quorate_statemachine::{Bind, Birth, MemberId, Phase, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
-use super::observe::Observed;
 use super::observe::pods::PodFacts;
+use super::observe::{Observed, key};
 use super::release_tests::{an_etcd_answers_at, cluster};
-use super::tests::{CLUSTER, act_in_order};
-use crate::fake_api::FakeApi;
+use super::report::fixture;
+use super::tests::{CLUSTER, act_in_order, driver, object, watched};
+use crate::fake_api::{FakeApi, Fault};
+use crate::lease::Claim;
 
 fn path(serial: u32) -> String {
     format!("/api/v1/namespaces/ns/pods/db-{serial}")
@@ -161,4 +164,62 @@ async fn what_is_refused_of_one_member_keeps_others_from_nothing_but_what_comes_
     assert!(acted.stop.is_some_and(|stop| stop.is_surprise()));
     assert_eq!(acted.done, [resume(2), label(2)]);
     assert!(!told(&api, 1) && api.object(&path(1))["metadata"]["labels"]["quorate.dev/role"].is_null());
+}
+
+/// A quota or a policy may refuse it for days.
+#[tokio::test]
+async fn a_pod_or_claim_that_is_refused_holds_up_nobody_else() {
+    let pod = Step::CreatePod {
+        serial: Serial(3),
+        bind: Bind::Ephemeral,
+        birth: Birth::Waiting,
+        release: fixture::healthy().world.wish.release,
+    };
+    let release = fixture::healthy().world.wish.release;
+    let on_it = Step::CreatePod { serial: Serial(3), bind: Bind::NewClaim, birth: Birth::Waiting, release };
+    let goes = |serial| Step::DeletePod { serial: Serial(serial), pod: Uid::new(&format!("pod-{serial}")) };
+    let claim = Step::CreateClaim(Serial(3));
+    let calls = "POST /api/v1/namespaces/ns/";
+    for (step, code, goes_on) in [
+        (&pod, StatusCode::FORBIDDEN, true),
+        (&pod, StatusCode::BAD_REQUEST, true),
+        (&claim, StatusCode::FORBIDDEN, true),
+        // Nobody knows what came of it.
+        (&pod, StatusCode::INTERNAL_SERVER_ERROR, false),
+        // It is not as it was observed.
+        (&pod, StatusCode::CONFLICT, false),
+    ] {
+        let (api, observed) = with_pods();
+        api.disturb(calls, Fault::Refuse(code));
+        // One votes: its next pod might be refused as well.
+        let acted = does(&api, &observed, vec![step.clone(), on_it.clone(), goes(1), goes(2)]).await;
+        assert_eq!(acted.done, if goes_on { vec![goes(2)] } else { Vec::new() }, "{step:?}: {code}");
+        assert!(!api.written().iter().any(|line| line.starts_with("POST")), "{:?}", api.written());
+        let stop = acted.stop.unwrap();
+        assert_eq!(stop.is_surprise(), code == StatusCode::CONFLICT, "{stop}");
+    }
+    // What is refused is told, and not what passes by itself later on.
+    let (api, observed) = with_pods();
+    api.disturb(calls, Fault::Refuse(StatusCode::FORBIDDEN));
+    let another = Step::DeletePod { serial: Serial(1), pod: Uid::new("another") };
+    let acted = does(&api, &observed, vec![pod, another]).await;
+    assert!(acted.stop.is_some_and(|stop| !stop.is_surprise()));
+}
+
+#[tokio::test]
+async fn what_is_refused_for_one_makes_nobody_slow_with_the_others() {
+    let api = FakeApi::default();
+    api.put(CLUSTER, object());
+    let (driver, key) = (driver(&api, Claim::forever()), key(&watched(&api)));
+    let failures = async || {
+        assert!(Box::pin(driver.round(watched(&api))).await.is_err());
+        driver.memos.failures(&key)
+    };
+    let pods = "POST /api/v1/namespaces/ns/pods";
+    api.disturb("POST /api/v1/namespaces/ns/", Fault::Refuse(StatusCode::FORBIDDEN));
+    assert_eq!((failures().await, failures().await, failures().await), (1, 2, 3), "nothing is done");
+    api.mend();
+    api.disturb(pods, Fault::Refuse(StatusCode::FORBIDDEN));
+    assert_eq!(failures().await, 1, "claims are made");
+    assert_eq!(failures().await, 2, "there is nothing else to do");
 }

@@ -13,7 +13,8 @@ pub struct Plan {
     pub ledger: Option<Ledger>,
     /// In this order, but those in a row at once that concern one member each ([`Step::of_one_member`]), for each member in
     /// order. At the first surprise the rest is dropped, save what is under way for others, and the world is observed
-    /// again. One of them changes the member list, or two add learners, or two promote.
+    /// again; a claim or pod that Kubernetes refuses to make holds up its own member only, but for voters' pods that were to be
+    /// deleted. One of them changes the member list, or two add learners, or two promote.
     pub steps: Vec<Step>,
     /// The `minAvailable` of the disruption budget, to be in force before the steps. `None`: as it is.
     pub budget: Option<u8>,
@@ -185,7 +186,7 @@ pub enum Step {
         /// The members planned from.
         expect: Roster,
     },
-    /// Move the leadership. Guard: `from` still leads.
+    /// Move the leadership. Guard: `from` still leads, and `to` serves.
     MoveLeader {
         /// From this member.
         from: MemberId,

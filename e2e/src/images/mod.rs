@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::command::{Command, CommandError};
+use crate::compiler;
 use crate::debian::find_program;
 use crate::progress::Progress;
 use crate::tools::{self, Etcd, Tool, ToolError};
@@ -115,16 +116,17 @@ pub async fn programs(progress: &Progress) -> Result<[PathBuf; 2], ImageError> {
 
 /// Builds our programs so that they run in an image with nothing else in it.
 async fn build_own(progress: &Progress) -> Result<PathBuf, ImageError> {
-    let step = progress.step("quorate and quorate-agent");
+    let mut step = progress.step("quorate and quorate-agent");
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     // Without a target, cargo would apply the flags to build scripts and macros too.
-    Command::new("cargo")
+    let command = Command::new("cargo")
         .folder(&workspace::root())
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .args(["build", "--release", "--bins", "--target", &target, "-p", "quorate", "-p", "quorate-backup"])
-        .run()
-        .await?;
-    step.done("built");
+        .args(["build", "--release", "--bins", "--target", &target, "-p", "quorate", "-p", "quorate-backup"]);
+    let line = command.to_string();
+    let work = tokio::task::spawn_blocking(move || compiler::run(&command, compiler::CARGO, &mut step).map(|()| step));
+    let built = work.await.map_err(|error| CommandError::Spawn { line, source: io::Error::other(error) })?;
+    built?.done("built");
     let target_folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     Ok(workspace::root().join(target_folder).join(target).join("release"))
 }

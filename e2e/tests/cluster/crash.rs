@@ -192,6 +192,13 @@ async fn a_crash_after_any_write_from_3_5_to_3_7_changes_nothing_in_the_end() ->
     play("crash_from_3_5", Stage::Alone, async |scene| crashes_change_nothing(scene, up).await).await
 }
 
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_crash_after_any_write_from_3_7_to_3_6_changes_nothing_in_the_end() -> Result<()> {
+    let down = Course::Way { from: V3_7, to: V3_6, steps: 1 };
+    play("crash_from_3_7", Stage::Alone, async |scene| crashes_change_nothing(scene, down).await).await
+}
+
 /// To 3.5, which leaves the call that ends a downgrade unanswered.
 #[tokio::test]
 #[ignore = "make e2e"]

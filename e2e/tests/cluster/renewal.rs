@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use etcd_client::{Client, WatchOptions, WatchStream};
 use futures::future::try_join_all;
+use jiff::Timestamp;
 use quorate_crds::ConditionType;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, Door, Gateway, PATIENCE, Scene, Stage, dial, metrics, play, told, wait_for};
@@ -14,6 +15,7 @@ use serde_json::json;
 
 use crate::archive;
 use crate::operator::leader_tells;
+use crate::roll::is_told;
 use crate::tls::{certificates, none_was_restarted};
 
 /// The shortest lifetime that there may be.
@@ -41,6 +43,7 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         let members: Vec<String> = before.keys().cloned().collect();
         let (served, kept) = (certificates(&db).await?, peer_certificates(&db, &members).await?);
         tells_the_days_left(scene).await?;
+        let first_until = valid_until(&db).await?;
         let generation = archive::recorded_into(&db, archive::SOON).await?;
         let doors = db.voters_doors().await?;
         ensure!(doors.len() == members.len(), "not all of {members:?} have an address");
@@ -71,12 +74,20 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         pods::delete_by_force(&db, &[&members[0]]).await?;
         db.settles(3).await?;
         db.is_the_same_as(&before).await?;
-        ensure!(db.view().await?.is(ConditionType::CertificatesValid), "the condition is not True");
-        let events = scene.kubectl(&["get", "events"]).await?.well()?;
-        ensure!(events.contains("CertificatesRenewed"), "the events are\n{events}");
-        Ok(())
+        let until = valid_until(&db).await?;
+        ensure!(until > first_until, "the condition said {first_until} and says {until}");
+        is_told(&db, "CertificatesRenewed", &["db-0", "They are valid until "]).await
     })
     .await
+}
+
+/// Until when all certificates are valid, as the condition tells it.
+async fn valid_until(db: &Cluster) -> Result<Timestamp> {
+    let view = db.view().await?;
+    let condition = view.condition(ConditionType::CertificatesValid).context("there is no condition")?;
+    ensure!(condition.status == "True", "it is {}: {}", condition.status, condition.message);
+    let mut words = condition.message.split_whitespace().map(|word| word.trim_end_matches(['.', ',', ':', ';']));
+    words.find_map(|word| word.parse().ok()).with_context(|| format!("no moment is in {}", condition.message))
 }
 
 /// Writes for a while, each time over a connection of its own and to the next member; how many calls that were.

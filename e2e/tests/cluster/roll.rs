@@ -216,7 +216,9 @@ async fn a_change_of_settings_and_version_is_one_roll() -> Result<()> {
         let before = db.identities().await?;
         let writer = Writer::start_hasty(&db, "w").await?;
         let ran = etcd_during(scene, async {
-            db.patch(json!({ "spec": { "version": "3.7.3", "etcd": { "snapshotCount": 5000 } } })).await?;
+            let image = json!({ "pullPolicy": "Never" });
+            db.patch(json!({ "spec": { "version": "3.7.3", "etcd": { "snapshotCount": 5000 }, "image": image } }))
+                .await?;
             db.settles(3).await.map(drop)
         })
         .await?;
@@ -229,7 +231,13 @@ async fn a_change_of_settings_and_version_is_one_roll() -> Result<()> {
         }
         let deleted = times_told(&db, "PodDeleted").await?;
         ensure!(deleted == 3, "{deleted} pods were deleted");
-        Ok(())
+        for (name, pod) in &db.view().await?.pods {
+            let etcd =
+                pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("a pod without containers")?;
+            let pulled = etcd.image_pull_policy.as_deref();
+            ensure!(pulled == Some("Never"), "the image of {name} is pulled by {pulled:?}");
+        }
+        is_told(&db, "SpecChanged", &["spec.etcd.snapshotCount", "spec.image.pullPolicy", "spec.version"]).await
     })
     .await
 }

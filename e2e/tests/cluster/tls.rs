@@ -216,6 +216,8 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
         knock(&address, CLIENT_PORT, &host, &Shown::Plaintext).await?.let_in()?;
         let secrets = scene.kubectl(&["get", "secrets", "-o", "name"]).await?.well()?;
         ensure!(secrets.trim().is_empty(), "there are {secrets}");
+        let listed = etcdctl(scene, &["member", "list"]).await?;
+        ensure!(["db-0", "db-1", "db-2"].iter().all(|name| listed.contains(name)), "etcdctl lists\n{listed}");
         let written = writer.stop().await?;
         written.check(&db).await?;
         // The control: the put that other ports refuse is one that is taken where no TLS is wanted.

@@ -71,6 +71,7 @@ impl Acting<'_> {
         let Some((serial, _)) = self.observed.said.leader().filter(|(_, leader)| *leader == from) else {
             return Err(Stop::Surprise(format!("{from} does not lead")));
         };
+        self.still_serves(to).await?;
         let member = self.client(serial)?;
         if member.status().await?.leader != Some(quorate_etcd::MemberId(from.0)) {
             return Err(Stop::Surprise(format!("{from} does not lead any more")));
@@ -189,6 +190,23 @@ impl Acting<'_> {
             Err(Stop::Surprise(format!(
                 "{serial} serves and is not stopped: another voter does not serve, or is to go, by now"
             )))
+        }
+    }
+
+    /// Demands, right before it is to lead, that a member serves: a leader drops proposals while it hands over, and gives up one
+    /// that does not answer only after an election timeout (`leadTransferee` in `raft.go` of go.etcd.io/raft).
+    async fn still_serves(&self, id: MemberId) -> Result<(), Stop> {
+        let surprise = || Stop::Surprise(format!("{id} is to lead and does not serve"));
+        let Membership::Known(list) = &self.observed.world.membership else { return Err(surprise()) };
+        let serial = list.members.get(&id).and_then(|listed| listed.serial).ok_or_else(surprise)?;
+        let address = self.addresses().remove(&serial).ok_or_else(surprise)?;
+        let seen = members::look(&address).await;
+        let is_it = seen.member.is_none_or(|member| member == id);
+        match seen.sight {
+            Sight::Etcd(now) if is_it && now.live && now.has_leader => Ok(()),
+            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {
+                Err(surprise())
+            }
         }
     }
 

@@ -31,7 +31,7 @@ use super::render;
 use crate::api::{self, Kube};
 use crate::metrics::Metrics;
 
-/// Why the rest of a plan was not done.
+/// Why a plan was not done as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// The world is not as it was planned from, or etcd is not ready for a change: observe again.
@@ -111,7 +111,7 @@ pub struct Acted {
     pub done: Vec<Step>,
     /// The certificates that were renewed.
     pub renewed: Vec<Renewed>,
-    /// Why the rest was not.
+    /// Why not all was.
     pub stop: Option<Stop>,
     /// What Kubernetes refused of that which no step needs, or failed at.
     pub refused: Option<Stop>,

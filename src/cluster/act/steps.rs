@@ -1,5 +1,5 @@
 //! Takes a plan's steps in their order, each by who has its guard; those in a row that concern one member each at once. It asks
-//! nobody itself, and ends at the first surprise.
+//! nobody itself, and ends at the first surprise. A claim or pod that can't be made holds up nobody else.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,20 +17,29 @@ const COMES_UP_WITHIN: Duration = Duration::from_secs(1);
 
 impl Acting<'_> {
     /// The steps in their order; those in a row that concern one member's objects each are done for all these members at once.
+    /// A claim or pod that Kubernetes refuses is told when the others are done.
     pub(super) async fn steps(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
+        let mut unmade = Vec::new();
+        let taken = self.take(steps, done, &mut unmade).await;
+        unmade.into_iter().fold(taken, or_graver)
+    }
+
+    async fn take(&self, steps: &[Step], done: &mut Vec<Step>, unmade: &mut Vec<Stop>) -> Result<(), Stop> {
         let (mut rest, mut made, patience) = (steps, Made::default(), Instant::now() + COMES_UP_WITHIN);
         while let Some(first) = rest.first() {
             let (at_once, after) = row(rest);
-            if at_once.is_empty() {
+            if !unmade.is_empty() && self.stops_a_voter(first) {
+                rest = &rest[1..];
+            } else if at_once.is_empty() {
                 let step = after_addition(first, made.learner.as_ref())?;
                 self.step(&step, &mut made).await?;
                 self.finished(&step, done);
                 rest = &rest[1..];
                 if let Step::IssueTicket { serial, .. } = &*step {
-                    rest = self.as_it_begins(*serial, rest, patience, done).await?;
+                    rest = self.as_it_begins(*serial, rest, patience, done, unmade).await?;
                 }
             } else {
-                self.for_each_member(at_once, done).await?;
+                self.for_each_member(at_once, done, unmade).await?;
                 rest = after;
             }
         }
@@ -45,16 +54,22 @@ impl Acting<'_> {
         rest: &'s [Step],
         patience: Instant,
         done: &mut Vec<Step>,
+        unmade: &mut Vec<Stop>,
     ) -> Result<&'s [Step], Stop> {
         let (meanwhile, after) = row(rest);
         let begins = self.begins(serial, patience, after.is_empty());
-        let (begun, written) = tokio::join!(begins, self.for_each_member(meanwhile, done));
+        let (begun, written) = tokio::join!(begins, self.for_each_member(meanwhile, done, unmade));
         both(begun, written)?;
         if !after.is_empty() {
             // Somebody may have asked for something else meanwhile.
             self.object_is_untouched().await?;
         }
         Ok(after)
+    }
+
+    /// Whether it takes a voter's pod away, the next one of which might be refused as the one before it in the plan was.
+    fn stops_a_voter(&self, step: &Step) -> bool {
+        matches!(step, Step::DeletePod { serial, .. } if self.is_voter(*serial))
     }
 
     /// Says, with all guards behind it, that it asks Kubernetes for what takes a member or its volume away: chaos runs judge that
@@ -69,25 +84,30 @@ impl Acting<'_> {
         done.push(step.clone());
     }
 
-    /// Takes steps for several members at once; for each member in order.
-    async fn for_each_member(&self, steps: &[Step], done: &mut Vec<Step>) -> Result<(), Stop> {
+    /// Takes steps for several members at once; for each member in order. What could not be made, and holds up nobody else, is
+    /// left in `unmade`.
+    async fn for_each_member(&self, steps: &[Step], done: &mut Vec<Step>, unmade: &mut Vec<Stop>) -> Result<(), Stop> {
         let mut by_member: BTreeMap<Option<Serial>, Vec<&Step>> = BTreeMap::new();
         for step in steps {
             by_member.entry(step.of_one_member()).or_default().push(step);
         }
         let taken = join_all(by_member.into_values().map(|steps| self.for_member(steps))).await;
         let mut all = Ok(());
-        for (taken, result) in taken {
+        for (taken, ended) in taken {
             for step in taken {
                 self.finished(step, done);
             }
-            all = both(all, result).map(drop);
+            match ended {
+                Some((at, stop)) if holds_up_nobody_else(at, &stop) => unmade.push(stop),
+                Some((_, stop)) => all = or_graver(all, stop),
+                None => {}
+            }
         }
         all
     }
 
-    /// Takes these steps for one member, and says which of them are done.
-    async fn for_member<'s>(&self, steps: Vec<&'s Step>) -> (Vec<&'s Step>, Result<(), Stop>) {
+    /// Takes these steps for one member, and says which of them are done, and at which it ended before it had taken them all.
+    async fn for_member<'s>(&self, steps: Vec<&'s Step>) -> (Vec<&'s Step>, Option<(&'s Step, Stop)>) {
         let (mut taken, mut made) = (Vec::new(), Made::default());
         let mut rest = steps.into_iter().peekable();
         while let Some(step) = rest.next() {
@@ -99,22 +119,23 @@ impl Acting<'_> {
                 (step, _) => self.step(step, &mut made).await,
             };
             if let Err(stop) = result {
-                return (taken, Err(stop));
+                return (taken, Some((step, stop)));
             }
             taken.extend([step].into_iter().chain(along));
         }
-        (taken, Ok(()))
+        (taken, None)
     }
 
     async fn step(&self, step: &Step, made: &mut Made) -> Result<(), Stop> {
         match step {
             Step::CreateClaim(serial) => {
                 let (claim, secret) = tokio::join!(self.create_claim(*serial), self.certify_member(*serial));
-                both(claim, secret).map(|(uid, ())| made.claim = Some(uid))
+                made.claim = Some(claim?);
+                secret
             }
             Step::CreatePod { serial, bind, birth, release } => {
-                let volume = self.volume_of(*serial, bind, made.claim.as_ref()).await;
-                let (volume, ()) = both(volume, self.certify_member(*serial).await)?;
+                let volume = self.volume_of(*serial, bind, made.claim.as_ref()).await?;
+                self.certify_member(*serial).await?;
                 self.create_pod(*serial, volume.as_ref(), *birth, release).await
             }
             Step::LabelPod { serial, pod, label } => self.label_pod(*serial, pod, *label).await,
@@ -158,6 +179,18 @@ impl Acting<'_> {
 /// The steps in a row that concern one member each, and those after them.
 fn row(steps: &[Step]) -> (&[Step], &[Step]) {
     steps.split_at(steps.iter().take_while(|step| step.of_one_member().is_some()).count())
+}
+
+/// Whether others are tended as if this step had not been planned: nothing but the same member's rests on a new claim or pod, and
+/// a quota or a policy that refuses it may do so for days. What is not as it was observed is looked at first.
+fn holds_up_nobody_else(at: &Step, stop: &Stop) -> bool {
+    let makes = matches!(at, Step::CreateClaim(_) | Step::CreatePod { .. });
+    makes && stop.is_of_one_object() && !stop.is_surprise()
+}
+
+/// What came of several things, of which one more has failed.
+fn or_graver(all: Result<(), Stop>, stop: Stop) -> Result<(), Stop> {
+    both::<_, ()>(all, Err(stop)).map(drop)
 }
 
 /// What a step has made that one after it needs.

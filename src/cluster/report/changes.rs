@@ -156,3 +156,37 @@ pub fn release_failed(observed: &Observed, plan: &Plan) -> String {
         None => format!("A member did not run on the new version and was taken back. {remedy}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quorate_statemachine::Image;
+
+    use super::*;
+    use crate::cluster::report::fixture::healthy;
+
+    /// What is told where the members run `runs` and `wished` is wished for.
+    fn told(runs: Version, wished: Version) -> String {
+        let mut observed = healthy();
+        observed.world.wish.release = Release { version: wished, image: Image::new("etcd") };
+        for pod in observed.pods.values_mut() {
+            pod.release = Some(Release { version: runs, image: Image::new("etcd") });
+        }
+        below_floor(&observed)
+    }
+
+    #[test]
+    fn the_floor_is_told_with_its_reason_and_its_source() {
+        for (runs, wished, words) in [
+            (Version::new(5, 20), Version::new(6, 16), ["3.5.32", "#19557", "etcd.io/docs/v3.6/upgrades"]),
+            // Two minors away: the floor of the step that comes next.
+            (Version::new(5, 20), Version::new(7, 3), ["3.5.32", "#19557", "etcd.io/docs/v3.6/upgrades"]),
+            (Version::new(6, 4), Version::new(7, 3), ["3.6.11", "#21667", "etcd.io/docs/v3.7/upgrades"]),
+            (Version::new(7, 1), Version::new(6, 16), ["3.7.2", "#22201", "etcd-io/etcd/pull/22201"]),
+        ] {
+            let told = told(runs, wished);
+            assert!(words.iter().all(|word| told.contains(word)), "{runs} to {wished}: {told}");
+        }
+        // Nothing is made up where a pod was changed since.
+        assert!(!told(Version::new(5, 35), Version::new(6, 16)).contains('#'));
+    }
+}

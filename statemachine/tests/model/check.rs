@@ -9,7 +9,7 @@ use crate::{
     faults::{Kind, delete_all_pods, heal, lose_node, lose_status, strike},
     glimpse::{observe, observe_on},
     observe::Eyes,
-    operator::{act, act_unshown, is_about_to_promote, overtake},
+    operator::{Mishap, act, act_unshown, is_about_to_make, is_about_to_promote, overtake},
     rest::Calm,
     state::{Broken, Node, Operator, State},
 };
@@ -34,6 +34,7 @@ pub enum Action {
     NextWish,
     ObserveBlind(usize),
     ActOnDying(usize),
+    ActRefused(usize),
     Strike(Kind, u8),
     DeleteAllPods,
     LoseStatus,
@@ -56,12 +57,16 @@ impl Quorate {
             Action::Observe(operator) => self.observe(state, operator, Eyes::Open),
             Action::ObserveBlind(operator) => self.observe(state, operator, Eyes::Blind),
             Action::Act(operator) => {
-                act(config, state, operator, false);
+                act(config, state, operator, Mishap::None);
                 true
             }
             Action::ActUnshown(operator) => act_unshown(config, state, operator),
             Action::ActOnDying(operator) => {
-                act(config, state, operator, true);
+                act(config, state, operator, Mishap::Dies);
+                true
+            }
+            Action::ActRefused(operator) => {
+                act(config, state, operator, Mishap::Refused);
                 true
             }
             Action::Crash(operator) => {
@@ -131,6 +136,9 @@ impl Quorate {
                     if faults(Kind::Dying) && is_about_to_promote(state, index).is_some() {
                         actions.push(Action::ActOnDying(index));
                     }
+                    if faults(Kind::Refused) && is_about_to_make(state, index) {
+                        actions.push(Action::ActRefused(index));
+                    }
                 }
             }
         }
@@ -144,6 +152,7 @@ impl Action {
             Self::Strike(kind, _) => Some(kind),
             Self::ObserveBlind(_) => Some(Kind::Blind),
             Self::ActOnDying(_) => Some(Kind::Dying),
+            Self::ActRefused(_) => Some(Kind::Refused),
             Self::Crash(_) => Some(Kind::Crash),
             Self::DeleteAllPods => Some(Kind::AllPods),
             Self::LoseStatus => Some(Kind::StatusLost),
@@ -167,7 +176,10 @@ impl Action {
     /// Whose act it is.
     fn operator(self) -> Option<usize> {
         match self {
-            Self::Act(operator) | Self::ActUnshown(operator) | Self::ActOnDying(operator) => Some(operator),
+            Self::Act(operator)
+            | Self::ActUnshown(operator)
+            | Self::ActOnDying(operator)
+            | Self::ActRefused(operator) => Some(operator),
             Self::Observe(_)
             | Self::ObserveBlind(_)
             | Self::Crash(_)

@@ -46,6 +46,8 @@ pub enum Kind {
     Blind,
     /// A learner dies between the last check and its promotion.
     Dying,
+    /// A claim or a pod is refused by a quota or a policy.
+    Refused,
     /// The operator crashes. Where this is no kind of fault it may happen at any time, as often as it likes.
     Crash,
 }
@@ -100,6 +102,7 @@ impl Kind {
         Self::StatusLost,
         Self::Blind,
         Self::Dying,
+        Self::Refused,
     ];
     /// The ways in which a newcomer fails, for pairs of them where pairs of all kinds take too long for every day.
     pub const GROWING: &[Self] =
@@ -122,6 +125,7 @@ impl Kind {
         Self::StatusLost,
         Self::Blind,
         Self::Dying,
+        Self::Refused,
         Self::Crash,
     ];
 
@@ -141,7 +145,7 @@ impl Kind {
             | Self::Cut
             | Self::Gone
             | Self::Late => true,
-            Self::AllPods | Self::StatusLost | Self::Blind | Self::Dying | Self::Crash => false,
+            Self::AllPods | Self::StatusLost | Self::Blind | Self::Dying | Self::Refused | Self::Crash => false,
         }
     }
 }
@@ -208,7 +212,7 @@ pub fn strike(config: &Config, state: &mut State, kind: Kind, serial: u8) -> boo
         Kind::Late => {
             state.wait_long(serial);
         }
-        Kind::AllPods | Kind::StatusLost | Kind::Blind | Kind::Dying | Kind::Crash => {}
+        Kind::AllPods | Kind::StatusLost | Kind::Blind | Kind::Dying | Kind::Refused | Kind::Crash => {}
     }
     // To be slow is a fault in itself where everybody else is prompt.
     state.seat(serial) != before || (kind == Kind::Late && before.data().is_some() && state.slow != slow)

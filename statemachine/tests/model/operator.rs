@@ -30,10 +30,19 @@ fn asks_for_the_object(step: &Step) -> bool {
     matches!(step, Step::AddLearner { .. } | Step::DeletePod { .. } | Step::SwitchRelease { .. })
 }
 
+/// What goes wrong at the very moment of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    None,
+    /// The learner dies after the guard has looked at it and before etcd promotes it.
+    Dies,
+    /// Kubernetes refuses to make the claim or the pod, as a quota or a policy does.
+    Refused,
+}
+
 /// Does the next thing of the plan: first ledger and budget, then one step at a time. At the first surprise the rest is
-/// dropped, save what is under way for other members. `dying`: the learner dies after the guard has looked at it and before
-/// etcd promotes it.
-pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
+/// dropped, save what is under way for other members; what is refused holds up nobody else.
+pub fn act(config: &Config, state: &mut State, operator: usize, mishap: Mishap) {
     let Operator::Acting(intent) = std::mem::replace(&mut state.operators[operator], Operator::Idle) else { return };
     let mut intent = Arc::unwrap_or_clone(intent);
     if intent.ledger.is_some() || intent.budget.is_some() {
@@ -54,7 +63,15 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
         let culprit = judge(config, state, intent.wish, &held.step);
         let culprit = culprit.filter(is_ours);
         let whose = held.step.of_one_member();
-        match (perform(config, state, &mut intent, held, dying), whose) {
+        let refused = mishap == Mishap::Refused;
+        let performed = if refused { Err(Denied) } else { perform(config, state, &mut intent, held, mishap) };
+        match (performed, whose) {
+            // A voter's pod is not deleted then: its next one might be refused as well.
+            (Err(Denied), Some(whose)) if refused => intent.steps.retain(|held| {
+                let votes = |serial| state.seat(small(serial)).is(Role::Voter);
+                let goes = matches!(held.step, Step::DeletePod { serial, .. } if votes(serial));
+                held.step.of_one_member() != Some(whose) && !goes
+            }),
             (Ok(()), _) => culprit.into_iter().for_each(|broken| state.break_with(broken)),
             // What is done at once with it for other members is done all the same.
             (Err(Denied), Some(whose)) => {
@@ -75,7 +92,7 @@ pub fn act(config: &Config, state: &mut State, operator: usize, dying: bool) {
 pub fn act_unshown(config: &Config, state: &mut State, operator: usize) -> bool {
     let Operator::Acting(intent) = state.operators[operator].clone() else { return false };
     let (Some(objects), true) = (intent.objects.clone(), intent.steps.len() <= 1) else { return false };
-    act(config, state, operator, false);
+    act(config, state, operator, Mishap::None);
     if state.operators[operator] != Operator::Idle || objects == state.seats {
         return false;
     }
@@ -94,7 +111,14 @@ pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
     }
 }
 
-fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, dying: bool) -> Result<(), Denied> {
+/// Whether the next thing this operator does is to make a claim or a pod.
+pub fn is_about_to_make(state: &State, operator: usize) -> bool {
+    let Operator::Acting(intent) = &state.operators[operator] else { return false };
+    let first = intent.steps.first().filter(|_| intent.ledger.is_none() && intent.budget.is_none());
+    first.is_some_and(|held| matches!(held.step, Step::CreateClaim(_) | Step::CreatePod { .. }))
+}
+
+fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, mishap: Mishap) -> Result<(), Denied> {
     let Held { step, stale, others } = held;
     if intent.outrun && asks_for_the_object(&step) && config.mistake != Some(Mistake::LedgerUnread) {
         return Err(Denied);
@@ -150,7 +174,7 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
         }
         Step::Promote { id, expect, .. } => {
             expected(config, state, &expect)?;
-            promote(config, state, serial_of(id).ok_or(Denied)?, !stale, dying)
+            promote(config, state, serial_of(id).ok_or(Denied)?, !stale, mishap)
         }
         Step::Remove { id, expect, .. } => {
             expected(config, state, &expect)?;
@@ -313,7 +337,7 @@ fn delete_claim(config: &Config, state: &mut State, wish: u8, serial: u8) -> Res
     Ok(())
 }
 
-fn promote(config: &Config, state: &mut State, serial: u8, same_life: bool, dying: bool) -> Result<(), Denied> {
+fn promote(config: &Config, state: &mut State, serial: u8, same_life: bool, mishap: Mishap) -> Result<(), Denied> {
     let seat = state.seat(serial);
     let fit = seat.answers() && seat.acked();
     let unguarded = match config.mistake {
@@ -328,7 +352,9 @@ fn promote(config: &Config, state: &mut State, serial: u8, same_life: bool, dyin
         // Near enough for etcd, which counts in percent.
         member.matched = true;
     }
-    if dying && let Some(pod) = &mut state.seat_mut(serial).pod {
+    if mishap == Mishap::Dies
+        && let Some(pod) = &mut state.seat_mut(serial).pod
+    {
         pod.process = Process::Dead;
     }
     state.promote(serial)?;

@@ -17,7 +17,7 @@ use crate::{
     faults::heal,
     glimpse::{consider, observe},
     observe::{Eyes, made_as, made_of, small},
-    operator::{act, overtake},
+    operator::{Mishap, act, overtake},
     state::{Data, Node, Operator, Pod, Process, Seat, Serials, Stage, State, quorum},
     versions::minor_of,
 };
@@ -113,7 +113,7 @@ fn round(config: &Config, state: &mut State, told: &mut Vec<String>) -> Result<b
                 (None, step) => format!("{:?}", step.map(|held| &held.step)),
             });
             let now = state.clone();
-            act(config, state, 0, false);
+            act(config, state, 0, Mishap::None);
             state.settle();
             state.tidy();
             overtake(&now, state, Some(0), false);

@@ -47,6 +47,7 @@ fn words(model: &Quorate, action: Action, before: &State, after: &State) -> Stri
         Action::Act(operator) => acted(before, after, operator),
         Action::ActUnshown(operator) => format!("{}; its watches lag", acted(before, after, operator)),
         Action::ActOnDying(operator) => format!("the learner dies, and {}", acted(before, after, operator)),
+        Action::ActRefused(operator) => format!("Kubernetes refuses, and {}", acted(before, after, operator)),
         Action::Crash(_) => "an operator crashes".to_owned(),
         Action::Progress(serial) => format!("{serial} goes on: {}", seat(after, serial)),
         Action::CatchUp(serial) => format!("{serial} catches up"),
@@ -112,7 +113,7 @@ fn fault(kind: Kind) -> &'static str {
         Kind::Cut => "the node is cut off",
         Kind::Gone => "the node is gone",
         Kind::Late => "time goes by",
-        Kind::AllPods | Kind::StatusLost | Kind::Blind | Kind::Dying | Kind::Crash => "",
+        Kind::AllPods | Kind::StatusLost | Kind::Blind | Kind::Dying | Kind::Refused | Kind::Crash => "",
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     faults::Kind,
     glimpse::observe,
     observe::Eyes,
-    operator::{act, overtake},
+    operator::{Mishap, act, overtake},
     state::{Operator, State},
     versions, wish,
 };
@@ -44,7 +44,7 @@ fn plan_and_act(config: &Config, state: &mut State) {
     observe(config, state, 0, Eyes::Open);
     while let Operator::Acting(_) = state.operators[0] {
         let now = state.clone();
-        act(config, state, 0, false);
+        act(config, state, 0, Mishap::None);
         state.settle();
         state.tidy();
         overtake(&now, state, Some(0), false);

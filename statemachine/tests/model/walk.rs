@@ -56,6 +56,7 @@ impl Who {
             Action::Crash(_) | Action::Heal(_) | Action::NeverHeals(_) | Action::NextWish => Self::Other,
             Action::ObserveBlind(_)
             | Action::ActOnDying(_)
+            | Action::ActRefused(_)
             | Action::Strike(..)
             | Action::DeleteAllPods
             | Action::LoseStatus => Self::Fault,
