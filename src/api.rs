@@ -126,7 +126,7 @@ impl Error {
             Cause::Kube(error) => match error.as_ref() {
                 kube::Error::Api(status) => match status.code {
                     502 | 504 => true,
-                    500 => !status.message.contains("webhook"),
+                    500 => !failed_at_a_webhook(status),
                     _ => false,
                 },
                 error => !is_without_connection(error),
@@ -134,10 +134,20 @@ impl Error {
         }
     }
 
+    /// A webhook that was to be asked first did not answer, so nothing was stored.
+    pub fn is_of_a_webhook(&self) -> bool {
+        self.status().is_some_and(failed_at_a_webhook)
+    }
+
     /// Nothing was sent.
     pub fn is_shut(&self) -> bool {
         matches!(self.cause, Cause::Shut(_))
     }
+}
+
+/// Whether a webhook failed (`ToStatusErr` and `NewInternalError` in apiserver's `pkg/admission/plugin/webhook`).
+fn failed_at_a_webhook(status: &kube::core::Status) -> bool {
+    status.code == 500 && status.message.contains("webhook")
 }
 
 /// Whether the object is not the one that was meant. To a patch with the UID of another one the API server answers that this

@@ -44,6 +44,15 @@ fn that_an_object_is_another_one_by_now_is_a_surprise_and_no_refusal() {
 }
 
 #[test]
+fn what_a_webhook_that_failed_was_to_be_asked_about_is_not_stored() {
+    let failed = |words: &str| answered(json!({ "code": 500, "reason": "InternalError", "message": words }));
+    let webhook = failed("Internal error occurred: failed calling webhook \"a.b\": no endpoints available");
+    assert_eq!((webhook.is_of_a_webhook(), webhook.is_unanswered()), (true, false));
+    let storage = failed("Internal error occurred: etcdserver: request timed out");
+    assert_eq!((storage.is_of_a_webhook(), storage.is_unanswered()), (false, true));
+}
+
+#[test]
 fn a_watch_at_which_nothing_happens_ends_before_it_counts_as_silent() {
     assert!(Duration::from_secs(WATCH_SECONDS.into()) < SILENCE);
     assert!(DEADLINE < SILENCE);

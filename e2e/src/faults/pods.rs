@@ -101,6 +101,41 @@ fn remove(path: &Path) -> std::io::Result<()> {
     if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
 }
 
+/// A disk that is not mounted where a member's volume is.
+#[derive(Debug)]
+#[must_use = "it is mounted again only when that is asked for"]
+pub struct Unmounted {
+    /// Where it belongs, and an empty folder is now.
+    volume: PathBuf,
+    /// Where it is meanwhile.
+    aside: PathBuf,
+}
+
+/// Takes the disk of a member's volume away, as where it is mounted late after a node's start: a pod that is made meanwhile is
+/// given the empty folder that it would be mounted on, and keeps that.
+pub async fn unmount_disk(cluster: &Cluster, name: &str) -> Result<Unmounted> {
+    let volume = folder(cluster, name).await?;
+    let unmounted = Unmounted { aside: volume.with_extension("disk"), volume };
+    unmounted.leave_empty().with_context(|| format!("failed to unmount {}", unmounted.volume.display()))?;
+    Ok(unmounted)
+}
+
+impl Unmounted {
+    fn leave_empty(&self) -> std::io::Result<()> {
+        let permissions = std::fs::metadata(&self.volume)?.permissions();
+        std::fs::rename(&self.volume, &self.aside)?;
+        std::fs::create_dir(&self.volume)?;
+        std::fs::set_permissions(&self.volume, permissions)
+    }
+
+    /// Mounts it: pods that are there do not see it.
+    pub fn mount(self) -> Result<()> {
+        let Self { volume, aside } = self;
+        let mounted = std::fs::remove_dir_all(&volume).and_then(|()| std::fs::rename(&aside, &volume));
+        mounted.with_context(|| format!("failed to mount {}", volume.display()))
+    }
+}
+
 /// The folder on this machine that is a member's volume.
 pub async fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
     let claim = cluster.claims().get(name).await.context("the member has no claim")?;
@@ -114,6 +149,21 @@ pub async fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_that_is_mounted_again_has_what_it_had() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = folder.path().join("volume");
+        std::fs::create_dir(&volume).unwrap();
+        std::fs::write(volume.join("data"), "x").unwrap();
+        let unmounted = Unmounted { aside: volume.with_extension("disk"), volume: volume.clone() };
+        unmounted.leave_empty().unwrap();
+        assert_eq!(std::fs::read_dir(&volume).unwrap().count(), 0);
+        std::fs::write(volume.join("marker"), "").unwrap();
+        unmounted.mount().unwrap();
+        assert_eq!(std::fs::read_to_string(volume.join("data")).unwrap(), "x");
+        assert!(!volume.join("marker").exists());
+    }
 
     #[test]
     fn a_folder_is_emptied_of_all_that_it_holds_and_may_be_emptied_again() {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use quorate_crds::{ConditionType, Phase};
@@ -205,6 +206,48 @@ async fn a_volume_swapped_for_an_empty_one_while_the_operator_is_away_is_refused
         });
         swapped.await?;
         replaced(&db, &before, &lost).await?;
+        db.reads("hello", "world").await
+    })
+    .await
+}
+
+/// As after a loss of power, where the disks of all nodes are mounted later than the pods are started.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn members_whose_disks_are_mounted_late_come_back_when_their_pods_are_deleted() -> Result<()> {
+    play("lose_mounted_late", Stage::Alone, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        db.put("hello", "world").await?;
+        let before = db.identities().await?;
+        let names: Vec<&str> = before.keys().map(String::as_str).collect();
+        let operator = Operator::new(scene.client());
+        let disks = operator.away_during(async || {
+            let disks = try_join_all(names.iter().map(|name| pods::unmount_disk(&db, name))).await?;
+            pods::delete_by_force(&db, &names).await?;
+            wait_for("all members to end", PATIENCE, async || {
+                let running = etcd_processes(scene.namespace());
+                ensure!(running.is_empty(), "{running:?} run");
+                Ok(())
+            })
+            .await?;
+            Ok(disks)
+        });
+        let disks = disks.await?;
+        db.until("the pods and the remedy to be named", PATIENCE, |view| {
+            ensure!(view.phase() == Some(Phase::QuorumLost), "the phase is {:?}", view.phase());
+            let stalled = &view.condition(ConditionType::Stalled).context("no Stalled")?.message;
+            for words in names.iter().copied().chain(["mounted late", "delete these pods once"]) {
+                ensure!(stalled.contains(words), "{words} is not in {stalled}");
+            }
+            Ok(())
+        })
+        .await?;
+        ensure!(etcd_processes(scene.namespace()).is_empty(), "an etcd runs on an empty volume");
+        disks.into_iter().try_for_each(pods::Unmounted::mount)?;
+        scene.kubectl(&[&["delete", "pod"][..], &names].concat()).await?.well()?;
+        db.settles(3).await?;
+        db.is_the_same_as(&before).await?;
         db.reads("hello", "world").await
     })
     .await

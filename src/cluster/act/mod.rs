@@ -94,7 +94,7 @@ impl Stop {
     pub fn is_of_one_object(&self) -> bool {
         match self {
             Self::Surprise(_) | Self::Render(_) | Self::Refused(..) | Self::Issue(_) => true,
-            Self::Kube(error) => error.is_surprise() || error.refusal().is_some(),
+            Self::Kube(error) => error.is_surprise() || error.refusal().is_some() || error.is_of_a_webhook(),
             Self::Etcd(_) | Self::Shut(_) => false,
         }
     }

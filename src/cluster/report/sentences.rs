@@ -2,7 +2,7 @@
 //! remedy. Only words; when they are told is decided elsewhere.
 
 use quorate_crds::{Reason, names};
-use quorate_statemachine::{Alarm, Finding, Memory, Phase, Plan, Serial, Trouble};
+use quorate_statemachine::{Alarm, Finding, Memory, Phase, Plan, Refusal, Serial, Sight, Trouble};
 
 use super::{changes, restores};
 use crate::cluster::observe::Observed;
@@ -116,14 +116,7 @@ pub fn tell(observed: &Observed, plan: &Plan, about: Option<Serial>, finding: Fi
              than status.ledger.clusterId names: then the ledger is wrong, and nobody is to be removed."
                 .into(),
         ),
-        Finding::QuorumLost => told(
-            Reason::QuorumLost,
-            format!(
-                "The volumes of a majority are lost. Nothing is started in their place and what is left is kept: {}. \
-                 Restore a backup into a new EtcdCluster, or recover the data from the volumes that are left.",
-                volumes_left(observed, cluster)
-            ),
-        ),
+        Finding::QuorumLost => told(Reason::QuorumLost, quorum_lost(observed, cluster)),
         Finding::QuorumTooThin => told(
             Reason::ScalingHeld,
             format!("{member}: the change waits, because too few healthy voters would be left without it."),
@@ -212,15 +205,37 @@ pub fn of_alarm(alarm: Alarm) -> Told {
     Told { reason, sentence: sentence.into() }
 }
 
-/// The claims that hold what is left of the members' data.
-fn volumes_left(observed: &Observed, cluster: &str) -> String {
-    let Memory::Ledger(ledger) = &observed.world.memory else { return "unknown".into() };
-    let left = ledger.members.iter().filter(|(serial, entry)| {
-        let claim = observed.claims.get(serial).filter(|claim| !claim.terminating);
-        entry.create.is_some() && claim.map(|claim| &claim.uid) == entry.create.as_ref()
-    });
-    let names: Vec<_> = left.map(|(serial, _)| names::member(cluster, serial.0)).collect();
-    if names.is_empty() { "no volume".into() } else { names.join(", ") }
+/// Which claims hold what is left of the members' data, and what can be done.
+fn quorum_lost(observed: &Observed, cluster: &str) -> String {
+    let (mut left, mut empty) = (Vec::new(), Vec::new());
+    if let Memory::Ledger(ledger) = &observed.world.memory {
+        for (serial, entry) in &ledger.members {
+            let claim = observed.claims.get(serial).filter(|claim| !claim.terminating);
+            if entry.create.is_some() && claim.map(|claim| &claim.uid) == entry.create.as_ref() {
+                let found = if found_nothing(observed, *serial) { &mut empty } else { &mut left };
+                found.push(names::member(cluster, serial.0));
+            }
+        }
+    }
+    let left = if left.is_empty() { "no volume".into() } else { left.join(", ") };
+    let late = match empty.as_slice() {
+        [] => String::new(),
+        empty => format!(
+            "{} found nothing on theirs, which is also what a disk that is mounted late looks like: if those may be whole, delete \
+             these pods once, and they look again. ",
+            empty.join(", ")
+        ),
+    };
+    format!(
+        "The volumes of a majority are lost. Nothing is started in their place and what is left is kept: {left}. {late}Restore a \
+         backup into a new EtcdCluster, or recover the data from the volumes that are left."
+    )
+}
+
+/// Whether its launcher found nothing of the member on the volume that its pod was given.
+fn found_nothing(observed: &Observed, serial: Serial) -> bool {
+    let pod = observed.world.seats.get(&serial).and_then(|seat| seat.pod.as_ref());
+    pod.is_some_and(|pod| matches!(pod.sight, Sight::Refused(Refusal::VolumeLost | Refusal::NoEntry)))
 }
 
 /// A pod that no node takes: because of its claim, or of anything else.
@@ -352,4 +367,37 @@ pub fn of_phase(phase: Phase) -> Told {
         Phase::Failed => (Reason::ReconcileFailed, "The cluster can't begin or go on without help."),
     };
     Told { reason, sentence: sentence.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::observe::facts::ClaimFacts;
+    use crate::cluster::report::fixture::sighted;
+
+    #[test]
+    fn where_launchers_found_nothing_it_is_told_how_they_look_again() {
+        let refused = |refusal| Sight::Refused(refusal);
+        let sights = [(Serial(1), refused(Refusal::VolumeLost)), (Serial(2), refused(Refusal::NoEntry))];
+        let mut observed = sighted(&sights, false);
+        for serial in [0, 1, 2] {
+            let claim = json!({ "metadata": { "uid": format!("claim-{serial}") } });
+            let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+            observed.claims.insert(Serial(serial), ClaimFacts::of(&claim).unwrap());
+        }
+        let told = quorum_lost(&observed, "db");
+        assert!(told.contains("is kept: db-0. db-1, db-2 found nothing on theirs"), "{told}");
+        assert!(told.contains("delete these pods once"), "{told}");
+        // Its claim is no more.
+        observed.claims.remove(&Serial(1));
+        let told = quorum_lost(&observed, "db");
+        assert!(told.contains("is kept: db-0. db-2 found nothing"), "{told}");
+        // One that the launcher has no fault to find with.
+        let observed = sighted(&[(Serial(1), refused(Refusal::VolumeForeign))], false);
+        let told = quorum_lost(&observed, "db");
+        assert!(!told.contains("delete these pods") && told.contains("is kept: no volume. Restore"), "{told}");
+    }
 }
