@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Event, Pod};
 use kube::api::ListParams;
 use quorate_crds::{ConditionType, Phase};
 use quorate_e2e::faults::nodes;
@@ -172,6 +172,11 @@ async fn are_replaced_one_by_one(what: &str, db: &Cluster, spec: &Value) -> Resu
     is_told(db, "LeaderMoved", &[&format!("from {leader} to ")]).await
 }
 
+/// What a pod's etcd was asked to be.
+fn container(pod: &Pod) -> Result<&Container> {
+    pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("a pod without containers")
+}
+
 /// What the kubelet says of a pod's etcd.
 pub fn etcd_of(pod: &Pod) -> Option<&ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == "etcd")
@@ -232,8 +237,7 @@ async fn a_change_of_settings_and_version_is_one_roll() -> Result<()> {
         let deleted = times_told(&db, "PodDeleted").await?;
         ensure!(deleted == 3, "{deleted} pods were deleted");
         for (name, pod) in &db.view().await?.pods {
-            let etcd =
-                pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("a pod without containers")?;
+            let etcd = container(pod)?;
             let pulled = etcd.image_pull_policy.as_deref();
             ensure!(pulled == Some("Never"), "the image of {name} is pulled by {pulled:?}");
         }
@@ -255,8 +259,7 @@ async fn compute_resources_are_given_to_members_while_they_run() -> Result<()> {
         let view = db.view().await?;
         let in_place = pods(&view) == before;
         for (name, pod) in &view.pods {
-            let etcd =
-                pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("a pod without containers")?;
+            let etcd = container(pod)?;
             let resources = serde_json::to_value(&etcd.resources)?;
             ensure!(resources["requests"]["cpu"] == "30m", "{name} has {resources}");
             ensure!(resources["limits"]["memory"] == "640Mi", "{name} has {resources}");

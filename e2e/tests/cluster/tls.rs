@@ -166,6 +166,13 @@ async fn etcdctl(scene: &Scene, command: &[&str]) -> Result<String> {
     wait_for(&what, PATIENCE, async || scene.kubectl(&call).await?.well()).await
 }
 
+/// Demands that it lists the first three members, without a flag.
+async fn etcdctl_lists_three(scene: &Scene) -> Result<()> {
+    let listed = etcdctl(scene, &["member", "list"]).await?;
+    ensure!(["db-0", "db-1", "db-2"].iter().all(|name| listed.contains(name)), "etcdctl lists\n{listed}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn etcdctl_in_a_members_pod_needs_no_flags_and_an_application_only_its_secret() -> Result<()> {
     play("tls_etcdctl", Stage::Shared, async |scene| {
@@ -216,8 +223,7 @@ async fn a_cluster_in_plain_text_lives_as_well() -> Result<()> {
         knock(&address, CLIENT_PORT, &host, &Shown::Plaintext).await?.let_in()?;
         let secrets = scene.kubectl(&["get", "secrets", "-o", "name"]).await?.well()?;
         ensure!(secrets.trim().is_empty(), "there are {secrets}");
-        let listed = etcdctl(scene, &["member", "list"]).await?;
-        ensure!(["db-0", "db-1", "db-2"].iter().all(|name| listed.contains(name)), "etcdctl lists\n{listed}");
+        etcdctl_lists_three(scene).await?;
         let written = writer.stop().await?;
         written.check(&db).await?;
         // The control: the put that other ports refuse is one that is taken where no TLS is wanted.
@@ -299,8 +305,7 @@ async fn certificates_of_the_users_are_checked_and_then_used() -> Result<()> {
         let sound = clients.signs(&client)?.keys(&clients.trusted());
         put(scene, "c", &sound).await?;
         db.settles(3).await?;
-        let listed = etcdctl(scene, &["member", "list"]).await?;
-        ensure!(["db-0", "db-1", "db-2"].iter().all(|name| listed.contains(name)), "etcdctl lists\n{listed}");
+        etcdctl_lists_three(scene).await?;
         ensure!(db.view().await?.is(ConditionType::CertificatesValid), "the condition is not True");
         // The key of another in a cluster that runs: it is told, nothing else comes of it, and it can be mended.
         let other = clients.signs(&client)?.keys(&clients.trusted());

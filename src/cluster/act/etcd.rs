@@ -181,8 +181,7 @@ impl Acting<'_> {
             let name = self.cluster.member(other);
             let get_pod = self.actor.kube.get::<Pod>(self.cluster.namespace, &name);
             let (seen, pod) = tokio::join!(members::look(address), get_pod);
-            let serves = matches!(seen.sight, Sight::Etcd(now) if now.live && now.has_leader);
-            Ok::<_, Stop>(serves && pod?.is_some_and(|pod| stays(&pod, address.pod.as_str())))
+            Ok::<_, Stop>(serves(&seen.sight) && pod?.is_some_and(|pod| stays(&pod, address.pod.as_str())))
         });
         if try_join_all(looks).await?.into_iter().all(|stays| stays) {
             Ok(())
@@ -202,12 +201,7 @@ impl Acting<'_> {
         let address = self.addresses().remove(&serial).ok_or_else(surprise)?;
         let seen = members::look(&address).await;
         let is_it = seen.member.is_none_or(|member| member == id);
-        match seen.sight {
-            Sight::Etcd(now) if is_it && now.live && now.has_leader => Ok(()),
-            Sight::Etcd(_) | Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => {
-                Err(surprise())
-            }
-        }
+        if is_it && serves(&seen.sight) { Ok(()) } else { Err(surprise()) }
     }
 
     /// Who votes, if the list is known.
@@ -294,6 +288,14 @@ async fn is_still_silent(serial: Serial, address: &Address) -> Result<(), Stop> 
     match members::look(address).await.sight {
         Sight::Etcd(_) => Err(Stop::Surprise(format!("{serial} was to go as one that does not answer, and answers"))),
         Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => Ok(()),
+    }
+}
+
+/// Whether an etcd answered there that is alive and sees a leader.
+fn serves(sight: &Sight) -> bool {
+    match sight {
+        Sight::Etcd(now) => now.live && now.has_leader,
+        Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => false,
     }
 }
 

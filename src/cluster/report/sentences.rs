@@ -395,7 +395,7 @@ mod tests {
         observed.claims.remove(&Serial(1));
         let told = quorum_lost(&observed, "db");
         assert!(told.contains("is kept: db-0. db-2 found nothing"), "{told}");
-        // One that the launcher has no fault to find with.
+        // Other data is not nothing.
         let observed = sighted(&[(Serial(1), refused(Refusal::VolumeForeign))], false);
         let told = quorum_lost(&observed, "db");
         assert!(!told.contains("delete these pods") && told.contains("is kept: no volume. Restore"), "{told}");

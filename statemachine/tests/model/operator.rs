@@ -101,11 +101,16 @@ pub fn act_unshown(config: &Config, state: &mut State, operator: usize) -> bool 
     true
 }
 
-/// Whether the next thing this operator does is to promote a learner that is fit for it.
-pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
+/// The step that this operator takes next, if that is the next thing it does.
+fn next_step(state: &State, operator: usize) -> Option<&Step> {
     let Operator::Acting(intent) = &state.operators[operator] else { return None };
     let first = intent.steps.first().filter(|_| intent.ledger.is_none() && intent.budget.is_none())?;
-    match &first.step {
+    Some(&first.step)
+}
+
+/// Whether the next thing this operator does is to promote a learner that is fit for it.
+pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
+    match next_step(state, operator)? {
         Step::Promote { id, .. } => serial_of(*id).filter(|serial| state.seat(*serial).answers()),
         _ => None,
     }
@@ -113,9 +118,7 @@ pub fn is_about_to_promote(state: &State, operator: usize) -> Option<u8> {
 
 /// Whether the next thing this operator does is to make a claim or a pod.
 pub fn is_about_to_make(state: &State, operator: usize) -> bool {
-    let Operator::Acting(intent) = &state.operators[operator] else { return false };
-    let first = intent.steps.first().filter(|_| intent.ledger.is_none() && intent.budget.is_none());
-    first.is_some_and(|held| matches!(held.step, Step::CreateClaim(_) | Step::CreatePod { .. }))
+    matches!(next_step(state, operator), Some(Step::CreateClaim(_) | Step::CreatePod { .. }))
 }
 
 fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, mishap: Mishap) -> Result<(), Denied> {
