@@ -10,7 +10,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use quorate_etcd::{Access, Endpoint, Pool, Silence, Vitals};
 use quorate_statemachine::{Alive, Link, MemberId, Millis, Minor, Overall, Role, Roster, Serial, Sight, Uid, Version};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::facts::millis;
 use super::launcher;
@@ -28,6 +28,10 @@ const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a pod is looked at whose etcd starts: it has its port long before it answers there, and the next member's ticket
 /// must not wait for that.
 const STARTING_PATIENCE: Duration = Duration::from_millis(100);
+/// For how long a newcomer is looked at when it is first seen to have an address, and how often: its kubelet tells that about when
+/// its launcher begins to listen. Those that come together are to be seen by one plan, which adds them one right after the other.
+const NEWCOMER_PATIENCE: Duration = Duration::from_millis(150);
+const NEWCOMER_LOOKS: Duration = Duration::from_millis(10);
 /// For how long after its ticket was written a pod counts as one whose etcd starts. One that answers more slowly is seen
 /// after that.
 const STARTS_FOR_MS: u64 = 2_000;
@@ -64,6 +68,11 @@ impl Address {
         // One that serves gets another ticket as well, to resume.
         let ran = earlier.is_some_and(|seen| seen.pod == self.pod && matches!(seen.sight, Sight::Etcd(_)));
         !ran && age.is_some_and(|age| age < STARTS_FOR_MS)
+    }
+
+    /// Whether nobody has looked here yet, and its launcher waits to be told anything, or will in a moment.
+    fn is_new(&self, earlier: Option<&Seen>) -> bool {
+        self.ticketed.is_none() && earlier.is_none_or(|seen| seen.pod != self.pod)
     }
 
     /// What was seen here a moment ago, if it is not worth another look. Once anybody was told to join, the leader is: how
@@ -172,11 +181,24 @@ async fn look_in_time(address: &Address, earlier: Option<&Seen>) -> Seen {
     let silent = nothing_at(address, now);
     let patience = match address.leaving {
         Leaving::No if address.starts(now, earlier) => STARTING_PATIENCE,
+        Leaving::No if address.is_new(earlier) => return first_look(address).await,
         Leaving::No => return look(address).await,
         Leaving::InGrace => LEAVING_PATIENCE,
         Leaving::AtOnce => return silent,
     };
     timeout(patience, look(address)).await.unwrap_or(silent)
+}
+
+/// Looks at a newcomer until its launcher answers, or for a moment.
+async fn first_look(address: &Address) -> Seen {
+    let until = Instant::now() + NEWCOMER_PATIENCE;
+    loop {
+        let seen = look(address).await;
+        if seen.sight != Sight::Unknown || Instant::now() >= until {
+            return seen;
+        }
+        sleep(NEWCOMER_LOOKS).await;
+    }
 }
 
 /// Looks at one pod.
@@ -296,6 +318,9 @@ pub fn roster(list: &quorate_etcd::MemberList) -> Roster {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -387,6 +412,49 @@ mod tests {
         assert!(!with(0, address(&Uid::new("its next pod"), told)));
         let joins = Address { votes: false, ..voters[&Serial(0)].clone() };
         assert!(!with(0, joins), "it counts itself as a voter");
+    }
+
+    /// A launcher that lets the first who calls wait in vain.
+    async fn launcher_that_answers_the_second(ip: IpAddr) {
+        let report = serde_json::json!({ "state": "waiting", "reason": "NoTicket", "message": "", "since": 0 });
+        let report = report.to_string();
+        let answers = [("404 Not Found", ""), ("200 OK", report.as_str())]
+            .map(|(status, body)| format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        let listener = TcpListener::bind((ip, METRICS_PORT)).await.unwrap();
+        tokio::spawn(async move {
+            drop(listener.accept().await.unwrap());
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 1024]).await.unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+    }
+
+    #[tokio::test]
+    async fn a_newcomer_is_looked_at_until_its_launcher_answers_and_any_other_pod_once() {
+        let newcomer = |last: u8, ticketed: Option<Millis>| Address {
+            pod: Uid::new("u"),
+            volume: Uid::new("v"),
+            ip: IpAddr::from([127, 0, 82, last]),
+            host: "db-0".to_owned(),
+            ticketed,
+            votes: false,
+            leaving: Leaving::No,
+        };
+        let nothing = |pod: &str, address: &Address| Seen::nothing(Uid::new(pod), address.ip, Millis(0));
+        let (new, told) = (newcomer(1, None), newcomer(1, Some(Millis(0))));
+        assert!(new.is_new(None) && new.is_new(Some(&nothing("the pod before", &new))));
+        assert!(!new.is_new(Some(&nothing("u", &new))), "it was looked at before");
+        assert!(!told.is_new(None), "it was told to begin");
+
+        launcher_that_answers_the_second(new.ip).await;
+        assert_eq!(look_in_time(&new, None).await.sight, Sight::Waiting(None));
+        let known = newcomer(2, None);
+        launcher_that_answers_the_second(known.ip).await;
+        assert_eq!(look_in_time(&known, Some(&nothing("u", &known))).await.sight, Sight::Unknown);
+        let silent = newcomer(3, None);
+        assert_eq!(look_in_time(&silent, None).await.sight, Sight::Unknown, "nothing ever answers there");
     }
 
     fn leads(seen: &Seen) -> bool {
