@@ -174,8 +174,8 @@ fn nothing_at(address: &Address, now: Millis) -> Seen {
     Seen::nothing(address.pod.clone(), address.ip, now)
 }
 
-/// Looks at one pod, for longer at one that stays and has been there for a while. One that goes at once is not looked at:
-/// its successor would wait.
+/// Looks at one pod, for longer at one that stays and has been there for a while, and at a newcomer until it answers. One that goes
+/// at once is not looked at: its successor would wait.
 async fn look_in_time(address: &Address, earlier: Option<&Seen>) -> Seen {
     let now = millis(Timestamp::now());
     let silent = nothing_at(address, now);
