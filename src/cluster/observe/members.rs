@@ -72,7 +72,7 @@ impl Address {
 
     /// Whether nobody has looked here yet, and its launcher waits to be told anything, or will in a moment.
     fn is_new(&self, earlier: Option<&Seen>) -> bool {
-        self.ticketed.is_none() && earlier.is_none_or(|seen| seen.pod != self.pod)
+        self.ticketed.is_none() && self.leaving == Leaving::No && earlier.is_none_or(|seen| seen.pod != self.pod)
     }
 
     /// What was seen here a moment ago, if it is not worth another look. Once anybody was told to join, the leader is: how
@@ -123,10 +123,12 @@ pub async fn ask(
 ) -> Said {
     let leader = earlier.leader;
     let (now, all_vote) = (millis(Timestamp::now()), earlier.all_vote(addresses));
+    let is_founded = addresses.values().any(|address| address.ticketed.is_some());
     let looks = addresses.iter().map(async |(serial, address)| {
         let before = earlier.seen.get(serial);
         let seen = match address.stands(now, before.filter(|_| earlier.stands), all_vote) {
             Some(seen) => seen,
+            None if is_founded && address.is_new(before) => first_look(address).await,
             None => look_in_time(address, before).await,
         };
         (*serial, seen)
@@ -174,14 +176,13 @@ fn nothing_at(address: &Address, now: Millis) -> Seen {
     Seen::nothing(address.pod.clone(), address.ip, now)
 }
 
-/// Looks at one pod, for longer at one that stays and has been there for a while, and at a newcomer until it answers. One that goes
-/// at once is not looked at: its successor would wait.
+/// Looks at one pod, for longer at one that stays and has been there for a while. One that goes at once is not looked at:
+/// its successor would wait.
 async fn look_in_time(address: &Address, earlier: Option<&Seen>) -> Seen {
     let now = millis(Timestamp::now());
     let silent = nothing_at(address, now);
     let patience = match address.leaving {
         Leaving::No if address.starts(now, earlier) => STARTING_PATIENCE,
-        Leaving::No if address.is_new(earlier) => return first_look(address).await,
         Leaving::No => return look(address).await,
         Leaving::InGrace => LEAVING_PATIENCE,
         Leaving::AtOnce => return silent,
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newcomer_is_looked_at_until_its_launcher_answers_and_any_other_pod_once() {
+    async fn one_that_is_to_join_is_looked_at_until_its_launcher_answers_and_any_other_pod_once() {
         let newcomer = |last: u8, ticketed: Option<Millis>| Address {
             pod: Uid::new("u"),
             volume: Uid::new("v"),
@@ -448,13 +449,24 @@ mod tests {
         assert!(!new.is_new(Some(&nothing("u", &new))), "it was looked at before");
         assert!(!told.is_new(None), "it was told to begin");
 
+        let sights = async |addresses: &[&Address], earlier: &BTreeMap<Serial, Seen>| {
+            let addresses = (0..).map(Serial).zip(addresses.iter().copied().cloned()).collect();
+            let earlier = Earlier { seen: earlier, leader: None, stands: true };
+            let said = ask(&Pool::default(), None, &addresses, earlier).await;
+            said.seen.into_values().map(|seen| seen.sight).collect::<Vec<_>>()
+        };
+        let (nobody, member) = (BTreeMap::new(), newcomer(9, Some(Millis(0))));
         launcher_that_answers_the_second(new.ip).await;
-        assert_eq!(look_in_time(&new, None).await.sight, Sight::Waiting(None));
+        assert_eq!(sights(&[&new, &member], &nobody).await, [Sight::Waiting(None), Sight::Unknown]);
         let known = newcomer(2, None);
         launcher_that_answers_the_second(known.ip).await;
-        assert_eq!(look_in_time(&known, Some(&nothing("u", &known))).await.sight, Sight::Unknown);
-        let silent = newcomer(3, None);
-        assert_eq!(look_in_time(&silent, None).await.sight, Sight::Unknown, "nothing ever answers there");
+        let before = BTreeMap::from([(Serial(0), nothing("u", &known))]);
+        assert_eq!(sights(&[&known, &member], &before).await[0], Sight::Unknown);
+        let seed = newcomer(3, None);
+        launcher_that_answers_the_second(seed.ip).await;
+        assert_eq!(sights(&[&seed], &nobody).await, [Sight::Unknown], "nothing was founded yet");
+        let silent = newcomer(4, None);
+        assert_eq!(sights(&[&silent, &member], &nobody).await[0], Sight::Unknown, "nothing ever answers there");
     }
 
     fn leads(seen: &Seen) -> bool {
