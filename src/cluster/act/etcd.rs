@@ -14,7 +14,7 @@ use quorate_statemachine::{
     Alive, Life, Listed, MemberId, Membership, Minor, Role, Roster, Serial, Sight, Step, is_near,
 };
 
-use super::{Acting, Stop, both};
+use super::{Acting, Stop};
 use crate::api::DEADLINE;
 use crate::cluster::observe;
 use crate::cluster::observe::members::{self, Address};
@@ -31,8 +31,9 @@ const PROMOTES_AGAIN_AFTER: Duration = Duration::from_millis(25);
 impl Acting<'_> {
     /// Adds a learner, and says its id.
     pub(super) async fn add_learner(&self, step: &Step, serial: Serial, expect: &Roster) -> Result<MemberId, Stop> {
-        let (untouched, member) = tokio::join!(self.object_is_untouched(), self.member_that_agrees(expect));
-        let ((), member) = both(untouched, member)?;
+        self.object_is_untouched().await?;
+        // The list comes last: with a slow API server, one that was read beside the object would be old when the call is made.
+        let member = self.member_that_agrees(expect).await?;
         let added = self.change(step, "add-learner", member.add_learner(&self.cluster.peer_url(serial))).await?;
         Ok(MemberId(added.id.0))
     }

@@ -28,8 +28,9 @@ const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a pod is looked at whose etcd starts: it has its port long before it answers there, and the next member's ticket
 /// must not wait for that.
 const STARTING_PATIENCE: Duration = Duration::from_millis(100);
-/// For how long a newcomer is looked at when it is first seen to have an address, and how often: its kubelet tells that about when
-/// its launcher begins to listen. Those that come together are to be seen by one plan, which adds them one right after the other.
+/// For how long a newcomer to a founded cluster is looked at when it is first seen to have an address, and how often: its kubelet
+/// tells that about when its launcher begins to listen. Those that come together are to be seen by one plan, which adds them one
+/// right after the other. A seed waits for nobody.
 const NEWCOMER_PATIENCE: Duration = Duration::from_millis(150);
 const NEWCOMER_LOOKS: Duration = Duration::from_millis(10);
 /// For how long after its ticket was written a pod counts as one whose etcd starts. One that answers more slowly is seen
