@@ -28,4 +28,4 @@ pub use ids::{ClusterId, MemberId};
 pub use list::{Member, MemberList};
 pub use member::{Added, CHANGE_DEADLINE, MemberClient, Status};
 pub use pool::Pool;
-pub use sight::{Link, Role, Sight, Silence, Vitals, is_ready, look};
+pub use sight::{Link, Listener, Role, Sight, Silence, Vitals, is_ready, look, who_listens};

@@ -19,8 +19,9 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use quorate_etcd::{
-    ClusterId, MemberId, Role, Sight, Silence, look, peer,
+    ClusterId, Listener, MemberId, Role, Sight, Silence, look, peer,
     plain_http::{self, HttpError},
+    who_listens,
 };
 use tokio::{net::TcpListener, task::JoinSet};
 
@@ -101,6 +102,21 @@ const SAMPLES: [(&str, &str); 3] = [
     ("3.6.16", include_str!("testdata/metrics-3.6.16.txt")),
     ("3.7.3", include_str!("testdata/metrics-3.7.3.txt")),
 ];
+
+#[tokio::test]
+async fn who_listens_is_told_by_what_only_a_launcher_has() {
+    let etcd = Server::start([("/metrics", (OK, SAMPLES[0].1))].into()).await;
+    assert_eq!(who_listens(etcd.addr).await, Listener::Etcd);
+    assert_eq!(etcd.asked(), ["GET /quorate"], "its metrics would cost it the processor");
+    let launcher = Server::start_closing([("/quorate", (OK, "{}"))].into()).await;
+    assert_eq!(who_listens(launcher.addr).await, Listener::Launcher);
+    for (status, body) in [(StatusCode::SERVICE_UNAVAILABLE, ""), (NEVER, "")] {
+        let another = Server::start([("/quorate", (status, body))].into()).await;
+        assert_eq!(who_listens(another.addr).await, Listener::Nobody, "{status}");
+    }
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    assert_eq!(who_listens(nobody).await, Listener::Nobody);
+}
 
 #[tokio::test]
 async fn etcd_of_each_line_is_seen_over_one_connection() {

@@ -14,7 +14,8 @@ use std::{
 };
 
 use quorate_etcd::{
-    Access, CallError, Endpoint, MemberClient, MemberId, MemberList, Pool, Refusal, Role, Sight, Vitals, look, peer,
+    Access, CallError, Endpoint, Listener, MemberClient, MemberId, MemberList, Pool, Refusal, Role, Sight, Vitals,
+    look, peer, who_listens,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -114,7 +115,10 @@ impl Member {
         loop {
             let sight = look(self.metrics).await;
             match sight {
-                Sight::Etcd(vitals) if holds(&vitals) => return vitals,
+                Sight::Etcd(vitals) if holds(&vitals) => {
+                    assert_eq!(who_listens(self.metrics).await, Listener::Etcd);
+                    return vitals;
+                }
                 other if begun.elapsed() > PATIENCE => panic!("{} is not {wanted}: {other:?}", self.name),
                 _ => sleep(PERIOD).await,
             }

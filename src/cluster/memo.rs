@@ -60,7 +60,7 @@ pub struct Memo {
     pub seen: BTreeMap<Serial, Seen>,
     /// When that was, and in which term as a leader.
     looked: Option<(Instant, Option<u64>)>,
-    /// The last round touched no voter, and nothing in it failed: what these said in it may stand for a moment.
+    /// The last round touched no voter, and nothing in it failed: what these said in it, and launchers, may stand for a moment.
     pub left_voters_alone: bool,
     /// What the sidecars of its continuous backup said when last asked.
     pub archives: Archives,

@@ -171,10 +171,13 @@ pub fn an_etcd_answers_at(ip: [u8; 4]) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = std::io::BufReader::new(stream.unwrap());
-            let mut line = String::new();
+            let (mut line, mut status) = (String::new(), "");
             while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+                if line.starts_with("GET ") {
+                    status = if line.starts_with("GET /quorate ") { "404 Not Found" } else { "200 OK" };
+                }
                 if line.trim().is_empty() {
-                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", METRICS.len());
+                    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", METRICS.len());
                     let _ = stream.get_mut().write_all((head + METRICS).as_bytes());
                 }
                 line.clear();

@@ -1,7 +1,7 @@
 //! Keeps the pod of a serial there and fit for what it has to do. Never touches the member list, never another volume.
 
 use crate::{
-    Bind, Birth, LookAgain, Role, Standing, Start, cure,
+    Bind, Birth, LookAgain, Millis, Role, Standing, Start, cure,
     draft::Draft,
     member::{Ground, Member, Volume},
     report,
@@ -21,7 +21,8 @@ pub fn keep_as(draft: &mut Draft<'_>, member: &Member<'_>, role: Role) {
     let birth = if member.started { Birth::Resuming(role) } else { Birth::Waiting };
     let Some(pod) = member.pod else { return revive(draft, member, birth) };
     if !member.well() && member.is_settling() {
-        draft.look(LookAgain::Soon);
+        // Nobody can be asked there before it has an address, and of that the watch tells.
+        draft.look(if pod.heard > Millis(0) { LookAgain::Soon } else { LookAgain::Later });
     }
     // On a node that is away it may be running: nothing is to be done but to wait until the node is back, or gone.
     if member.ground() == Ground::Unreachable {

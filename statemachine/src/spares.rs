@@ -138,13 +138,20 @@ pub fn hand_out_serial(draft: &mut Draft<'_>, birth: Birth) {
 
 /// Whether there is a spare that waits or will in a moment: on a sound node, in a pod that was made a moment ago.
 pub fn one_is_new(draft: &Draft<'_>, within: u64) -> bool {
-    muster(draft).iter().any(|spare| {
-        let Some(pod) = spare.pod.filter(|pod| pod.node.is_some() && pod.trouble.is_none() && !pod.terminating) else {
-            return false;
-        };
-        match spare.volume() {
-            Volume::Blank(_) => is_fit(draft, spare) && draft.world.now.since(pod.created) < within,
-            Volume::Absent | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) | Volume::Lost(_) => false,
-        }
-    })
+    muster(draft).iter().any(|spare| is_new(draft, spare, within))
+}
+
+/// Whether there is a spare that does not wait yet, and will in a moment.
+pub fn one_comes(draft: &Draft<'_>, within: u64) -> bool {
+    muster(draft).iter().any(|spare| !is_ready(draft, spare) && is_new(draft, spare, within))
+}
+
+fn is_new(draft: &Draft<'_>, spare: &Member<'_>, within: u64) -> bool {
+    let Some(pod) = spare.pod.filter(|pod| pod.node.is_some() && pod.trouble.is_none() && !pod.terminating) else {
+        return false;
+    };
+    match spare.volume() {
+        Volume::Blank(_) => is_fit(draft, spare) && draft.world.now.since(pod.created) < within,
+        Volume::Absent | Volume::Unfit | Volume::Intact(_) | Volume::Going(_) | Volume::Lost(_) => false,
+    }
 }

@@ -12,7 +12,7 @@ use super::looks;
 use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::stopwatch::{Up, alternately, are_up, in_turn, pods, uids, until, until_up};
+use super::stopwatch::{Up, alternately, are_up, in_turn, moment_of, pods, uids, until, until_up};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
@@ -209,26 +209,31 @@ pub async fn all_pods_deleted(scene: &Scene, runs: u32) -> Result<Measured> {
 
 /// The floor of both: two hand-written pods with their volumes, which come and go. A cluster has been scaled when it has
 /// its voters; what the kubelet thinks of their pods comes up to a second later.
+///
+/// Each run has a cluster of its own: of one that was scaled before, each newcomer goes once more through all that its log has of
+/// members that came and went, the connections to each of them included, and so took longer from run to run.
 pub async fn scale_up(scene: &Scene, runs: u32) -> Result<Measured> {
-    let db = create(scene, "db").await?;
-    db.settles(3).await?;
     let floor = async |run: u32| {
         let raw = Raw::new(scene, &format!("raw{run}"), 2);
+        moment_of(run).await;
         let took = raw.create_until(Up::Voting).await?;
         raw.delete().await?;
         Ok(took)
     };
-    let value = async |_| {
+    let value = async |run: u32| {
+        let db = create(scene, &format!("db{run}")).await?;
+        db.settles(3).await?;
         tokio::time::sleep(REST).await;
+        moment_of(run).await;
         let started = Instant::now();
         db.scale(5).await?;
         let took = is_up(&db, started, 5, &BTreeSet::new(), Up::Voting).await?;
         db.settles(5).await?;
-        db.scale(3).await?;
-        db.settles(3).await?;
+        db.delete().await?;
+        gone(&db).await?;
         Ok(took)
     };
-    in_turn(runs, floor, value).await
+    alternately(runs, floor, value).await
 }
 
 pub async fn scale_down(scene: &Scene, runs: u32) -> Result<Measured> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::Preconditions;
 use quorate_crds::{EtcdCluster, names};
+use quorate_etcd::Listener;
 use quorate_statemachine::{
     Birth, Life, Mark, Membership, Release, Role, RoleLabel, Serial, Sight, Start, Step, Ticket, Uid, Version, is_near,
 };
@@ -277,10 +278,10 @@ fn as_text(label: RoleLabel) -> Option<&'static str> {
 async fn comes_up(serial: Serial, port: SocketAddr, patience: Instant) -> Result<(), Stop> {
     let looked = async {
         loop {
-            let pause = match quorate_etcd::look(port).await {
-                quorate_etcd::Sight::Etcd(_) => return,
-                quorate_etcd::Sight::Launcher(_) => LAUNCHER_LOOKS,
-                quorate_etcd::Sight::Silent(_) => COMES_UP_LOOKS,
+            let pause = match quorate_etcd::who_listens(port).await {
+                Listener::Etcd => return,
+                Listener::Launcher => LAUNCHER_LOOKS,
+                Listener::Nobody => COMES_UP_LOOKS,
             };
             sleep(pause).await;
         }

@@ -36,8 +36,9 @@ const NEWCOMER_LOOKS: Duration = Duration::from_millis(10);
 /// For how long after its ticket was written a pod counts as one whose etcd starts. One that answers more slowly is seen
 /// after that.
 const STARTS_FOR_MS: u64 = 2_000;
-/// For how long it stands what a voter has said when it was well, if no voter was touched since. To tell its metrics
-/// costs a member 7 ms of the processor; asked with every look of a hurry, members take from those that start what they need.
+/// For how long it stands what a voter has said when it was well, if no voter was touched since, and what a launcher has that waits
+/// for its ticket. To tell its metrics costs a member 7 ms of the processor; asked with every look of a hurry, members take from
+/// those that start what they need.
 const STANDS_FOR_MS: u64 = 250;
 /// How much later than the leader the others are asked for the list: at rest one answer is enough.
 const OTHERS_LATER: Duration = Duration::from_millis(50);
@@ -80,11 +81,17 @@ impl Address {
     /// far a learner has come is held against what it says.
     fn stands(&self, now: Millis, earlier: Option<&Seen>, all_vote: bool) -> Option<Seen> {
         let seen = earlier.filter(|seen| seen.pod == self.pod && seen.ip == self.ip)?;
-        let Sight::Etcd(alive) = &seen.sight else { return None };
-        let is_well = seen.sees_leader() && alive.live && !seen.receives;
-        let is_calm = is_well && self.votes && self.leaving == Leaving::No && (all_vote || !alive.leads);
-        let age = now.0.checked_sub(alive.seen.0)?;
-        (is_calm && age < STANDS_FOR_MS).then(|| seen.clone())
+        let (is_calm, said) = match &seen.sight {
+            Sight::Etcd(alive) => {
+                let is_well = seen.sees_leader() && alive.live && !seen.receives;
+                (is_well && self.votes && (all_vote || !alive.leads), alive.seen)
+            }
+            // Without its mark it has more to say in a moment.
+            Sight::Waiting(mark) => (mark.is_some() && self.ticketed.is_none(), seen.heard),
+            Sight::Unknown | Sight::Restoring(_) | Sight::Refused(_) => return None,
+        };
+        let age = now.0.checked_sub(said.0)?;
+        (is_calm && self.leaving == Leaving::No && age < STANDS_FOR_MS).then(|| seen.clone())
     }
 
     /// Its client port.
@@ -100,7 +107,7 @@ pub struct Earlier<'e> {
     pub seen: &'e BTreeMap<Serial, Seen>,
     /// Who led when last seen: whom to ask first for the list.
     pub leader: Option<Serial>,
-    /// Whether what was seen a moment ago may stand: no voter was touched since, and nobody tried to.
+    /// Whether what voters and launchers said a moment ago may stand: no voter was touched since, and nobody tried to.
     pub stands: bool,
 }
 
@@ -391,6 +398,32 @@ mod tests {
             let address = Address { votes, leaving, ..address.clone() };
             assert_eq!(address.stands(looked(0), Some(&follower), true), None);
         }
+    }
+
+    #[test]
+    fn what_a_marked_launcher_said_stands_until_it_has_a_ticket() {
+        let address = |ticketed: Option<u64>, leaving: Leaving| Address {
+            pod: Uid::new("u"),
+            volume: Uid::new("v"),
+            ip: IpAddr::from([127, 0, 0, 77]),
+            host: "db-0".to_owned(),
+            ticketed: ticketed.map(Millis),
+            votes: false,
+            leaving,
+        };
+        let said = |mark: Option<&str>| {
+            let sight = Sight::Waiting(mark.map(quorate_statemachine::Mark::new));
+            Seen { sight, ..Seen::nothing(Uid::new("u"), IpAddr::from([127, 0, 0, 77]), Millis(1_000)) }
+        };
+        let (new, marked) = (address(None, Leaving::No), said(Some("mark")));
+        let stands =
+            |address: &Address, now: u64, seen: &Seen| address.stands(Millis(now), Some(seen), false).is_some();
+        assert!(stands(&new, 1_000, &marked) && stands(&new, 999 + STANDS_FOR_MS, &marked));
+        assert!(!stands(&new, 1_000 + STANDS_FOR_MS, &marked));
+        assert!(!stands(&new, 999, &marked), "the clock was set back");
+        assert!(!stands(&new, 1_000, &said(None)), "it marks its volume");
+        assert!(!stands(&address(Some(1_000), Leaving::No), 1_000, &marked), "it was told to begin");
+        assert!(!stands(&address(None, Leaving::InGrace), 1_000, &marked));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use quorate_statemachine::{
     Version,
 };
 
-use crate::scene::{NOW, Scene, USUAL, claim_uid, cluster, id, ids, release};
+use crate::scene::{NOW, Scene, USUAL, claim_uid, cluster, founding, id, ids, release};
 
 const MINUTE: u64 = 60_000;
 
@@ -72,6 +72,28 @@ fn etcd_3_5_takes_one_learner_at_a_time() {
 fn a_learner_is_started_before_a_spare_that_is_on_its_way_is_added() {
     let told = cluster(1).wish(3).added(1).spare(2).pod_pending(2, 1_000).plan();
     told.does(["ticket 1: join [0, 1] on claim-1"]);
+}
+
+#[test]
+fn an_addition_waits_for_another_new_spare_but_not_for_long() {
+    let another_comes = |age| cluster(3).wish(5).spare(3).spare(4).pod_pending(4, age);
+    another_comes(1_000).plan().does([]).looks(LookAgain::Soon);
+    another_comes(3_500).plan().does(["add 3"]);
+    another_comes(1_000).one_learner_at_a_time().plan().does(["add 3"]);
+    let last = cluster(3).wish(5).added(3).spare(4).spare(5).pod_pending(5, 1_000);
+    last.plan().also_does("add 4");
+}
+
+#[test]
+fn one_that_has_no_address_yet_is_not_looked_at_in_haste() {
+    let without_address =
+        |scene: Scene, serial| scene.pod_pending(serial, 100).pod(serial, |pod| pod.heard = Millis(0));
+    let growing = || without_address(without_address(cluster(3).wish(5).spare(3).spare(4), 3), 4);
+    let with_address = |serial| growing().pod(serial, |pod| pod.heard = NOW);
+    growing().plan().does([]).looks(LookAgain::Later);
+    with_address(4).plan().does([]).looks(LookAgain::Soon);
+    without_address(cluster(3), 1).plan().does([]).looks(LookAgain::Later);
+    [0, 1, 2].into_iter().fold(founding(3), without_address).plan().does([]).looks(LookAgain::Later);
 }
 
 #[test]
