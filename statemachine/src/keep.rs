@@ -62,15 +62,19 @@ pub fn revive(draft: &mut Draft<'_>, member: &Member<'_>, birth: Birth) {
 /// Whether it restores for another release than is to run: each release's own tool makes its data, and the image of what
 /// runs before the launcher is not exchanged in place.
 fn restores_for_another(draft: &Draft<'_>, member: &Member<'_>) -> bool {
-    let unspent = member.create.is_none() && member.pod.is_some_and(|pod| pod.restores && pod.ticket.is_none());
-    unspent && member.told() != draft.newcomers.as_ref()
+    let restores = member.pod.is_some_and(|pod| pod.restores);
+    restores && is_unspent(member) && member.told() != draft.newcomers.as_ref()
+}
+
+/// Whether its pod was never told to start. Somebody may have taken its ticket away: an etcd that answers was.
+fn is_unspent(member: &Member<'_>) -> bool {
+    member.create.is_none() && member.pod.is_some_and(|pod| pod.ticket.is_none()) && member.alive().is_none()
 }
 
 /// A pod that was never told to start is told to run what newcomers run now; false if it does. One that was made for what
 /// is wished may stay so, if that is of the same minor: the leader's own image may not be had any more.
 fn prepare_newcomer(draft: &mut Draft<'_>, member: &Member<'_>) -> bool {
-    let unspent = !member.started && member.create.is_none() && member.pod.is_some_and(|pod| pod.ticket.is_none());
-    if !unspent || may_join(draft, member) {
+    if member.started || !is_unspent(member) || may_join(draft, member) {
         return false;
     }
     let Some(release) = draft.newcomers.clone() else { return false };

@@ -65,6 +65,15 @@ fn what_was_restored_for_another_version_is_restored_anew() {
 }
 
 #[test]
+fn one_in_which_an_etcd_answers_was_told_to_start_whatever_became_of_its_ticket() {
+    let ticketless =
+        cluster(1).wish(3).learner(1).entry(1, |entry| entry.create = None).line(1, |line| line.started = false);
+    let other = ticketless.pod(1, |pod| (pod.ticket, pod.release) = (None, Some(release(Version::new(6, 17)))));
+    other.clone().plan().never("delete pod").never("prepare");
+    other.pod(1, |pod| pod.restores = true).plan().never("delete pod").never("prepare");
+}
+
+#[test]
 fn once_a_seed_is_chosen_nothing_is_restored() {
     from_backup(seeding(3)).pod_gone(0).plan().does(["pod 0 on claim-0"]).phase(Phase::Seeding);
     for lost in [seeding(3).seat_gone(0), seeding(3).claim_swapped(0)] {
