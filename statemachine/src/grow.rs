@@ -36,7 +36,7 @@ pub fn give_up(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 pub fn promote(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
     let first = census.learners.first()?;
     draft.look(LookAgain::Soon);
-    let another_comes = may_add(census) && spares::one_is_new(draft, JOIN_PATIENCE_MS);
+    let another_comes = room(census) > 0 && spares::one_is_new(draft, JOIN_PATIENCE_MS);
     if another_comes || !census.learners.iter().all(|learner| may_be_promoted(census, learner)) {
         return None;
     }
@@ -100,11 +100,11 @@ fn may_be_promoted(census: &Census<'_>, learner: &Peer<'_>) -> bool {
 /// while one that was told to join has not come up: it compares the member list with the one on its ticket when it starts. Nor,
 /// for a moment, while another spare is about to wait that can be added right after it.
 pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
-    if !may_add(census) || census.hopeful_learners().any(is_joining) {
+    if room(census) == 0 || census.hopeful_learners().any(is_joining) {
         return None;
     }
     let spare = spares::readiest(draft)?;
-    if has_room_for_two(census) && spares::one_comes(draft, COME_TOGETHER_MS) {
+    if room(census) > 1 && spares::one_comes(draft, COME_TOGETHER_MS) {
         draft.look(LookAgain::Soon);
         return None;
     }
@@ -120,9 +120,8 @@ pub fn add(draft: &mut Draft<'_>, census: &Census<'_>) -> Option<Step> {
 /// Adds the next spare right after the first, if it is as ready and there is room for both: nobody has yet been told of a list
 /// that this changes.
 pub fn add_another(draft: &mut Draft<'_>, census: &Census<'_>, first: Serial) {
-    let room = has_room_for_two(census);
-    let another = spares::ready(draft).map(|spare| spare.serial).find(|serial| room && *serial != first);
-    if let Some(serial) = another {
+    let another = spares::ready(draft).map(|spare| spare.serial).find(|serial| *serial != first);
+    if let Some(serial) = another.filter(|_| room(census) > 1) {
         draft.step(Step::AddLearner { serial, expect: census.roster(), after: Some(first) });
     }
 }
@@ -148,12 +147,9 @@ pub fn runs_without_old_log(peer: &Peer<'_>) -> bool {
     peer.member.told().is_some_and(|told| told.version.minor >= FIRST_WITHOUT_OLD_LOG) && peer.member.runs_as_told()
 }
 
-fn may_add(census: &Census<'_>) -> bool {
-    census.missing_learners() > 0 && census.learners.len() < census.max_learners()
-}
-
-fn has_room_for_two(census: &Census<'_>) -> bool {
-    census.missing_learners() > 1 && census.learners.len() + 1 < census.max_learners()
+/// How many learners may be added now: as many as are missing, and etcd takes beside those that there are.
+fn room(census: &Census<'_>) -> usize {
+    census.missing_learners().min(census.max_learners().saturating_sub(census.learners.len()))
 }
 
 /// Starts the learners that were added, in turn: first those that were told already, then those whose pods wait.

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::rows::{create_wish, gone, label};
+use super::rows::{create_wish, delete, label};
 use super::stopwatch::{Up, are_up, in_turn, pods, uids, until, until_up};
 use crate::scene::{Cluster, Scene, Wish, Writer};
 
@@ -36,8 +36,7 @@ pub async fn upgrade(scene: &Scene, runs: u32, from: &'static str, to: &'static 
         db.patch(json!({ "spec": { "version": to } })).await?;
         let took = runs_all(scene, &label(&db), to, started).await?;
         db.settles(3).await?;
-        db.delete().await?;
-        gone(&db).await?;
+        delete(&db).await?;
         Ok(took)
     };
     in_turn(runs, floor, value).await
@@ -68,8 +67,7 @@ pub async fn write_gap(scene: &Scene, runs: u32, from: &str, to: &str) -> Result
         let gap = written.longest_gap.as_secs_f64();
         eprintln!("  run {}: {gap:.2} s, {} writes", run + 1, written.acknowledged);
         measured.value.push(gap);
-        db.delete().await?;
-        gone(&db).await?;
+        delete(&db).await?;
     }
     Ok(measured)
 }

@@ -10,7 +10,7 @@ use kube::api::DeleteParams;
 
 use super::raw::Raw;
 use super::report::Measured;
-use super::rows::{create_wish, gone, label};
+use super::rows::{create_wish, delete, label};
 use super::stopwatch::{Up, in_turn, pods, until, until_up};
 use crate::faults::nodes;
 use crate::faults::operator::Operator;
@@ -44,8 +44,7 @@ pub async fn lost(scene: &Scene, runs: u32) -> Result<Measured> {
             })
             .await?;
         db.settles(3).await?;
-        db.delete().await?;
-        gone(&db).await?;
+        delete(&db).await?;
         Ok(took)
     };
     Box::pin(in_turn(runs, floor, value)).await

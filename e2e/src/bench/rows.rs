@@ -84,15 +84,15 @@ pub async fn bootstrap(scene: &Scene, runs: u32, restart: bool) -> Result<Measur
         let took = is_up(&db, started, 3, &BTreeSet::new(), Up::Ready).await?;
         operator.is_ready().await?;
         db.settles(3).await?;
-        db.delete().await?;
-        gone(&db).await?;
+        delete(&db).await?;
         Ok(took)
     };
     in_turn(runs, floor, value).await
 }
 
-/// Waits until nothing of the cluster is left that would take time from the next run.
-pub async fn gone(db: &Cluster) -> Result<()> {
+/// Deletes the cluster, and waits until nothing of it is left that would take time from the next run.
+pub async fn delete(db: &Cluster) -> Result<()> {
+    db.delete().await?;
     until("pods and claims to be gone", Instant::now(), async || {
         let all = kube::api::ListParams::default().labels(&label(db));
         let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());
@@ -229,8 +229,7 @@ pub async fn scale_up(scene: &Scene, runs: u32) -> Result<Measured> {
         db.scale(5).await?;
         let took = is_up(&db, started, 5, &BTreeSet::new(), Up::Voting).await?;
         db.settles(5).await?;
-        db.delete().await?;
-        gone(&db).await?;
+        delete(&db).await?;
         Ok(took)
     };
     alternately(runs, floor, value).await

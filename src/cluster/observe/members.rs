@@ -402,28 +402,20 @@ mod tests {
 
     #[test]
     fn what_a_marked_launcher_said_stands_until_it_has_a_ticket() {
-        let address = |ticketed: Option<u64>, leaving: Leaving| Address {
-            pod: Uid::new("u"),
-            volume: Uid::new("v"),
-            ip: IpAddr::from([127, 0, 0, 77]),
-            host: "db-0".to_owned(),
-            ticketed: ticketed.map(Millis),
-            votes: false,
-            leaving,
-        };
+        let new = newcomer(77, None);
         let said = |mark: Option<&str>| {
             let sight = Sight::Waiting(mark.map(quorate_statemachine::Mark::new));
-            Seen { sight, ..Seen::nothing(Uid::new("u"), IpAddr::from([127, 0, 0, 77]), Millis(1_000)) }
+            Seen { sight, ..nothing_at(&new, Millis(1_000)) }
         };
-        let (new, marked) = (address(None, Leaving::No), said(Some("mark")));
+        let marked = said(Some("mark"));
         let stands =
             |address: &Address, now: u64, seen: &Seen| address.stands(Millis(now), Some(seen), false).is_some();
         assert!(stands(&new, 1_000, &marked) && stands(&new, 999 + STANDS_FOR_MS, &marked));
         assert!(!stands(&new, 1_000 + STANDS_FOR_MS, &marked));
         assert!(!stands(&new, 999, &marked), "the clock was set back");
         assert!(!stands(&new, 1_000, &said(None)), "it marks its volume");
-        assert!(!stands(&address(Some(1_000), Leaving::No), 1_000, &marked), "it was told to begin");
-        assert!(!stands(&address(None, Leaving::InGrace), 1_000, &marked));
+        assert!(!stands(&newcomer(77, Some(Millis(1_000))), 1_000, &marked), "it was told to begin");
+        assert!(!stands(&Address { leaving: Leaving::InGrace, ..new.clone() }, 1_000, &marked));
     }
 
     #[test]
@@ -449,6 +441,19 @@ mod tests {
         assert!(!with(0, joins), "it counts itself as a voter");
     }
 
+    /// A pod that votes nowhere yet.
+    fn newcomer(last: u8, ticketed: Option<Millis>) -> Address {
+        Address {
+            pod: Uid::new("u"),
+            volume: Uid::new("v"),
+            ip: IpAddr::from([127, 0, 82, last]),
+            host: "db-0".to_owned(),
+            ticketed,
+            votes: false,
+            leaving: Leaving::No,
+        }
+    }
+
     /// A launcher that lets the first who calls wait in vain.
     async fn launcher_that_answers_the_second(ip: IpAddr) {
         let report = serde_json::json!({ "state": "waiting", "reason": "NoTicket", "message": "", "since": 0 });
@@ -468,15 +473,6 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_to_join_is_looked_at_until_its_launcher_answers_and_any_other_pod_once() {
-        let newcomer = |last: u8, ticketed: Option<Millis>| Address {
-            pod: Uid::new("u"),
-            volume: Uid::new("v"),
-            ip: IpAddr::from([127, 0, 82, last]),
-            host: "db-0".to_owned(),
-            ticketed,
-            votes: false,
-            leaving: Leaving::No,
-        };
         let nothing = |pod: &str, address: &Address| Seen::nothing(Uid::new(pod), address.ip, Millis(0));
         let (new, told) = (newcomer(1, None), newcomer(1, Some(Millis(0))));
         assert!(new.is_new(None) && new.is_new(Some(&nothing("the pod before", &new))));
