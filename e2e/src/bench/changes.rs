@@ -8,11 +8,10 @@ use anyhow::{Context as _, Result, ensure};
 use quorate_crds::Phase;
 use serde_json::json;
 
-use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
 use super::rows::{create_wish, delete, label};
-use super::stopwatch::{Up, are_up, in_turn, pods, uids, until, until_up};
+use super::stopwatch::{Members, Up, in_turn, pods, uids, until, until_up};
 use crate::scene::{Cluster, Scene, Wish, Writer};
 
 /// A step from one minor to the next, on clusters of their own each run: until all three are Ready voters on the new
@@ -43,12 +42,13 @@ pub async fn upgrade(scene: &Scene, runs: u32, from: &'static str, to: &'static 
 }
 
 async fn runs_all(scene: &Scene, label: &str, version: &str, started: Instant) -> Result<f64> {
-    let watch = PodWatch::open(scene, label).await?;
+    let none = BTreeSet::new();
+    let mut members = Members::open((scene, label), 3, &none, Up::Ready).await?;
     until("all members to run the new version", started, async || {
-        for pod in watch.pods() {
+        for pod in members.pods() {
             super::stopwatch::runs(&pod, version)?;
         }
-        are_up(&watch, 3, &BTreeSet::new(), Up::Ready).await
+        members.are_up().await
     })
     .await
 }

@@ -11,8 +11,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::pod_watch::PodWatch;
-use super::stopwatch::{self, Up, are_up, pods, uids, until_up};
+use super::stopwatch::{self, Members, Up, pods, uids, until_up};
 use crate::scene::{Door, Membership, Scene, dial, membership, told};
 
 /// The user of Quorate's pods.
@@ -108,10 +107,11 @@ impl Raw {
         let image = json!({ "spec": { "containers": [{ "name": "etcd", "image": image(version) }] } });
         let (pods, params) = (self.scene.api::<Pod>(), PatchParams::default());
         pods.patch(name, &params, &Patch::Strategic(image)).await.context("failed to change the image")?;
-        let watch = PodWatch::open(&self.scene, &self.label()).await?;
+        let (label, none) = (self.label(), BTreeSet::new());
+        let mut members = Members::open((&self.scene, &label), self.members, &none, Up::Voting).await?;
         stopwatch::until("the member on the new version", Instant::now(), async || {
             stopwatch::runs(&pods.get(name).await?, version)?;
-            are_up(&watch, self.members, &[].into(), Up::Voting).await
+            members.are_up().await
         })
         .await
         .map(drop)

@@ -9,10 +9,9 @@ use kube::api::PostParams;
 use rustix::process::Signal;
 
 use super::looks;
-use super::pod_watch::PodWatch;
 use super::raw::Raw;
 use super::report::Measured;
-use super::stopwatch::{Up, alternately, are_up, in_turn, moment_of, pods, uids, until, until_up};
+use super::stopwatch::{Members, Up, alternately, in_turn, moment_of, pods, uids, until, until_up};
 use crate::faults::operator::Operator;
 use crate::faults::{pods as pod_faults, processes};
 use crate::lab::Lab;
@@ -152,13 +151,14 @@ async fn killed(scene: &Scene, name: &str, label: &str, run: u32) -> Result<f64>
     })
     .await?;
     let process = of_member().next().context("it does not run")?;
-    let watch = PodWatch::open(scene, label).await?;
+    let none = BTreeSet::new();
+    let mut members = Members::open((scene, label), 3, &none, Up::Voting).await?;
     looks::moment_between(scene, name, run).await?;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
     until("the member's next process", started, async || {
         ensure!(of_member().any(|now| now.pid != process.pid), "it does not run");
-        are_up(&watch, 3, &BTreeSet::new(), Up::Voting).await
+        members.are_up().await
     })
     .await
 }
@@ -250,9 +250,10 @@ pub async fn scale_down(scene: &Scene, runs: u32) -> Result<Measured> {
         let started = Instant::now();
         db.scale(3).await?;
         let all = kube::api::ListParams::default().labels(&label(&db));
-        let watch = PodWatch::open(scene, &label(&db)).await?;
+        let (label, none) = (label(&db), BTreeSet::new());
+        let mut members = Members::open((scene, &label), 3, &none, Up::Voting).await?;
         let took = until("two members to be gone", started, async || {
-            are_up(&watch, 3, &BTreeSet::new(), Up::Voting).await?;
+            members.are_up().await?;
             let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());
             ensure!(left == (3, 3), "{left:?} pods and claims are there");
             Ok(())

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 
 use super::pod_watch::PodWatch;
-use crate::scene::{Scene, is_ready, metrics};
+use crate::scene::metrics::{self, Progress};
+use crate::scene::{Scene, is_ready};
 
 /// How often it is looked: fine against the seconds that are measured. Not more often, as a member takes 7 ms of the
 /// processor to tell its metrics.
@@ -59,36 +61,95 @@ pub async fn until_up(
     old: &BTreeSet<String>,
     up: Up,
 ) -> Result<f64> {
-    let watch = PodWatch::open(scene, label).await?;
-    until("the members", started, async || are_up(&watch, count, old, up).await).await
+    let mut members = Members::open((scene, label), count, old, up).await?;
+    until("the members", started, async || members.are_up().await).await
 }
 
-/// Demands that exactly `count` of these pods are up, none of them one of `old`. The youngest are looked at first, and no
-/// member is asked twice that has said enough: whoever tells its metrics takes from the others the time of the processor
-/// that is being measured.
-pub async fn are_up(watch: &PodWatch, count: usize, old: &BTreeSet<String>, up: Up) -> Result<()> {
-    let pods = watch.pods();
-    let is_new = |pod: &&Arc<Pod>| pod.metadata.uid.as_ref().is_some_and(|uid| !old.contains(uid));
-    let mut new: Vec<&Pod> = pods.iter().filter(is_new).map(Arc::as_ref).collect();
-    new.sort_by_key(|pod| std::cmp::Reverse(pod.metadata.creation_timestamp.as_ref().map(|time| time.0)));
-    ensure!(new.len() == count, "{} pods, not {count}", new.len());
-    let mut furthest = 0.0_f64;
-    let mut applied = Vec::new();
-    for pod in &new {
-        ensure!(up == Up::Voting || is_ready(pod), "a pod is not Ready");
-        let progress = metrics::is_healthy_voter(address(pod)?).await?;
-        furthest = furthest.max(progress.committed);
-        applied.push((pod, progress.applied));
+/// How members are asked.
+trait Ask {
+    /// How far a member is; an error unless it is a healthy voter by its own word.
+    async fn healthy_voter(&self, pod: &Pod) -> Result<Progress>;
+    /// What a member knows as committed.
+    async fn committed(&self, pod: &Pod) -> Result<f64>;
+}
+
+/// Asks the metrics listener.
+struct Metrics;
+
+impl Ask for Metrics {
+    async fn healthy_voter(&self, pod: &Pod) -> Result<Progress> {
+        metrics::is_healthy_voter(address(pod)?).await
     }
-    // By their own word only. Now that they say so, it is held against how far anybody has come.
-    for pod in pods.iter().filter(|pod| !is_new(pod)) {
-        furthest = furthest.max(metrics::committed(address(pod)?).await?);
+
+    async fn committed(&self, pod: &Pod) -> Result<f64> {
+        metrics::committed(address(pod)?).await
     }
-    for (pod, _) in applied.into_iter().filter(|(_, applied)| *applied < furthest) {
-        let applied = metrics::is_healthy_voter(address(pod)?).await?.applied;
-        ensure!(applied >= furthest, "a member has applied {applied} entries, not {furthest}");
+}
+
+/// The members of the pods with a label, which are awaited.
+pub struct Members<'a> {
+    watch: PodWatch,
+    awaited: Awaited<'a>,
+}
+
+impl<'a> Members<'a> {
+    /// Awaits that exactly `count` are up, none of them one of `old`.
+    pub async fn open((scene, label): (&Scene, &str), count: usize, old: &'a BTreeSet<String>, up: Up) -> Result<Self> {
+        let awaited = Awaited { count, old, up, said_so: BTreeSet::new() };
+        Ok(Self { watch: PodWatch::open(scene, label).await?, awaited })
     }
-    Ok(())
+
+    /// The pods that are not on their way out.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        self.watch.pods()
+    }
+
+    /// Demands that they are up now.
+    pub async fn are_up(&mut self) -> Result<()> {
+        self.awaited.are_up(&self.watch.pods(), &Metrics).await
+    }
+}
+
+/// Which members are awaited, and the UIDs of the pods of those that have said that they are healthy voters. Nobody is asked for
+/// that again until all have: whoever tells its metrics takes from the others the time of the processor that is being measured.
+struct Awaited<'a> {
+    count: usize,
+    old: &'a BTreeSet<String>,
+    up: Up,
+    said_so: BTreeSet<String>,
+}
+
+impl Awaited<'_> {
+    /// The oldest are asked first, who say so first, and one after the other until one does not. Once all have, they are asked
+    /// together.
+    async fn are_up(&mut self, pods: &[Arc<Pod>], ask: &impl Ask) -> Result<()> {
+        let (others, mut new): (Vec<&Pod>, Vec<&Pod>) =
+            pods.iter().map(Arc::as_ref).partition(|pod| self.old.contains(uid(pod)));
+        new.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
+        ensure!(new.len() == self.count, "{} pods, not {}", new.len(), self.count);
+        ensure!(self.up == Up::Voting || new.iter().all(|pod| is_ready(pod)), "a pod is not Ready");
+        let (earlier, later): (Vec<_>, Vec<_>) = new.into_iter().partition(|pod| self.said_so.contains(uid(pod)));
+        let mut said = Vec::new();
+        for pod in later {
+            said.push((pod, ask.healthy_voter(pod).await?));
+            self.said_so.insert(uid(pod).to_owned());
+        }
+        let earlier = earlier.into_iter().map(async |pod| anyhow::Ok((pod, ask.healthy_voter(pod).await?)));
+        let others = others.into_iter().map(|pod| ask.committed(pod));
+        let (earlier, known) = tokio::try_join!(try_join_all(earlier), try_join_all(others))?;
+        said.extend(earlier);
+        // By their own word only. Now that all say so, it is held against how far anybody has come.
+        let furthest = said.iter().map(|(_, said)| said.committed).chain(known).fold(0.0, f64::max);
+        for (pod, _) in said.into_iter().filter(|(_, said)| said.applied < furthest) {
+            let applied = ask.healthy_voter(pod).await?.applied;
+            ensure!(applied >= furthest, "a member has applied {applied} entries, not {furthest}");
+        }
+        Ok(())
+    }
+}
+
+fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
 fn address(pod: &Pod) -> Result<&str> {
@@ -159,6 +220,108 @@ pub async fn alternately(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use anyhow::anyhow;
+    use serde_json::json;
+
+    /// Members that answer what they are told to, and who was asked: `uid` for all, `uid?` for what it knows as committed.
+    #[derive(Default)]
+    struct Told {
+        healthy: BTreeMap<&'static str, Progress>,
+        committed: BTreeMap<&'static str, f64>,
+        asked: RefCell<Vec<String>>,
+    }
+
+    impl Told {
+        fn says(&mut self, uid: &'static str, applied: f64, committed: f64) {
+            self.healthy.insert(uid, Progress { committed, applied });
+            self.committed.insert(uid, committed);
+        }
+
+        fn asked(&self) -> Vec<String> {
+            self.asked.take()
+        }
+    }
+
+    impl Ask for Told {
+        async fn healthy_voter(&self, pod: &Pod) -> Result<Progress> {
+            self.asked.borrow_mut().push(uid(pod).to_owned());
+            self.healthy.get(uid(pod)).copied().ok_or_else(|| anyhow!("not healthy"))
+        }
+
+        async fn committed(&self, pod: &Pod) -> Result<f64> {
+            self.asked.borrow_mut().push(format!("{}?", uid(pod)));
+            self.committed.get(uid(pod)).copied().ok_or_else(|| anyhow!("no answer"))
+        }
+    }
+
+    fn pod(uid: &str, second: u32, ready: bool) -> Arc<Pod> {
+        let conditions = json!([{ "type": "Ready", "status": if ready { "True" } else { "False" } }]);
+        let created = format!("2026-01-01T00:00:0{second}Z");
+        let metadata = json!({ "uid": uid, "creationTimestamp": created });
+        Arc::new(
+            serde_json::from_value(json!({ "metadata": metadata, "status": { "conditions": conditions } })).unwrap(),
+        )
+    }
+
+    fn awaited(old: &BTreeSet<String>, count: usize, up: Up) -> Awaited<'_> {
+        Awaited { count, old, up, said_so: BTreeSet::new() }
+    }
+
+    #[tokio::test]
+    async fn who_has_said_enough_is_not_asked_for_it_again() {
+        let (none, mut told) = (BTreeSet::new(), Told::default());
+        let mut awaited = awaited(&none, 3, Up::Voting);
+        let pods = [pod("c", 3, false), pod("a", 1, false), pod("b", 2, false)];
+        told.says("a", 7.0, 7.0);
+        awaited.are_up(&pods, &told).await.unwrap_err();
+        assert_eq!(told.asked(), ["a", "b"], "the oldest first, until one is not");
+        awaited.are_up(&pods, &told).await.unwrap_err();
+        assert_eq!(told.asked(), ["b"]);
+        told.says("b", 7.0, 7.0);
+        told.says("c", 7.0, 7.0);
+        awaited.are_up(&pods, &told).await.unwrap();
+        assert_eq!(told.asked(), ["b", "c", "a"], "all have, and are asked once more");
+    }
+
+    #[tokio::test]
+    async fn who_said_so_by_its_own_word_only_is_held_against_what_others_know_by_then() {
+        let (old, mut told) = (BTreeSet::from(["old".to_owned()]), Told::default());
+        let mut awaited = awaited(&old, 2, Up::Voting);
+        let pods = [pod("old", 0, false), pod("a", 1, false), pod("b", 2, false)];
+        told.says("a", 2.0, 2.0);
+        told.committed.insert("old", 9.0);
+        awaited.are_up(&pods, &told).await.unwrap_err();
+        told.asked();
+        told.says("b", 9.0, 9.0);
+        let error = awaited.are_up(&pods, &told).await.unwrap_err();
+        assert_eq!(told.asked(), ["b", "a", "old?", "a"]);
+        assert!(error.to_string().contains("has applied 2 entries, not 9"), "{error}");
+        told.says("a", 9.0, 9.0);
+        awaited.are_up(&pods, &told).await.unwrap();
+        told.committed.insert("old", 12.0);
+        awaited.are_up(&pods, &told).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn nobody_is_up_who_is_not_healthy_any_more_or_is_not_ready_or_is_one_too_many() {
+        let (none, mut told) = (BTreeSet::new(), Told::default());
+        let mut two = awaited(&none, 2, Up::Ready);
+        let pods = |second_is_ready| [pod("a", 1, true), pod("b", 2, second_is_ready)];
+        told.says("a", 1.0, 1.0);
+        two.are_up(&pods(true), &told).await.unwrap_err();
+        told.says("b", 1.0, 1.0);
+        told.healthy.remove("a");
+        let error = two.are_up(&pods(true), &told).await.unwrap_err();
+        assert_eq!(error.to_string(), "not healthy");
+        told.says("a", 1.0, 1.0);
+        two.are_up(&pods(false), &told).await.unwrap_err();
+        two.are_up(&pods(true), &told).await.unwrap();
+        awaited(&none, 1, Up::Voting).are_up(&pods(true), &told).await.unwrap_err();
+    }
 
     #[test]
     fn the_moments_of_all_runs_are_spread_evenly_over_a_second() {
