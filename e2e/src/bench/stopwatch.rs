@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 
@@ -120,26 +120,34 @@ struct Awaited<'a> {
 }
 
 impl Awaited<'_> {
-    /// The oldest are asked first, who say so first, and one after the other until one does not. Once all have, they are asked
-    /// together.
+    /// The oldest of the others is asked alone until it says so; then all are asked together.
     async fn are_up(&mut self, pods: &[Arc<Pod>], ask: &impl Ask) -> Result<()> {
         let (others, mut new): (Vec<&Pod>, Vec<&Pod>) =
             pods.iter().map(Arc::as_ref).partition(|pod| self.old.contains(uid(pod)));
         new.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
         ensure!(new.len() == self.count, "{} pods, not {}", new.len(), self.count);
         ensure!(self.up == Up::Voting || new.iter().all(|pod| is_ready(pod)), "a pod is not Ready");
-        let (earlier, later): (Vec<_>, Vec<_>) = new.into_iter().partition(|pod| self.said_so.contains(uid(pod)));
         let mut said = Vec::new();
-        for pod in later {
-            said.push((pod, ask.healthy_voter(pod).await?));
-            self.said_so.insert(uid(pod).to_owned());
+        if let Some(first) = new.iter().position(|pod| !self.said_so.contains(uid(pod))) {
+            let first = new.remove(first);
+            said.push((first, ask.healthy_voter(first).await?));
         }
-        let earlier = earlier.into_iter().map(async |pod| anyhow::Ok((pod, ask.healthy_voter(pod).await?)));
-        let others = others.into_iter().map(|pod| ask.committed(pod));
-        let (earlier, known) = tokio::try_join!(try_join_all(earlier), try_join_all(others))?;
-        said.extend(earlier);
+        let rest = join_all(new.into_iter().map(async |pod| (pod, ask.healthy_voter(pod).await)));
+        let others = try_join_all(others.into_iter().map(|pod| ask.committed(pod)));
+        let (rest, known) = tokio::join!(rest, others);
+        let mut not_so = None;
+        for (pod, answer) in rest {
+            match answer {
+                Ok(progress) => said.push((pod, progress)),
+                Err(error) => not_so = Some(error),
+            }
+        }
+        self.said_so.extend(said.iter().map(|(pod, _)| uid(pod).to_owned()));
+        if let Some(error) = not_so {
+            return Err(error);
+        }
         // By their own word only. Now that all say so, it is held against how far anybody has come.
-        let furthest = said.iter().map(|(_, said)| said.committed).chain(known).fold(0.0, f64::max);
+        let furthest = said.iter().map(|(_, said)| said.committed).chain(known?).fold(0.0, f64::max);
         for (pod, _) in said.into_iter().filter(|(_, said)| said.applied < furthest) {
             let applied = ask.healthy_voter(pod).await?.applied;
             ensure!(applied >= furthest, "a member has applied {applied} entries, not {furthest}");
@@ -276,15 +284,17 @@ mod tests {
         let (none, mut told) = (BTreeSet::new(), Told::default());
         let mut awaited = awaited(&none, 3, Up::Voting);
         let pods = [pod("c", 3, false), pod("a", 1, false), pod("b", 2, false)];
+        awaited.are_up(&pods, &told).await.unwrap_err();
+        assert_eq!(told.asked(), ["a"], "the oldest alone");
         told.says("a", 7.0, 7.0);
-        awaited.are_up(&pods, &told).await.unwrap_err();
-        assert_eq!(told.asked(), ["a", "b"], "the oldest first, until one is not");
-        awaited.are_up(&pods, &told).await.unwrap_err();
-        assert_eq!(told.asked(), ["b"]);
-        told.says("b", 7.0, 7.0);
         told.says("c", 7.0, 7.0);
+        awaited.are_up(&pods, &told).await.unwrap_err();
+        assert_eq!(told.asked(), ["a", "b", "c"], "once it says so, all");
+        awaited.are_up(&pods, &told).await.unwrap_err();
+        assert_eq!(told.asked(), ["b"], "the only one who has not");
+        told.says("b", 7.0, 7.0);
         awaited.are_up(&pods, &told).await.unwrap();
-        assert_eq!(told.asked(), ["b", "c", "a"], "all have, and are asked once more");
+        assert_eq!(told.asked(), ["b", "a", "c"], "all have, and are asked once more");
     }
 
     #[tokio::test]

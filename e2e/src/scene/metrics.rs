@@ -49,7 +49,12 @@ pub async fn bring(address: &str, path: &str, body: String) -> Result<(u16, Stri
 
 /// The value of a gauge or counter without labels in Prometheus' text form.
 pub fn gauge(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    let line = format!("\n{name} ");
+    let value = match text.strip_prefix(line.trim_start()) {
+        Some(value) => value,
+        None => &text[text.find(&line)? + line.len()..],
+    };
+    value.lines().next()?.trim().parse().ok()
 }
 
 /// The sum of a counter over all label sets that `wanted` accepts.

@@ -1,7 +1,9 @@
 //! Has Kubernetes look again at once where it would wait before it does. Changes nothing but annotations that nobody reads.
 //!
 //! After a start that failed, for want of an image say, a kubelet writes the reason to the pod only when it looks at it again:
-//! by itself after 10 to 15 s, at once when the pod changes (pkg/kubelet/pod_workers.go, backOffPeriod). And who publishes the
+//! by itself after 10 to 15 s, at once when the pod changes (pkg/kubelet/pod_workers.go, backOffPeriod). It fails as well where
+//! the API server has not heard yet on which node the pod is, and refuses that node its claim ("no relationship found": the
+//! graph of plugin/pkg/auth/authorizer/node follows a watch of its own). And who publishes the
 //! addresses of pods fails where two of them come at the same moment, and goes on by itself after a second or more, at once when
 //! the Service changes (pkg/controller/endpointslice, onServiceUpdate).
 
@@ -19,9 +21,9 @@ use crate::cluster::observe::Observed;
 use crate::cluster::observe::pods::PodFacts;
 use crate::telemetry::chain;
 
-/// How old a pod that is on a node may be without a word before its kubelet is urged. A start takes one to three seconds; one
-/// that is still pulling an image is not disturbed by a change of its pod.
-const WORDLESS_MS: u64 = 5_000;
+/// How old a pod that is on a node may be without a word before its kubelet is urged: it is seen to be when it is looked at next
+/// without haste. A start takes one to three seconds; one that is still pulling an image is not disturbed by a change of its pod.
+const WORDLESS_MS: u64 = 3_000;
 
 /// For which pods somebody has been urged: for each once.
 #[derive(Debug, Default)]
