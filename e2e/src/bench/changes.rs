@@ -42,8 +42,7 @@ pub async fn upgrade(scene: &Scene, runs: u32, from: &'static str, to: &'static 
 }
 
 async fn runs_all(scene: &Scene, label: &str, version: &str, started: Instant) -> Result<f64> {
-    let none = BTreeSet::new();
-    let mut members = Members::open((scene, label), 3, &none, Up::Ready).await?;
+    let mut members = Members::open((scene, label), 3, &BTreeSet::new(), Up::Ready).await?;
     until("all members to run the new version", started, async || {
         for pod in members.pods() {
             super::stopwatch::runs(&pod, version)?;

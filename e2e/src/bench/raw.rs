@@ -107,8 +107,8 @@ impl Raw {
         let image = json!({ "spec": { "containers": [{ "name": "etcd", "image": image(version) }] } });
         let (pods, params) = (self.scene.api::<Pod>(), PatchParams::default());
         pods.patch(name, &params, &Patch::Strategic(image)).await.context("failed to change the image")?;
-        let (label, none) = (self.label(), BTreeSet::new());
-        let mut members = Members::open((&self.scene, &label), self.members, &none, Up::Voting).await?;
+        let mut members =
+            Members::open((&self.scene, &self.label()), self.members, &BTreeSet::new(), Up::Voting).await?;
         stopwatch::until("the member on the new version", Instant::now(), async || {
             stopwatch::runs(&pods.get(name).await?, version)?;
             members.are_up().await

@@ -151,8 +151,7 @@ async fn killed(scene: &Scene, name: &str, label: &str, run: u32) -> Result<f64>
     })
     .await?;
     let process = of_member().next().context("it does not run")?;
-    let none = BTreeSet::new();
-    let mut members = Members::open((scene, label), 3, &none, Up::Voting).await?;
+    let mut members = Members::open((scene, label), 3, &BTreeSet::new(), Up::Voting).await?;
     looks::moment_between(scene, name, run).await?;
     let started = Instant::now();
     processes::signal(process.pid, Signal::KILL)?;
@@ -250,8 +249,7 @@ pub async fn scale_down(scene: &Scene, runs: u32) -> Result<Measured> {
         let started = Instant::now();
         db.scale(3).await?;
         let all = kube::api::ListParams::default().labels(&label(&db));
-        let (label, none) = (label(&db), BTreeSet::new());
-        let mut members = Members::open((scene, &label), 3, &none, Up::Voting).await?;
+        let mut members = Members::open((scene, &label(&db)), 3, &BTreeSet::new(), Up::Voting).await?;
         let took = until("two members to be gone", started, async || {
             members.are_up().await?;
             let left = (db.pods().list(&all).await?.items.len(), db.claims().list(&all).await?.items.len());

@@ -87,15 +87,15 @@ impl Ask for Metrics {
 }
 
 /// The members of the pods with a label, which are awaited.
-pub struct Members<'a> {
+pub struct Members {
     watch: PodWatch,
-    awaited: Awaited<'a>,
+    awaited: Awaited,
 }
 
-impl<'a> Members<'a> {
+impl Members {
     /// Awaits that exactly `count` are up, none of them one of `old`.
-    pub async fn open((scene, label): (&Scene, &str), count: usize, old: &'a BTreeSet<String>, up: Up) -> Result<Self> {
-        let awaited = Awaited { count, old, up, said_so: BTreeSet::new() };
+    pub async fn open((scene, label): (&Scene, &str), count: usize, old: &BTreeSet<String>, up: Up) -> Result<Self> {
+        let awaited = Awaited { count, old: old.clone(), up, said_so: BTreeSet::new() };
         Ok(Self { watch: PodWatch::open(scene, label).await?, awaited })
     }
 
@@ -112,14 +112,14 @@ impl<'a> Members<'a> {
 
 /// Which members are awaited, and the UIDs of the pods of those that have said that they are healthy voters. Nobody is asked for
 /// that again until all have: whoever tells its metrics takes from the others the time of the processor that is being measured.
-struct Awaited<'a> {
+struct Awaited {
     count: usize,
-    old: &'a BTreeSet<String>,
+    old: BTreeSet<String>,
     up: Up,
     said_so: BTreeSet<String>,
 }
 
-impl Awaited<'_> {
+impl Awaited {
     /// The oldest of the others is asked alone until it says so; then all are asked together.
     async fn are_up(&mut self, pods: &[Arc<Pod>], ask: &impl Ask) -> Result<()> {
         let (others, mut new): (Vec<&Pod>, Vec<&Pod>) =
@@ -275,14 +275,15 @@ mod tests {
         )
     }
 
-    fn awaited(old: &BTreeSet<String>, count: usize, up: Up) -> Awaited<'_> {
+    fn awaited(old: &[&str], count: usize, up: Up) -> Awaited {
+        let old = old.iter().map(|uid| (*uid).to_owned()).collect();
         Awaited { count, old, up, said_so: BTreeSet::new() }
     }
 
     #[tokio::test]
     async fn who_has_said_enough_is_not_asked_for_it_again() {
-        let (none, mut told) = (BTreeSet::new(), Told::default());
-        let mut awaited = awaited(&none, 3, Up::Voting);
+        let mut told = Told::default();
+        let mut awaited = awaited(&[], 3, Up::Voting);
         let pods = [pod("c", 3, false), pod("a", 1, false), pod("b", 2, false)];
         awaited.are_up(&pods, &told).await.unwrap_err();
         assert_eq!(told.asked(), ["a"], "the oldest alone");
@@ -299,8 +300,8 @@ mod tests {
 
     #[tokio::test]
     async fn who_said_so_by_its_own_word_only_is_held_against_what_others_know_by_then() {
-        let (old, mut told) = (BTreeSet::from(["old".to_owned()]), Told::default());
-        let mut awaited = awaited(&old, 2, Up::Voting);
+        let mut told = Told::default();
+        let mut awaited = awaited(&["old"], 2, Up::Voting);
         let pods = [pod("old", 0, false), pod("a", 1, false), pod("b", 2, false)];
         told.says("a", 2.0, 2.0);
         told.committed.insert("old", 9.0);
@@ -318,8 +319,8 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_is_up_who_is_not_healthy_any_more_or_is_not_ready_or_is_one_too_many() {
-        let (none, mut told) = (BTreeSet::new(), Told::default());
-        let mut two = awaited(&none, 2, Up::Ready);
+        let mut told = Told::default();
+        let mut two = awaited(&[], 2, Up::Ready);
         let pods = |second_is_ready| [pod("a", 1, true), pod("b", 2, second_is_ready)];
         told.says("a", 1.0, 1.0);
         two.are_up(&pods(true), &told).await.unwrap_err();
@@ -330,7 +331,7 @@ mod tests {
         told.says("a", 1.0, 1.0);
         two.are_up(&pods(false), &told).await.unwrap_err();
         two.are_up(&pods(true), &told).await.unwrap();
-        awaited(&none, 1, Up::Voting).are_up(&pods(true), &told).await.unwrap_err();
+        awaited(&[], 1, Up::Voting).are_up(&pods(true), &told).await.unwrap_err();
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! After a start that failed, for want of an image say, a kubelet writes the reason to the pod only when it looks at it again:
 //! by itself after 10 to 15 s, at once when the pod changes (pkg/kubelet/pod_workers.go, backOffPeriod). It fails as well where
 //! the API server has not heard yet on which node the pod is, and refuses that node its claim ("no relationship found": the
-//! graph of plugin/pkg/auth/authorizer/node follows a watch of its own). And who publishes the
-//! addresses of pods fails where two of them come at the same moment, and goes on by itself after a second or more, at once when
-//! the Service changes (pkg/controller/endpointslice, onServiceUpdate).
+//! graph of plugin/pkg/auth/authorizer/node follows a watch of its own). And who publishes the addresses
+//! of pods fails where two of them come at the same moment, and goes on by itself after a second or more, at once when the
+//! Service changes (pkg/controller/endpointslice, onServiceUpdate).
 
 use std::collections::BTreeSet;
 
