@@ -75,6 +75,11 @@ impl Authority {
         self.certificate.clone()
     }
 
+    /// Its key, as PEM.
+    pub fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Signs what was ordered.
     pub fn signs(&self, order: &Order) -> Result<Signed> {
         let Order { name, names, server, until } = order;

@@ -1,9 +1,10 @@
 //! The same calls against real etcd: from one member to two and back, with the refusals that come on the way. It runs for
-//! each folder in QUORATE_ETCD_BIN (separated by `:`) that holds an `etcd`, and for none if that is not set.
+//! each program of `programs`.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod ports;
+mod programs;
 
 use std::{
     collections::BTreeSet,
@@ -320,21 +321,18 @@ async fn a_log_of_3_5_stops_3_7_until_it_is_cut([from, between, to]: [&Path; 3])
     member.until("at 3.7", runs_at("3.7")).await;
 }
 
-/// The programs of these minors in QUORATE_ETCD_BIN, if it has all of them.
+/// The programs of these minors, if all of them are there.
 fn of_minors<const N: usize>(minors: [&str; N]) -> Option<[PathBuf; N]> {
-    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
-        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
-        return None;
-    };
+    let programs = programs::all();
     let found = minors.map(|minor| {
         let is = |etcd: &PathBuf| {
             let said = std::process::Command::new(etcd).arg("--version").output().unwrap().stdout;
             String::from_utf8_lossy(&said).contains(&format!("etcd Version: {minor}."))
         };
-        std::env::split_paths(&folders).map(|folder| folder.join("etcd")).find(is)
+        programs.iter().find(|etcd| is(etcd)).cloned()
     });
     if found.contains(&None) {
-        eprintln!("QUORATE_ETCD_BIN has not all of {minors:?}: nothing was tried");
+        programs::without(&format!("QUORATE_ETCD_BIN has not all of {minors:?}"));
         return None;
     }
     Some(found.map(Option::unwrap))
@@ -356,15 +354,9 @@ async fn logs_of_3_5_have_to_be_cut_before_3_7() {
 
 #[tokio::test]
 async fn a_small_cluster_lives_on_each_line_of_etcd() {
-    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
-        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
-        return;
-    };
     let mut lives = tokio::task::JoinSet::new();
     let here = tokio::task::LocalSet::new();
-    for folder in std::env::split_paths(&folders) {
-        let etcd = folder.join("etcd");
-        assert!(etcd.is_file(), "QUORATE_ETCD_BIN: there is no {}", etcd.display());
+    for etcd in programs::all() {
         lives.spawn_local_on(live(etcd), &here);
     }
     here.run_until(async {

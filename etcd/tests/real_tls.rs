@@ -1,11 +1,11 @@
 //! Real etcd over TLS: it lets in who shows a certificate of its authority, and reads its own files again at each
-//! handshake, so that a renewal needs no restart. It runs for each folder in QUORATE_ETCD_BIN (separated by `:`) that holds
-//! an `etcd`, and for none if that is not set.
+//! handshake, so that a renewal needs no restart. It runs for each program of `programs`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod pki;
 mod ports;
+mod programs;
 
 use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -134,13 +134,7 @@ async fn live(etcd: &Path) {
 
 #[tokio::test]
 async fn each_line_of_etcd_reads_its_certificates_again_at_each_handshake() {
-    let Some(folders) = std::env::var_os("QUORATE_ETCD_BIN") else {
-        eprintln!("QUORATE_ETCD_BIN is not set: nothing was tried");
-        return;
-    };
-    for folder in std::env::split_paths(&folders) {
-        let etcd = folder.join("etcd");
-        assert!(etcd.is_file(), "QUORATE_ETCD_BIN: there is no {}", etcd.display());
+    for etcd in programs::all() {
         live(&etcd).await;
     }
 }

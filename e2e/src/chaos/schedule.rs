@@ -178,7 +178,7 @@ impl Schedule {
     /// One that begins with the last minor version and goes down to the first, minor by minor, early enough that the faults after
     /// each wish meet all of the way. What a change of the version leaves no room for is left out.
     pub fn going_down(seed: u64, length: Duration) -> Self {
-        let [first, between, last] = Etcd::ALL.map(Etcd::version);
+        let [first, between, last] = Etcd::SUPPORTED.map(Etcd::version);
         let mut schedule = Self { stays: false, ..Self::staying(seed, length, last) };
         for (part, to) in [(6, between), (2, first)] {
             let step = Event { at: schedule.length / part, fault: Fault::Upgrade { to: to.to_owned() } };
@@ -386,12 +386,12 @@ impl Dealer {
 
 /// The version of the next minor, if there is one.
 fn next(version: &str) -> Option<&'static str> {
-    after(version, Etcd::ALL.into_iter())
+    after(version, Etcd::SUPPORTED.into_iter())
 }
 
 /// The version of the minor before, if there is one.
 fn previous(version: &str) -> Option<&'static str> {
-    after(version, Etcd::ALL.into_iter().rev())
+    after(version, Etcd::SUPPORTED.into_iter().rev())
 }
 
 /// The version that comes after this minor in such an order.

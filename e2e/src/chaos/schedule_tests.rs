@@ -36,7 +36,7 @@ fn a_seed_has_the_schedule_that_it_always_had() {
 
 #[test]
 fn a_run_that_stays_has_faults_of_all_other_kinds() {
-    for version in Etcd::ALL.map(Etcd::version) {
+    for version in Etcd::SUPPORTED.map(Etcd::version) {
         for seed in 0..20 {
             let schedule = Schedule::staying(seed, Duration::from_mins(3), version);
             let kinds: BTreeSet<_> = schedule.events.iter().map(|event| event.fault.name()).collect();

@@ -59,7 +59,7 @@ pub async fn run(context: &Context, choice: Choice) -> anyhow::Result<u8> {
     provider.up(NODES_MAX, &progress).await?;
     match &provider {
         Provider::Local(_) | Provider::Kind(_) if choice.all => {
-            provider.load(&images::store(&progress).await?).await?;
+            provider.load(&images::of_scenes(&progress).await?).await?;
         }
         Provider::Local(_) | Provider::Kind(_) | Provider::Current(_) => {}
     }

@@ -1,4 +1,4 @@
-//! Faults of nodes that last while a scene's body runs, and are taken back however that ends.
+//! Faults of nodes that last while a scene's body runs, and are taken back however that ends; and images that some have.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Node;
@@ -40,6 +40,11 @@ pub async fn without_kubelet_during<T>(scene: &Scene, node: &str, body: impl Asy
     let handle = handle(node)?;
     let begun = handle.kill_kubelet().await;
     once_begun(scene, &handle, begun, body).await
+}
+
+/// Has a node know an image by another name besides; it keeps it.
+pub async fn tag_image(node: &str, image: &str, name: &str) -> Result<()> {
+    Ok(handle(node)?.tag_image(image, name).await?)
 }
 
 /// Runs `body`, which may cordon a node; afterwards it takes pods again.

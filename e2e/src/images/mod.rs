@@ -32,6 +32,12 @@ pub const CRASHING: &str = "quorate.dev/etcd-that-crashes";
 pub const CRASHING_PATCH: &str = "3.6.17";
 /// See [`CRASHING_PATCH`].
 pub const CRASHING_MINOR: &str = "3.7.9";
+/// Others of the newest version, which run as all members but the second or the last of three that are told to.
+pub const CRASHING_SECOND: &str = "quorate.dev/etcd-that-crashes-as-1";
+/// See [`CRASHING_SECOND`].
+pub const CRASHING_LAST: &str = "quorate.dev/etcd-that-crashes-as-0";
+/// etcd.
+pub const ETCD: &str = "quay.io/coreos/etcd";
 /// A folder with the programs `quorate` and `quorate-agent`, statically linked, to be used instead of building them.
 pub const BINARIES: &str = "QUORATE_BINARIES";
 
@@ -40,6 +46,10 @@ const STATIC_BUSYBOX: &str = "/bin/busybox";
 const CRASHING_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in *--version) read version < /version; \
                                echo \"etcd Version: $version\"; exit 0 ;; esac\n\
                                echo 'it ends, as it was made to' >&2\nexit 1\n";
+/// It runs the real one unless it is to be the member whose number is in the file beside it.
+const CRASHING_AS_SCRIPT: &str = "#!/bin/sh\nread number < /number\nfor last; do :; done\nfor argument; do\n\
+                                  case \"$last $argument\" in\n--version*) ;;\n*--name=*-$number)\n\
+                                  echo 'it ends, as it was made to' >&2; exit 1 ;;\nesac\ndone\nexec /real/etcd \"$@\"\n";
 const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 const SEARCH_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -80,17 +90,25 @@ pub struct Archive {
 /// The images that are not ours: etcd, the pause image and a shell.
 pub async fn foreign(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
     let mut images = vec![pause(), busybox().await?, crashing(CRASHING_PATCH), crashing(CRASHING_MINOR)];
-    for etcd in Etcd::ALL {
+    for etcd in Etcd::SUPPORTED {
         let built = tools::build(Tool::Etcd(etcd), progress).await?;
         images.push(etcd_image(etcd, &built.bin()));
     }
     archive_all(images, progress).await
 }
 
-/// The store that scenes run as a pod.
-pub async fn store(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
-    let program = tools::build(Tool::VersityGw, progress).await?.program("versitygw");
-    archive_all(vec![own_image(STORE, "versitygw", program)], progress).await
+/// What scenes alone run as pods: a store, an etcd of before, and some that crash as one member.
+pub async fn of_scenes(progress: &Progress) -> Result<Vec<Archive>, ImageError> {
+    let store = tools::build(Tool::VersityGw, progress).await?.program("versitygw");
+    let before = tools::build(Tool::Etcd(Etcd::BelowFloor), progress).await?;
+    let newest = tools::build(Tool::Etcd(Etcd::V3_7), progress).await?;
+    let images = vec![
+        own_image(STORE, "versitygw", store),
+        etcd_image(Etcd::BelowFloor, &before.bin()),
+        crashing_as("1", CRASHING_SECOND, Etcd::V3_7, newest.program("etcd")),
+        crashing_as("0", CRASHING_LAST, Etcd::V3_7, newest.program("etcd")),
+    ];
+    archive_all(images, progress).await
 }
 
 /// The operator's and the agent's image, from programs that are built now or lie in the folder that `QUORATE_BINARIES`
@@ -170,18 +188,29 @@ fn etcd_image(etcd: Etcd, bin: &Path) -> Image {
         "Env": [SEARCH_PATH], "WorkingDir": "/var/lib/etcd", "Cmd": ["/usr/local/bin/etcd"],
         "ExposedPorts": { "2379/tcp": {}, "2380/tcp": {} },
     });
-    Image { name: format!("quay.io/coreos/etcd:v{}", etcd.version()), entries, config }
+    Image { name: format!("{ETCD}:v{}", etcd.version()), entries, config }
 }
 
 /// A shell script in etcd's place.
-fn crashing(version: &'static str) -> Image {
+fn scripted(name: String, script: &'static str, beside: Vec<Entry>) -> Image {
     let mut entries = ground();
     entries.push(file("bin/busybox", Content::File(STATIC_BUSYBOX.into())));
     entries.push(file("bin/sh", Content::Link("/bin/busybox")));
-    entries.push(file("version", Content::Text(version)));
-    entries.push(Entry { mode: 0o755, ..file("usr/local/bin/etcd", Content::Text(CRASHING_SCRIPT)) });
+    entries.extend(beside);
+    entries.push(Entry { mode: 0o755, ..file("usr/local/bin/etcd", Content::Text(script)) });
     let config = json!({ "Env": [SEARCH_PATH], "Cmd": ["/usr/local/bin/etcd"] });
-    Image { name: format!("{CRASHING}:v{version}"), entries, config }
+    Image { name, entries, config }
+}
+
+/// One that never runs.
+fn crashing(version: &'static str) -> Image {
+    scripted(format!("{CRASHING}:v{version}"), CRASHING_SCRIPT, vec![file("version", Content::Text(version))])
+}
+
+/// One that does not run as members of this number.
+fn crashing_as(number: &'static str, name: &str, etcd: Etcd, program: PathBuf) -> Image {
+    let beside = vec![file("number", Content::Text(number)), file("real/etcd", Content::File(program))];
+    scripted(format!("{name}:v{}", etcd.version()), CRASHING_AS_SCRIPT, beside)
 }
 
 fn pause() -> Image {

@@ -183,6 +183,12 @@ impl NodeHandle {
         Ok(network::heal(&self.lab.name, self.number).await?)
     }
 
+    /// Gives one of its images another name besides. It stays.
+    pub async fn tag_image(&self, image: &str, name: &str) -> Result<(), LabError> {
+        self.lab.images_on(self.number).args(["tag", image, name]).run().await?;
+        Ok(())
+    }
+
     /// Whether its cable is in.
     pub async fn is_linked(&self) -> bool {
         network::is_linked(&self.lab.name, self.number).await

@@ -258,6 +258,14 @@ impl Lab {
         Ok(names)
     }
 
+    /// A call about the images of a node, as it is begun.
+    pub(super) fn images_on(&self, node: NodeNumber) -> Command {
+        Command::new(self.state.programs.containerd.join("ctr"))
+            .arg("--address")
+            .arg(self.folders.containerd_socket(node))
+            .args(["--namespace", "k8s.io", "images"])
+    }
+
     async fn import_on(&self, node: NodeNumber, archives: &[&Archive]) -> Result<Vec<String>, LabError> {
         let mut imported = vec![];
         for archive in archives {
@@ -265,13 +273,7 @@ impl Lab {
             if fs::read_to_string(&record).is_ok_and(|key| key == archive.key) {
                 continue;
             }
-            Command::new(self.state.programs.containerd.join("ctr"))
-                .arg("--address")
-                .arg(self.folders.containerd_socket(node))
-                .args(["--namespace", "k8s.io", "images", "import"])
-                .arg(&archive.path)
-                .run()
-                .await?;
+            self.images_on(node).arg("import").arg(&archive.path).run().await?;
             super::write(&record, &archive.key)?;
             imported.push(archive.name.clone());
         }

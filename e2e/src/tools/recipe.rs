@@ -5,7 +5,7 @@ use std::fmt;
 use crate::debian::Need;
 use crate::digest::Sha256;
 
-/// A version of etcd that Quorate runs.
+/// A version of etcd that is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Etcd {
     /// 3.5, the oldest.
@@ -14,11 +14,13 @@ pub enum Etcd {
     V3_6,
     /// 3.7, the newest.
     V3_7,
+    /// A 3.5 from which nobody may go to 3.6: what a cluster from before that was known may run. Only one scene takes it.
+    BelowFloor,
 }
 
 impl Etcd {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::V3_5, Self::V3_6, Self::V3_7];
+    /// Those that a cluster goes through.
+    pub const SUPPORTED: [Self; 3] = [Self::V3_5, Self::V3_6, Self::V3_7];
 
     /// The full version, as pinned in the tool's go.mod.
     pub const fn version(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Etcd {
             Self::V3_5 => "3.5.35",
             Self::V3_6 => "3.6.16",
             Self::V3_7 => "3.7.3",
+            Self::BelowFloor => "3.5.21",
         }
     }
 }
@@ -55,7 +58,7 @@ pub enum Tool {
 
 impl Tool {
     /// What a local cluster is made of, that first which the rest of the work waits for; and what the tests of backups take,
-    /// which run where nothing can be fetched any more.
+    /// which run where nothing can be fetched any more. Not what one scene alone takes.
     pub const ALL: [Self; 11] = [
         Self::Kubernetes,
         Self::Etcd(Etcd::V3_6),
@@ -80,6 +83,7 @@ impl Tool {
             Self::Etcd(Etcd::V3_5) => "etcd-3.5",
             Self::Etcd(Etcd::V3_6) => "etcd-3.6",
             Self::Etcd(Etcd::V3_7) => "etcd-3.7",
+            Self::Etcd(Etcd::BelowFloor) => "etcd-below-floor",
             Self::VersityGw => "versitygw",
             Self::Azurite => "azurite",
             Self::Bbolt => "bbolt",
@@ -273,7 +277,7 @@ mod tests {
 
     /// The tools that are built from Go.
     fn of_go() -> impl Iterator<Item = (Tool, GoRecipe)> {
-        Tool::ALL.into_iter().filter_map(|tool| match tool.recipe() {
+        Tool::ALL.into_iter().chain([Tool::Etcd(Etcd::BelowFloor)]).filter_map(|tool| match tool.recipe() {
             Recipe::Go(recipe) => Some((tool, recipe)),
             Recipe::Npm(_) => None,
         })
@@ -310,7 +314,7 @@ mod tests {
 
     #[test]
     fn versions_are_those_that_go_mod_pins() {
-        for etcd in Etcd::ALL {
+        for etcd in Etcd::SUPPORTED.into_iter().chain([Etcd::BelowFloor]) {
             let pinned = go_mod(Tool::Etcd(etcd));
             let version = format!("v{}", etcd.version());
             for package in go(Tool::Etcd(etcd)).packages {

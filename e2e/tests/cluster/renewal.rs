@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::archive;
 use crate::operator::leader_tells;
 use crate::roll::is_told;
-use crate::tls::{certificates, none_was_restarted};
+use crate::tls::{certificates, none_was_restarted, peer_certificates};
 
 /// The shortest lifetime that there may be.
 const LIFETIME: Duration = Duration::from_mins(5);
@@ -41,7 +41,7 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         let db = archive::begin_with(scene, wish).await?;
         let before = db.identities().await?;
         let members: Vec<String> = before.keys().cloned().collect();
-        let (served, kept) = (certificates(&db).await?, peer_certificates(&db, &members).await?);
+        let (served, kept) = (certificates(&db).await?, peer_certificates(&db).await?);
         tells_the_days_left(scene).await?;
         let first_until = valid_until(&db).await?;
         let generation = archive::recorded_into(&db, archive::SOON).await?;
@@ -60,8 +60,8 @@ async fn certificates_are_renewed_under_a_writer_without_a_failed_call() -> Resu
         for (member, certificate) in &certificates(&db).await? {
             ensure!(served.get(member) != Some(certificate), "{member} shows the certificate that it began with");
         }
-        for (member, certificate) in &peer_certificates(&db, &members).await? {
-            ensure!(kept.get(member) != Some(certificate), "peer.crt of {member} is the one that it began with");
+        for (member, certificate) in &peer_certificates(&db).await? {
+            ensure!(kept.get(member) != Some(certificate), "{member} shows the others what it began with");
         }
         // What was not renewed would have none left by now.
         tells_the_days_left(scene).await?;
@@ -154,15 +154,6 @@ async fn sees_all(watch: &mut WatchStream) -> Result<u64> {
             seen += 1;
         }
     }
-}
-
-/// What each member shows the others, out of its Secret.
-async fn peer_certificates(db: &Cluster, members: &[String]) -> Result<BTreeMap<String, String>> {
-    let mut certificates = BTreeMap::new();
-    for member in members {
-        certificates.insert(member.clone(), db.secret_text(member, "peer.crt").await?);
-    }
-    Ok(certificates)
 }
 
 /// Waits until the operator's metrics tell as many days as certificates have left that are renewed in time. They tell them of

@@ -344,7 +344,7 @@ async fn the_leadership_leaves_a_node_that_is_cordoned() -> Result<()> {
         judge("the leader's node was cordoned and drained", &writer.stop().await?, &db).await?;
         db.is_the_same_as(&members).await?;
         only_another(&before, &pods(&db.view().await?), &leader)?;
-        is_told(&db, "LeaderMoved", &[]).await
+        is_told(&db, "LeaderMoved", &[&format!("from {leader} to ")]).await
     })
     .await
 }

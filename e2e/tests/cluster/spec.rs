@@ -10,7 +10,7 @@ mod defaults;
 #[path = "spec_taken.rs"]
 mod taken;
 #[path = "spec_tightened.rs"]
-mod tightened;
+pub mod tightened;
 
 use std::time::{Duration, Instant};
 

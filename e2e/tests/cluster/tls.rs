@@ -38,12 +38,12 @@ async fn some_member(db: &Cluster) -> Result<(String, String, String)> {
     Ok((name, door.address, door.host))
 }
 
-fn shown(keys: &Keys) -> Shown {
+pub fn shown(keys: &Keys) -> Shown {
     keys.clone().into()
 }
 
 /// Demands that each of these is turned away by the member itself.
-async fn are_refused(address: &str, port: u16, host: &str, strangers: &[(&str, Shown)]) -> Result<()> {
+pub async fn are_refused(address: &str, port: u16, host: &str, strangers: &[(&str, Shown)]) -> Result<()> {
     for (what, shown) in strangers {
         let at = || format!("{what}, at port {port}");
         let how = knock(address, port, host, shown).await.with_context(at)?.refused().with_context(at)?;
@@ -53,7 +53,7 @@ async fn are_refused(address: &str, port: u16, host: &str, strangers: &[(&str, S
 }
 
 /// Demands that who shows this is let in.
-async fn is_let_in(address: &str, port: u16, host: &str, what: &str, keys: &Keys) -> Result<()> {
+pub async fn is_let_in(address: &str, port: u16, host: &str, what: &str, keys: &Keys) -> Result<()> {
     let at = || format!("{what}, at port {port}");
     knock(address, port, host, &shown(keys)).await.with_context(at)?.let_in().with_context(at).map(drop)
 }
@@ -90,7 +90,7 @@ async fn takes_no_calls(db: &Cluster, address: &str, port: u16) -> Result<()> {
 }
 
 /// What a cluster's authority signs, out of its Secret: as only somebody could who has stolen it.
-async fn authority(db: &Cluster, secret: &str) -> Result<Authority> {
+pub async fn authority(db: &Cluster, secret: &str) -> Result<Authority> {
     Authority::read(&db.secret_text(secret, "tls.crt").await?, &db.secret_text(secret, "tls.key").await?)
 }
 
@@ -131,6 +131,7 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
             is_let_in(&address, port, &host, "the right certificate", &own).await?;
             is_let_in(&address, port, &host, "the twin of the one that has run out", &twin).await?;
             are_refused(&address, port, &host, &strangers).await?;
+            is_let_in(&address, port, &host, "the right certificate, after all strangers", &own).await?;
         }
         // At the peer port: the same, and what clients show; and even a member's own, from an address that is not its.
         let peers = db.secret_text("db-peer-ca", "ca.crt").await?;
@@ -152,6 +153,7 @@ async fn nobody_is_let_in_but_who_shows_a_certificate_of_this_cluster() -> Resul
             ("a stolen certificate", shown(&stolen(&peers).await?)),
         ];
         are_refused(&address, PEER_PORT, &host, &strangers).await?;
+        is_let_in(&address, PEER_PORT, &host, "that twin, after all strangers", &twin).await?;
         // The metrics listener is open to all: it tells how the member is, and nothing else. A ticket is not taken there
         // from anybody but the operator: scenes of `ticket`.
         takes_no_calls(&db, &address, metrics::PORT).await
@@ -245,9 +247,21 @@ pub fn none_was_restarted(view: &View) -> Result<()> {
 /// What each member shows its clients.
 pub async fn certificates(db: &Cluster) -> Result<BTreeMap<String, Vec<u8>>> {
     let keys = db.keys().await?.context("it is in plain text")?;
+    certificates_at(db, CLIENT_PORT, &keys).await
+}
+
+/// What each member shows the others.
+pub async fn peer_certificates(db: &Cluster) -> Result<BTreeMap<String, Vec<u8>>> {
+    let trusted = db.secret_text("db-peer-ca", "ca.crt").await?;
+    // Without a name it is let in from anywhere.
+    let keys = authority(db, "db-peer-ca").await?.signs(&Order::client("looks"))?.keys(&trusted);
+    certificates_at(db, PEER_PORT, &keys).await
+}
+
+async fn certificates_at(db: &Cluster, port: u16, keys: &Keys) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut certificates = BTreeMap::new();
     for (name, door) in db.voters_doors().await? {
-        let answer = knock(&door.address, CLIENT_PORT, &door.host, &shown(&keys)).await?;
+        let answer = knock(&door.address, port, &door.host, &shown(keys)).await?;
         certificates.insert(name, answer.let_in()?);
     }
     Ok(certificates)

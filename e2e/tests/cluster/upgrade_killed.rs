@@ -1,5 +1,8 @@
 //! Ways to another version, up and down, with the operators, a member's pod or both killed at every step of them.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::{ConditionType, LedgerRelease, Phase};
 use quorate_e2e::faults::operator::Operator;
@@ -49,15 +52,64 @@ async fn a_way_down_ends_well_with_operators_and_pods_killed_at_every_step() -> 
     .await
 }
 
-/// At each step of the way the pod of a member is killed, in turn.
+/// At each step of the way the pod of a member is killed: in turn of the leader, of whoever was told last, and of another.
+async fn with_pods_killed(scene: &Scene, way: &Way) -> Result<()> {
+    let killed = RefCell::new(BTreeMap::from(Victim::ALL.map(|victim| (victim, 0))));
+    let (db, written) = a_way_with_faults(scene, way, async |db, view, nth| {
+        let due = Victim::ALL[nth % Victim::ALL.len()];
+        match due.of(view) {
+            Some(name) => {
+                killed.borrow_mut().entry(due).and_modify(|count| *count += 1);
+                pods::delete_by_force(db, &[&name]).await
+            }
+            None => kill_one(db, view, nth).await,
+        }
+    })
+    .await?;
+    let killed = killed.into_inner();
+    eprintln!("killed: {killed:?}");
+    ensure!(killed.values().all(|count| *count > 0), "not each was killed: {killed:?}");
+    written.check(&db).await
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_way_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
-    play("upgrade_pods", Stage::Alone, async |scene| {
-        let (db, written) = a_way_with_faults(scene, &UP, kill_one).await?;
-        written.check(&db).await
-    })
-    .await
+    play("upgrade_pods", Stage::Alone, async |scene| with_pods_killed(scene, &UP).await).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_way_down_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
+    play("upgrade_down_pods", Stage::Alone, async |scene| with_pods_killed(scene, &DOWN).await).await
+}
+
+/// Whose pod is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Victim {
+    Leader,
+    /// Who was told last to run another version: they are told from the highest number down.
+    ToldLast,
+    /// Who is next to be told.
+    Next,
+}
+
+impl Victim {
+    const ALL: [Self; 3] = [Self::ToldLast, Self::Leader, Self::Next];
+
+    /// Its name, if there is one at this step.
+    fn of(self, view: &View) -> Option<String> {
+        let status = view.status();
+        let target = status.target_version?;
+        let members = status.ledger?.members;
+        let is_told = |release: &Option<LedgerRelease>| release.as_ref().is_some_and(|told| told.version == target);
+        let with = |told: bool| members.iter().filter(move |(_, member)| is_told(&member.release) == told);
+        match self {
+            Self::Leader => status.leader,
+            Self::ToldLast => with(true).map(|(name, _)| name).min().cloned(),
+            Self::Next => with(false).map(|(name, _)| name).max().cloned(),
+        }
+    }
 }
 
 /// At each step of the way all operators are killed, and the pod of a member besides.

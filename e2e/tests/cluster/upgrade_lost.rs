@@ -23,7 +23,7 @@ pub fn image(pod: &Pod) -> Option<&str> {
 }
 
 /// Has this member lead: whoever leads hands over to it, and the others refuse to be asked.
-async fn has_lead(db: &Cluster, heir: &str) -> Result<()> {
+pub async fn has_lead(db: &Cluster, heir: &str) -> Result<()> {
     wait_for(&format!("{heir} to lead"), PATIENCE, async || {
         let membership = db.membership().await?;
         let leader = membership.leader()?;
@@ -188,7 +188,7 @@ async fn the_last_member_lost_at_the_end_of_a_downgrade_to_3_5_is_replaced() -> 
     .await
 }
 
-fn are_told(view: &View, version: &str, count: usize) -> Result<()> {
+pub fn are_told(view: &View, version: &str, count: usize) -> Result<()> {
     let told = told_members(view, version);
     ensure!(told.len() >= count, "only {told:?} are told");
     Ok(())
@@ -214,7 +214,7 @@ fn is_one_told(view: &View, version: &str) -> bool {
 }
 
 /// The members of which it says so.
-fn told_members(view: &View, version: &str) -> BTreeSet<String> {
+pub fn told_members(view: &View, version: &str) -> BTreeSet<String> {
     let members = view.status().ledger.unwrap_or_default().members;
     let told = members
         .into_iter()
