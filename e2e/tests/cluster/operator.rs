@@ -120,11 +120,10 @@ pub async fn looks_and_restarts_nothing(
     .await
 }
 
-/// Whether any container of a pod is of this image.
-fn has_image(pod: &Pod, image: &str) -> bool {
-    let containers =
-        pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    containers.filter_map(|container| container.image.as_deref()).any(|of| of == image)
+/// Whether a pod brings its launcher from this image.
+fn has_launcher_of(pod: &Pod, image: &str) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref()).any(|of| of == image)
 }
 
 #[tokio::test]
@@ -147,7 +146,11 @@ async fn another_version_of_the_operator_restarts_nothing() -> Result<()> {
             pods::delete_by_force(&db, &["db-1"]).await?;
             db.settles(3).await?;
             for (name, pod) in &db.view().await?.pods {
-                ensure!(has_image(pod, &another) == (name == "db-1"), "{name} has the wrong agent: {:?}", pod.spec);
+                ensure!(
+                    has_launcher_of(pod, &another) == (name == "db-1"),
+                    "{name} has the wrong launcher: {:?}",
+                    pod.spec
+                );
             }
             Ok(())
         });

@@ -305,7 +305,7 @@ async fn an_image_that_one_node_alone_lacks_stops_no_member() -> Result<()> {
         in_place(&db, async || {
             let writer = Writer::start_hasty(&db, "w").await?;
             db.patch(json!({ "spec": { "version": V3_7, "image": { "repository": rare } } })).await?;
-            is_stuck(&db, "TrialImageMissing", &node(&view, "db-0")?).await?;
+            is_stuck(&db, "TrialImageMissing", "db-0: the new image can't be pulled on its node").await?;
             none_was_started_anew(&db.view().await?)?;
             name_it(&node(&view, "db-0")?).await?;
             arrives(&db).await?;
