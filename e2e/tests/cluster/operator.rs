@@ -134,11 +134,10 @@ async fn another_version_of_the_operator_restarts_nothing() -> Result<()> {
         db.settles(3).await?;
         let (before, pods_before) = (db.identities().await?, roll::pods(&db.view().await?));
         let operator = Operator::new(scene.client());
-        let names = scene.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"]).await?.well()?;
         // The same agent under the name that the next release would have; not known by any node of before.
         let another = format!("quorate.dev/agent:{}", scene.namespace());
-        for node in names.split_whitespace() {
-            nodes::tag_image(node, AGENT, &another).await?;
+        for node in node_names(scene).await? {
+            nodes::tag_image(&node, AGENT, &another).await?;
         }
         let upgraded = operator.with_agent_during(&another, async || {
             looks_and_restarts_nothing(&db, &before, &pods_before).await?;
@@ -221,9 +220,14 @@ async fn each_replica_serves_metrics_and_the_one_that_acts_tells_of_clusters() -
     .await
 }
 
+async fn node_names(scene: &Scene) -> Result<Vec<String>> {
+    let names = scene.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"]).await?.well()?;
+    Ok(names.split_whitespace().map(str::to_owned).collect())
+}
+
 /// A node selector for one node that is not this one.
 async fn other_than(scene: &quorate_e2e::scene::Scene, node: &str) -> Result<serde_json::Value> {
-    let names = scene.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"]).await?.well()?;
-    let other = names.split_whitespace().find(|name| *name != node).context("the cluster has one node only")?;
+    let names = node_names(scene).await?;
+    let other = names.iter().find(|name| *name != node).context("the cluster has one node only")?;
     Ok(serde_json::json!({ "kubernetes.io/hostname": other }))
 }

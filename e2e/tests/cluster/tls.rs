@@ -32,7 +32,7 @@ const CALLS: [(&str, Option<&str>); 5] = [
 const PLAIN_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A member with its address and host name.
-async fn some_member(db: &Cluster) -> Result<(String, String, String)> {
+pub async fn some_member(db: &Cluster) -> Result<(String, String, String)> {
     let doors = db.voters_doors().await?;
     let (name, door) = doors.into_iter().next().context("there is no member")?;
     Ok((name, door.address, door.host))

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use quorate_crds::ConditionType;
 use quorate_e2e::authority::{Authority, Order};
 use quorate_e2e::faults::pods;
@@ -13,38 +14,81 @@ use quorate_e2e::scene::{
 use serde_json::json;
 
 use super::roll::judge_loss;
-use super::tls::{are_refused, authority, certificates, is_let_in, peer_certificates, shown};
+use super::tls::{are_refused, authority, certificates, is_let_in, peer_certificates, shown, some_member};
 
-/// The authorities, each with the Secrets in which it has to be trusted, and under which key.
-const REALMS: [(&str, &[(&str, &str)]); 2] = [
-    ("db-peer-ca", &[("db-0", "peer-ca.crt"), ("db-1", "peer-ca.crt"), ("db-2", "peer-ca.crt")]),
-    (
-        "db-client-ca",
-        &[("db-0", "client-ca.crt"), ("db-1", "client-ca.crt"), ("db-2", "client-ca.crt"), ("db-client", "ca.crt")],
-    ),
+/// An authority's Secret, the port at which members ask for what it signs, and the Secrets in which it has to be trusted, each
+/// with the key there.
+struct Realm {
+    authority: &'static str,
+    port: u16,
+    trusting: &'static [(&'static str, &'static str)],
+}
+
+const REALMS: [Realm; 2] = [
+    Realm {
+        authority: "db-peer-ca",
+        port: PEER_PORT,
+        trusting: &[("db-0", "peer-ca.crt"), ("db-1", "peer-ca.crt"), ("db-2", "peer-ca.crt")],
+    },
+    Realm {
+        authority: "db-client-ca",
+        port: CLIENT_PORT,
+        trusting: &[
+            ("db-0", "client-ca.crt"),
+            ("db-1", "client-ca.crt"),
+            ("db-2", "client-ca.crt"),
+            ("db-client", "ca.crt"),
+        ],
+    },
 ];
+
+/// A realm whose first authority is exchanged for a second.
+struct Exchange {
+    realm: Realm,
+    first: Authority,
+    second: Authority,
+}
+
+impl Exchange {
+    async fn of(db: &Cluster, realm: Realm) -> Result<Self> {
+        let first = authority(db, realm.authority).await?;
+        let second = Authority::new(&format!("second {}", realm.authority))?;
+        Ok(Self { realm, first, second })
+    }
+
+    /// Has these be trusted, and waits until they are in all Secrets that tell so.
+    async fn trusts(&self, db: &Cluster, trusted: &[&Authority]) -> Result<()> {
+        let texts: Vec<_> = trusted.iter().map(|authority| authority.trusted()).collect();
+        let (text, lines) =
+            (texts.join("\n"), |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        set(db.scene(), self.realm.authority, &[("ca.crt", &text)]).await?;
+        wait_for("the Secrets of all to hold who is trusted", PATIENCE, async || {
+            for (secret, key) in self.realm.trusting {
+                let held = db.secret_text(secret, key).await?;
+                ensure!(lines(&held) == lines(&text), "{key} of {secret} is another one");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// The second one signs from now on.
+    async fn signs(&self, db: &Cluster) -> Result<()> {
+        let (certificate, key) = (self.second.trusted(), self.second.key());
+        set(db.scene(), self.realm.authority, &[("tls.crt", &certificate), ("tls.key", &key)]).await
+    }
+
+    /// What somebody has whom the first one signed.
+    fn left_over(&self) -> Result<Keys> {
+        Ok(self.first.signs(&Order::client("thief"))?.keys(&self.second.trusted()))
+    }
+}
 
 /// Changes texts in a Secret.
 async fn set(scene: &Scene, secret: &str, texts: &[(&str, &str)]) -> Result<()> {
     let texts: BTreeMap<_, _> = texts.iter().copied().collect();
     let patch = json!({ "stringData": texts }).to_string();
     scene.kubectl(&["patch", "secret", secret, "--type=merge", "-p", &patch]).await?.well().map(drop)
-}
-
-/// Waits until all who trust one of the authorities trust exactly these.
-async fn are_trusted(db: &Cluster, trusted: &BTreeMap<&str, Vec<String>>) -> Result<()> {
-    let lines = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    wait_for("the Secrets of all to hold who is trusted", PATIENCE, async || {
-        for (realm, secrets) in REALMS {
-            let wanted = lines(&trusted.get(realm).context("a realm of nobody")?.join("\n"));
-            for (secret, key) in secrets {
-                let held = lines(&db.secret_text(secret, key).await?);
-                ensure!(held == wanted, "{key} of {secret} is another one");
-            }
-        }
-        Ok(())
-    })
-    .await
 }
 
 /// Starts the pods anew, one at a time.
@@ -75,27 +119,16 @@ async fn authorities_are_exchanged_without_an_interruption() -> Result<()> {
         db.settles(3).await?;
         let members = db.identities().await?;
         let writer = Writer::start_hasty(&db, "w").await?;
-        let (mut both, mut second, mut new) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut thief = BTreeMap::new();
-        for (realm, _) in REALMS {
-            let first = authority(&db, realm).await?;
-            let next = Authority::new(&format!("second {realm}"))?;
-            thief.insert(realm, first.signs(&Order::client("thief"))?.keys(&next.trusted()));
-            both.insert(realm, vec![first.trusted(), next.trusted()]);
-            second.insert(realm, vec![next.trusted()]);
-            new.insert(realm, next);
-        }
+        let exchanges = try_join_all(REALMS.map(|realm| Exchange::of(&db, realm))).await?;
         let before = all_shown(&db).await?;
 
-        // The second one is trusted.
-        for (realm, trusted) in &both {
-            set(scene, realm, &[("ca.crt", &trusted.join("\n"))]).await?;
+        for exchange in &exchanges {
+            exchange.trusts(&db, &[&exchange.first, &exchange.second]).await?;
         }
-        are_trusted(&db, &both).await?;
         are_started_anew(&db).await?;
-        // It signs, and what it signs comes into the pods within a minute or two.
-        for (realm, authority) in &new {
-            set(scene, realm, &[("tls.crt", &authority.trusted()), ("tls.key", &authority.key())]).await?;
+        // What it signs comes into the pods within a minute or two.
+        for exchange in &exchanges {
+            exchange.signs(&db).await?;
         }
         wait_for("each member to show another certificate", PATIENCE, async || {
             let now = all_shown(&db).await?;
@@ -106,22 +139,21 @@ async fn authorities_are_exchanged_without_an_interruption() -> Result<()> {
             Ok(())
         })
         .await?;
-        let (address, host) = some_door(&db).await?;
+        let (_, address, host) = some_member(&db).await?;
         // The control: as long as the first is trusted, so is what it signed.
-        for (realm, port) in [("db-client-ca", CLIENT_PORT), ("db-peer-ca", PEER_PORT)] {
-            is_let_in(&address, port, &host, "what the first authority signed", thiefs(&thief, realm)?).await?;
+        for exchange in &exchanges {
+            let keys = exchange.left_over()?;
+            is_let_in(&address, exchange.realm.port, &host, "what the first authority signed", &keys).await?;
         }
-        // The first one is dropped.
-        for (realm, trusted) in &second {
-            set(scene, realm, &[("ca.crt", &trusted.join("\n"))]).await?;
+        for exchange in &exchanges {
+            exchange.trusts(&db, &[&exchange.second]).await?;
         }
-        are_trusted(&db, &second).await?;
         are_started_anew(&db).await?;
 
-        let (address, host) = some_door(&db).await?;
-        for (realm, port) in [("db-client-ca", CLIENT_PORT), ("db-peer-ca", PEER_PORT)] {
-            let stranger = [("what the first authority signed", shown(thiefs(&thief, realm)?))];
-            are_refused(&address, port, &host, &stranger).await?;
+        let (_, address, host) = some_member(&db).await?;
+        for exchange in &exchanges {
+            let stranger = [("what the first authority signed", shown(&exchange.left_over()?))];
+            are_refused(&address, exchange.realm.port, &host, &stranger).await?;
         }
         let keys = db.keys().await?.context("it is in plain text")?;
         is_let_in(&address, CLIENT_PORT, &host, "an application", &keys).await?;
@@ -130,15 +162,4 @@ async fn authorities_are_exchanged_without_an_interruption() -> Result<()> {
         db.is_the_same_as(&members).await
     })
     .await
-}
-
-/// The address and host name of a member.
-async fn some_door(db: &Cluster) -> Result<(String, String)> {
-    let doors = db.voters_doors().await?;
-    let door = doors.into_values().next().context("there is no member")?;
-    Ok((door.address, door.host))
-}
-
-fn thiefs<'a>(thief: &'a BTreeMap<&str, Keys>, realm: &str) -> Result<&'a Keys> {
-    thief.get(realm).context("a realm of nobody")
 }
