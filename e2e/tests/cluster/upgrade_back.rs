@@ -21,7 +21,10 @@ enum Turned {
 async fn turns_back(scene: &Scene, from: &str, to: &str, turned: Turned) -> Result<Cluster> {
     let db = scene.create(&Wish::new("db", 3).version(from)).await?;
     db.settles(3).await?;
-    has_lead(&db, "db-2").await?;
+    match turned {
+        Turned::AtOnce => (),
+        Turned::WithOneLeft => has_lead(&db, "db-2").await?,
+    }
     in_place(&db, async || {
         let before = etcd_processes(scene.namespace());
         let writer = Writer::start_hasty(&db, "w").await?;
