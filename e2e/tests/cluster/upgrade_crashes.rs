@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use quorate_crds::names;
 use quorate_e2e::images::{CRASHING, CRASHING_LAST, CRASHING_MINOR, CRASHING_PATCH, CRASHING_SECOND};

@@ -107,16 +107,13 @@ async fn what_is_told_on_the_way_is_what_runs() -> Result<()> {
             ensure!(began.elapsed() < LONG_WAY, "the way has no end");
             let view = db.view().await?;
             let after = runs(&db).await?;
-            match differs(&before, &view, &after) {
-                Some(how) => {
-                    let since = *wrong.get_or_insert_with(Instant::now);
-                    ensure!(since.elapsed() <= LAG, "for {:.1} s: {how}", since.elapsed().as_secs_f64());
-                }
-                None => {
-                    wrong = None;
-                    let told: BTreeSet<String> = tells(&view).0.into_values().collect();
-                    mixed.extend((told.len() > 1).then_some(told));
-                }
+            if let Some(how) = differs(&before, &view, &after) {
+                let since = *wrong.get_or_insert_with(Instant::now);
+                ensure!(since.elapsed() <= LAG, "for {:.1} s: {how}", since.elapsed().as_secs_f64());
+            } else {
+                wrong = None;
+                let told: BTreeSet<String> = tells(&view).0.into_values().collect();
+                mixed.extend((told.len() > 1).then_some(told));
             }
             if view.is_current() && view.phase() == Some(Phase::Running) {
                 break;
