@@ -15,6 +15,8 @@ pub enum Call {
     Promote,
     /// Remove a member.
     Remove,
+    /// Have a quorum write down how far the log is committed.
+    PersistCommit,
     /// Move the leadership.
     MoveLeader,
     /// Ask a member for its status.
@@ -34,6 +36,7 @@ impl fmt::Display for Call {
             Self::AddLearner => "add a learner",
             Self::Promote => "promote a learner",
             Self::Remove => "remove a member",
+            Self::PersistCommit => "have the commit written down",
             Self::MoveLeader => "move the leadership",
             Self::Status => "read a member's status",
             Self::AskForDowngrade => "ask whether a downgrade is enabled",

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{DowngradeOptions, MemberAddOptions};
+use etcd_client::{AlarmAction, AlarmType, DowngradeOptions, MemberAddOptions};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 
@@ -131,11 +131,23 @@ impl MemberClient {
         MemberList::of(CALL, answer.header(), answer.members())
     }
 
-    /// Removes a member, for good: its id never comes back.
+    /// Removes a member, for good: its id never comes back. Have that written down right after it: [`Self::persist_commit`].
     pub async fn remove(&self, id: MemberId) -> Result<MemberList, CallError> {
         const CALL: Call = Call::Remove;
         let answer = self.client(CALL, CHANGE_DEADLINE, async |mut client| client.member_remove(id.0).await).await?;
         MemberList::of(CALL, answer.header(), answer.members())
+    }
+
+    /// Has a quorum write to its disks how far the log is committed by now, and changes nothing: it reads the alarms, which etcd does by an
+    /// entry of the log (`Alarm` in `server/etcdserver/v3_server.go`).
+    ///
+    /// What was committed last is in a buffer until there is another entry (`MustSync` in etcd's raft; `Save` in
+    /// `server/storage/wal/wal.go`). Of two voters one was removed: killed before that, the other still counts both when it starts
+    /// again, and never leads, as nobody is left to vote for it (etcd-io/etcd#10563, k3s-io/k3s#12908).
+    pub async fn persist_commit(&self) -> Result<(), CallError> {
+        let read = async |mut client: etcd_client::Client| client.alarm(AlarmAction::Get, AlarmType::None, None).await;
+        self.client(Call::PersistCommit, READ_DEADLINE, read).await?;
+        Ok(())
     }
 
     /// Moves the leadership to a voter. Only the leader does this: call it there.

@@ -229,10 +229,19 @@ async fn live(etcd: PathBuf) {
     assert_eq!(back.member, seen.member);
     assert!(back.process_start > seen.process_start);
 
-    let survivor = if back.role == Role::Leader { &a } else { &b };
-    let leaver = if back.role == Role::Leader { learner } else { list.answered_by };
-    patiently(Refusal::UnhealthyCluster, async || survivor.calls(&pool).remove(leaver).await).await;
-    let left = survivor.calls(&pool).member_list().await.unwrap();
+    let (survivor, leaver) = if back.role == Role::Leader { (&mut a, learner) } else { (&mut b, list.answered_by) };
+    let calls = survivor.calls(&pool);
+    patiently(Refusal::UnhealthyCluster, async || calls.remove(leaver).await).await;
+    calls.persist_commit().await.unwrap();
+    survives_a_kill_alone(survivor, leaver).await;
+}
+
+/// The last voter, killed with nothing written since the other one was removed, leads when it is back.
+async fn survives_a_kill_alone(survivor: &mut Member, leaver: MemberId) {
+    survivor.kill().await;
+    survivor.start(None);
+    survivor.until("leading alone", |vitals| vitals.role == Role::Leader && vitals.live).await;
+    let left = survivor.calls(&Pool::default()).member_list().await.unwrap();
     assert_eq!((left.members.len(), left.get(leaver)), (1, None));
 }
 

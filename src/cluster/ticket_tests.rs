@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use quorate_crds::names;
-use quorate_statemachine::{Bind, Birth, MemberId, Phase, RoleLabel, Serial, Start, Step, Ticket, Uid, Version};
+use quorate_statemachine::{
+    Bind, Birth, Listed, MemberId, Membership, Phase, Role, RoleLabel, Serial, Start, Step, Ticket, Uid, Version,
+};
 use serde_json::{Value, json};
 
 use super::act::{Acted, Stop};
@@ -40,6 +42,13 @@ fn with_pods() -> (FakeApi, Observed) {
         observed.pods.insert(Serial(serial), PodFacts::of(&pod).unwrap());
     }
     (api, observed)
+}
+
+/// It is a member that does not vote.
+fn learns(observed: &mut Observed, serial: u32) {
+    let Membership::Known(list) = &mut observed.world.membership else { panic!("the list is not known") };
+    let learner = Listed { serial: Some(Serial(serial)), role: Role::Learner, started: true };
+    list.members.insert(MemberId(200 + u64::from(serial)), learner);
 }
 
 fn issue(serial: u32, start: Start) -> Step {
@@ -189,7 +198,8 @@ async fn a_pod_or_claim_that_is_refused_holds_up_nobody_else() {
         // It is not as it was observed.
         (&pod, StatusCode::CONFLICT, false),
     ] {
-        let (api, observed) = with_pods();
+        let (api, mut observed) = with_pods();
+        learns(&mut observed, 2);
         api.disturb(calls, Fault::Refuse(code));
         // One votes: its next pod might be refused as well.
         let acted = does(&api, &observed, vec![step.clone(), on_it.clone(), goes(1), goes(2)]).await;
@@ -204,6 +214,18 @@ async fn a_pod_or_claim_that_is_refused_holds_up_nobody_else() {
     let another = Step::DeletePod { serial: Serial(1), pod: Uid::new("another") };
     let acted = does(&api, &observed, vec![pod, another]).await;
     assert!(acted.stop.is_some_and(|stop| !stop.is_surprise()));
+}
+
+/// Of those who stay nobody answers here: whether they have its removal on their disks is not known.
+#[tokio::test]
+async fn the_pod_of_one_that_was_removed_stays_until_that_is_written_down() {
+    let (api, mut observed) = with_pods();
+    let goes = || vec![Step::DeletePod { serial: Serial(2), pod: Uid::new("pod-2") }];
+    let acted = does(&api, &observed, goes()).await;
+    assert!(acted.done.is_empty() && acted.stop.is_some(), "{:?}", acted.stop);
+    assert!(!api.written().iter().any(|line| line.starts_with("DELETE")), "{:?}", api.written());
+    learns(&mut observed, 2);
+    assert_eq!(does(&api, &observed, goes()).await.done, goes(), "a member's");
 }
 
 #[tokio::test]

@@ -131,15 +131,16 @@ pub enum Step {
     EnableDowngrade(Minor),
     /// Take that back. Guard: etcd's own.
     CancelDowngrade,
-    /// Delete a pod, with grace. Guard: its UID, and that neither it nor the object was changed since they were observed.
+    /// Delete a pod, with grace. Guard: its UID, and that neither it nor the object was changed since they were observed; and if the
+    /// serial is no member, that those who are have it on their disks that it is none.
     DeletePod {
         /// Of this serial.
         serial: Serial,
         /// With this UID.
         pod: Uid,
     },
-    /// Delete a claim. Guard: its UID; and the member list, read again, does not hold the serial (a list that can't
-    /// be read forbids it, unless the whole cluster is being deleted).
+    /// Delete a claim. Guard: its UID; and the member list, read again, does not hold the serial, and those who are members have that
+    /// on their disks (a list that can't be read forbids it, unless the whole cluster is being deleted).
     DeleteClaim {
         /// Of this serial.
         serial: Serial,
@@ -177,7 +178,7 @@ pub enum Step {
         expect: Roster,
     },
     /// Remove a member. Guard: the linearizable member list equals `expect`; if it was seen to serve and votes, all other voters
-    /// serve now, and if not, it does not answer now either.
+    /// serve now, and if not, it does not answer now either. Those who stay have it on their disks when it is done.
     Remove {
         /// Of this serial.
         serial: Option<Serial>,

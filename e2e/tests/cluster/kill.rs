@@ -137,6 +137,20 @@ async fn the_leader_killed_with_sigkill_comes_back_as_it_was() -> Result<()> {
     .await
 }
 
+/// Nothing is written once the others were removed: that they were, etcd has in memory only, unless the operator sees to it.
+#[tokio::test]
+async fn the_last_voter_killed_after_the_others_were_removed_leads_again() -> Result<()> {
+    play("kill_last_voter", Stage::Shared, async |scene| {
+        let db = scene.create(&Wish::new("db", 3)).await?;
+        db.settles(3).await?;
+        db.scale(1).await?;
+        let left = db.settles(1).await?;
+        processes::kill_member(scene, left.leader()?).await?;
+        db.settles(1).await.map(drop)
+    })
+    .await
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_pod_deleted_by_force_comes_back_as_it_was() -> Result<()> {

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CHANGE_DEADLINE, CallError, MemberClient, Refusal};
 use quorate_statemachine::{
-    Alive, Life, Listed, MemberId, Membership, Minor, Role, Roster, Serial, Sight, Step, is_near,
+    Alive, Life, Listed, MemberId, MemberList, Membership, Minor, Role, Roster, Serial, Sight, Step, is_near,
 };
 
 use super::{Acting, Stop};
@@ -65,7 +65,19 @@ impl Acting<'_> {
         }
         let member = self.member_that_agrees(expect).await?;
         self.change(step, "remove", member.remove(quorate_etcd::MemberId(id.0))).await?;
-        Ok(())
+        // The sooner the better: until then a kill of the last voter that is left leaves it without a leader for ever.
+        Ok(member.persist_commit().await?)
+    }
+
+    /// Demands, before anything is taken away of one that the list does not hold any more, that those who stay have written its
+    /// removal down: who removed it may have been killed right after that.
+    pub(super) async fn removal_is_persisted(&self, serial: Serial) -> Result<(), Stop> {
+        match &self.observed.world.membership {
+            Membership::Known(list) if self.is_to_go_on() && !is_listed(list, serial) => {
+                Ok(self.one_that_serves()?.persist_commit().await?)
+            }
+            Membership::Known(_) | Membership::Unknown => Ok(()),
+        }
     }
 
     pub(super) async fn move_leader(&self, step: &Step, from: MemberId, to: MemberId) -> Result<(), Stop> {
@@ -114,18 +126,21 @@ impl Acting<'_> {
         }
     }
 
-    /// A member whose linearizable list is the one that was planned from: the leader if it is known.
-    async fn member_that_agrees(&self, expect: &Roster) -> Result<MemberClient, Stop> {
+    /// A voter that was seen to serve: the leader if it is known.
+    fn one_that_serves(&self) -> Result<MemberClient, Stop> {
         let serves = |serial: &Serial| match self.alive(*serial) {
             Some(alive) => alive.has_leader && !alive.learner,
             None => false,
         };
         let leader = self.observed.said.leader().map(|(serial, _)| serial);
         let any = || self.observed.said.seen.keys().copied().find(serves);
-        let Some(serial) = leader.or_else(any) else {
-            return Err(Stop::Surprise("no member serves".into()));
-        };
-        let member = self.client(serial)?;
+        let serial = leader.or_else(any).ok_or_else(|| Stop::Surprise("no member serves".into()))?;
+        self.client(serial)
+    }
+
+    /// A member whose linearizable list is the one that was planned from: the leader if it is known.
+    async fn member_that_agrees(&self, expect: &Roster) -> Result<MemberClient, Stop> {
+        let member = self.one_that_serves()?;
         let found = members::roster(&member.member_list().await?);
         if found == *expect {
             Ok(member)
@@ -298,6 +313,11 @@ fn serves(sight: &Sight) -> bool {
         Sight::Etcd(now) => now.live && now.has_leader,
         Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => false,
     }
+}
+
+/// Whether a member list holds the member of this serial.
+fn is_listed(list: &MemberList, serial: Serial) -> bool {
+    list.members.values().any(|listed| listed.serial == Some(serial))
 }
 
 /// Whether a pod is still the one of this UID, and nobody has asked it to go.

@@ -208,6 +208,7 @@ impl Acting<'_> {
     pub(super) async fn delete_pod(&self, step: &Step, serial: Serial, uid: &Uid) -> Result<(), Stop> {
         self.object_is_untouched().await?;
         self.others_still_serve(serial).await?;
+        self.removal_is_persisted(serial).await?;
         let still = Preconditions {
             uid: Some(uid.as_str().into()),
             resource_version: Some(self.pod(serial, uid)?.resource_version.clone()),
@@ -221,6 +222,7 @@ impl Acting<'_> {
     pub(super) async fn delete_claim(&self, step: &Step, serial: Serial, uid: &Uid) -> Result<(), Stop> {
         if self.observed.world.wish.life != Life::Deleting {
             self.surely_no_member(serial).await?;
+            self.removal_is_persisted(serial).await?;
         }
         let still = Preconditions { uid: Some(uid.as_str().into()), resource_version: None };
         let name = self.cluster.member(serial);
