@@ -43,11 +43,13 @@ impl fmt::Display for Gap {
     }
 }
 
-/// The longest gaps, the longest first.
+/// The longest gaps, the longest first. One that had no end is as long as writes were tried in it.
 pub fn gaps(calls: &[Call], deeds: &[Deed], renewals: &[Moment]) -> Vec<Gap> {
     let mut ends: Vec<Moment> =
         calls.iter().filter(|call| call.acknowledged().is_some()).map(|call| call.returned).collect();
     ends.sort_unstable();
+    let tried_last = calls.iter().filter(|call| call.op.writes()).map(|call| call.returned).max();
+    ends.extend(tried_last.filter(|tried| ends.last().is_some_and(|end| end < tried)));
     let mut pairs: Vec<(Moment, Moment)> = ends.windows(2).map(|pair| (pair[0], pair[1])).collect();
     pairs.sort_by_key(|(from, to)| std::cmp::Reverse(to.since(*from)));
     pairs.into_iter().take(TOLD).map(|(from, to)| gap(from, to, deeds, renewals)).collect()
@@ -132,6 +134,14 @@ mod tests {
     #[test]
     fn without_writes_there_is_no_gap() {
         assert!(gaps(&[], &[], &[]).is_empty() && gaps(&[write(1)], &[], &[]).is_empty());
+    }
+
+    #[test]
+    fn a_gap_without_an_end_is_as_long_as_writes_were_tried() {
+        let failed = |second| Call { outcome: Outcome::Unknown("no answer".into()), ..write(second) };
+        let read = Call { op: Op::Get, ..failed(90) };
+        let found = gaps(&[write(1), write(3), failed(40), failed(20), read], &[], &[]);
+        assert_eq!(found.iter().map(|gap| gap.seconds).collect::<Vec<_>>(), [37.0, 2.0]);
     }
 
     #[test]
