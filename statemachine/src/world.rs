@@ -470,6 +470,13 @@ pub struct MemberList {
     pub members: BTreeMap<MemberId, Listed>,
 }
 
+impl MemberList {
+    /// The line of the member of this serial, if there is one.
+    pub fn listed(&self, serial: Serial) -> Option<&Listed> {
+        self.members.values().find(|listed| listed.serial == Some(serial))
+    }
+}
+
 /// One line of a member list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listed {

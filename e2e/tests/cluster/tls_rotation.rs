@@ -59,13 +59,12 @@ impl Exchange {
     /// Has these be trusted, and waits until they are in all Secrets that tell so.
     async fn trusts(&self, db: &Cluster, trusted: &[&Authority]) -> Result<()> {
         let texts: Vec<_> = trusted.iter().map(|authority| authority.trusted()).collect();
-        let (text, lines) =
-            (texts.join("\n"), |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let text = texts.join("\n");
         set(db.scene(), self.realm.authority, &[("ca.crt", &text)]).await?;
         wait_for("the Secrets of all to hold who is trusted", PATIENCE, async || {
             for (secret, key) in self.realm.trusting {
                 let held = db.secret_text(secret, key).await?;
-                ensure!(lines(&held) == lines(&text), "{key} of {secret} is another one");
+                ensure!(held.split_whitespace().eq(text.split_whitespace()), "{key} of {secret} is another one");
             }
             Ok(())
         })

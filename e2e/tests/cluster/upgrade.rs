@@ -15,7 +15,7 @@ use quorate_e2e::scene::{Cluster, Gateway, PATIENCE, Scene, Stage, View, Wish, W
 use serde_json::{Value, json};
 
 use super::archive;
-use super::roll::{etcd_of, is_told, judge};
+use super::roll::{etcd_of, is_told, judge, times_told};
 
 pub const V3_5: &str = "3.5.35";
 pub const V3_6: &str = "3.6.16";
@@ -148,6 +148,13 @@ async fn an_idle_cluster_goes_from_3_5_to_3_7_and_takes_new_members() -> Result<
         Ok(())
     })
     .await
+}
+
+/// Demands that etcd was let lower the version so many times.
+pub async fn downgrade_was_enabled(db: &Cluster, times: i32) -> Result<()> {
+    let enabled = times_told(db, "DowngradeEnabled").await?;
+    ensure!(enabled == times, "a downgrade was enabled {enabled} times");
+    Ok(())
 }
 
 /// Writes from three sides meanwhile, and judges each.

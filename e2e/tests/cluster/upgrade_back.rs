@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 use quorate_e2e::scene::{Cluster, Scene, Stage, Wish, Writer, etcd_processes, play};
 
-use super::roll::{is_told, judge, times_told};
-use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, goes_to, in_place, is_mixed, wish_for};
+use super::roll::{is_told, judge};
+use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, downgrade_was_enabled, goes_to, in_place, is_mixed, wish_for};
 use super::upgrade_lost::{are_told, has_lead};
 
 /// How far a way is gone when it is turned.
@@ -52,9 +52,7 @@ async fn turns_back(scene: &Scene, from: &str, to: &str, turned: Turned) -> Resu
 /// On the way up that takes no downgrade: the cluster itself has stayed at the old version.
 async fn rolls_back(scene: &Scene, from: &str, to: &str, turned: Turned) -> Result<()> {
     let db = turns_back(scene, from, to, turned).await?;
-    let enabled = times_told(&db, "DowngradeEnabled").await?;
-    ensure!(enabled == 0, "a downgrade was enabled {enabled} times");
-    Ok(())
+    downgrade_was_enabled(&db, 0).await
 }
 
 #[tokio::test]
@@ -80,9 +78,7 @@ async fn a_way_is_turned_back_when_one_member_only_is_left_on_the_old_version() 
 async fn rolls_back_up(scene: &Scene, turned: Turned) -> Result<()> {
     let db = turns_back(scene, V3_7, V3_6, turned).await?;
     is_told(&db, "DowngradeCancelled", &[]).await?;
-    let enabled = times_told(&db, "DowngradeEnabled").await?;
-    ensure!(enabled == 1, "a downgrade was enabled {enabled} times");
-    Ok(())
+    downgrade_was_enabled(&db, 1).await
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, pl
 use serde_json::json;
 
 use super::roll::{etcd_of, judge, times_told};
-use super::upgrade::{V3_6, V3_7, arrives, goes_to, in_place, is_stuck, versions};
+use super::upgrade::{V3_6, V3_7, arrives, downgrade_was_enabled, goes_to, in_place, is_stuck, versions};
 
 /// Demands that the containers of all members but one are the first ones in their pods.
 fn only_one_was_restarted(view: &View) -> Result<()> {
@@ -106,9 +106,7 @@ async fn are_all_taken_back(db: &Cluster) -> Result<()> {
     arrives(db).await?;
     db.settles(3).await?;
     run_the_new_one(&db.view().await?, &[])?;
-    let enabled = times_told(db, "DowngradeEnabled").await?;
-    ensure!(enabled == 0, "a downgrade was enabled {enabled} times");
-    Ok(())
+    downgrade_was_enabled(db, 0).await
 }
 
 /// It alone is taken back; the first one runs the new version well.

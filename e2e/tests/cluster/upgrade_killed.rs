@@ -52,7 +52,7 @@ async fn a_way_down_ends_well_with_operators_and_pods_killed_at_every_step() -> 
     .await
 }
 
-/// At each step of the way the pod of a member is killed: in turn of the leader, of whoever was told last, and of another.
+/// At each step of the way the pod of a member is killed: in turn of whoever was told last, of the leader, and of who is next.
 async fn with_pods_killed(scene: &Scene, way: &Way) -> Result<()> {
     let killed = RefCell::new(BTreeMap::from(Victim::ALL.map(|victim| (victim, 0))));
     let (db, written) = a_way_with_faults(scene, way, async |db, view, nth| {

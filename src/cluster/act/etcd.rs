@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use quorate_crds::EtcdCluster;
 use quorate_etcd::{Access, CHANGE_DEADLINE, CallError, MemberClient, Refusal};
 use quorate_statemachine::{
-    Alive, Life, Listed, MemberId, MemberList, Membership, Minor, Role, Roster, Serial, Sight, Step, is_near,
+    Alive, Life, Listed, MemberId, Membership, Minor, Role, Roster, Serial, Sight, Step, is_near,
 };
 
 use super::{Acting, Stop};
@@ -73,7 +73,7 @@ impl Acting<'_> {
     /// removal down: who removed it may have been killed right after that.
     pub(super) async fn removal_is_persisted(&self, serial: Serial) -> Result<(), Stop> {
         match &self.observed.world.membership {
-            Membership::Known(list) if self.is_to_go_on() && !is_listed(list, serial) => {
+            Membership::Known(list) if self.is_to_go_on() && list.listed(serial).is_none() => {
                 Ok(self.one_that_serves()?.persist_commit().await?)
             }
             Membership::Known(_) | Membership::Unknown => Ok(()),
@@ -313,11 +313,6 @@ fn serves(sight: &Sight) -> bool {
         Sight::Etcd(now) => now.live && now.has_leader,
         Sight::Unknown | Sight::Waiting(_) | Sight::Restoring(_) | Sight::Refused(_) => false,
     }
-}
-
-/// Whether a member list holds the member of this serial.
-fn is_listed(list: &MemberList, serial: Serial) -> bool {
-    list.members.values().any(|listed| listed.serial == Some(serial))
 }
 
 /// Whether a pod is still the one of this UID, and nobody has asked it to go.

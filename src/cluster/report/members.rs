@@ -50,9 +50,7 @@ fn member(
 
 fn role(observed: &Observed, serial: Serial, entry: Option<&Entry>) -> MemberRole {
     let listed = match &observed.world.membership {
-        Membership::Known(list) => {
-            list.members.values().find(|listed| listed.serial == Some(serial)).map(|listed| listed.role)
-        }
+        Membership::Known(list) => list.listed(serial).map(|listed| listed.role),
         Membership::Unknown => match entry.map(|entry| entry.standing) {
             Some(Standing::Voter(_)) => Some(Role::Voter),
             Some(Standing::Learner(_)) => Some(Role::Learner),
