@@ -1,6 +1,6 @@
 //! The member list joined with what is observed of each member: who is well, who is to leave. Decides no step.
 
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
 use crate::{
     Home, Link, MemberId, MemberList, Membership, Minor, Release, Role, Roster, Seeding, Serial, Sight, Standing, Step,
@@ -336,9 +336,16 @@ pub fn is_near(applied: u64, committed: u64) -> bool {
     committed.saturating_sub(applied) <= PROMOTION_LAG
 }
 
-/// Whether two members are connected: what either says counts, as only the one that was started later knows for sure.
+/// Whether two members are connected, by the word of the one that was started later: the other one may still count what it
+/// had to the process before, for the 5 s after which etcd gives up a connection that is silent (`ConnReadTimeout` in
+/// server/etcdserver/api/rafthttp/peer.go), or count nothing for good. Of two that were started at once either's word counts.
 fn are_connected(one: &Peer<'_>, other: &Peer<'_>) -> bool {
-    is_linked_to(one, other) || is_linked_to(other, one)
+    let started = |peer: &Peer<'_>| peer.member.alive().map(|alive| alive.process);
+    match started(one).cmp(&started(other)) {
+        Ordering::Greater => is_linked_to(one, other),
+        Ordering::Less => is_linked_to(other, one),
+        Ordering::Equal => is_linked_to(one, other) || is_linked_to(other, one),
+    }
 }
 
 /// Whether a member says that it is connected to another.

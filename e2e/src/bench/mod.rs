@@ -70,6 +70,9 @@ pub enum Row {
     /// From 3.6 to 3.7: until three Ready voters run it.
     #[value(name = "upgrade-3.6-3.7")]
     UpgradeTo37,
+    /// From 3.5 to 3.7 in one wish, at rest: until three Ready voters run it.
+    #[value(name = "upgrade-3.5-3.7")]
+    UpgradeOverTwo,
     /// The longest time without an acknowledged write on the way from 3.5 to 3.7.
     #[value(name = "upgrade-write-gap")]
     UpgradeWriteGap,
@@ -104,6 +107,7 @@ impl Row {
             | Self::OperatorRestart
             | Self::UpgradeTo36
             | Self::UpgradeTo37
+            | Self::UpgradeOverTwo
             | Self::UpgradeWriteGap
             | Self::RollingRestart
             | Self::NodeLost => "s",
@@ -124,7 +128,7 @@ impl Row {
             Self::UpgradeWriteGap => Some(Reach::ValueAtMost(Figure::Max, 1.0)),
             Self::Memory => Some(Reach::ValueAtMost(Figure::Max, 30.0)),
             Self::IdleWrites => Some(Reach::ValueAtMost(Figure::Max, 0.0)),
-            Self::AllPodsDeleted | Self::OperatorRestart | Self::NodeLost => None,
+            Self::AllPodsDeleted | Self::OperatorRestart | Self::UpgradeOverTwo | Self::NodeLost => None,
         }
     }
 
@@ -140,6 +144,7 @@ impl Row {
             Self::OperatorRestart => rows::bootstrap(scene, runs, true).await,
             Self::UpgradeTo36 => changes::upgrade(scene, runs, V3_5, V3_6).await,
             Self::UpgradeTo37 => changes::upgrade(scene, runs, V3_6, V3_7).await,
+            Self::UpgradeOverTwo => changes::upgrade_over_two(scene, runs, V3_5, V3_7).await,
             Self::UpgradeWriteGap => changes::write_gap(scene, runs, V3_5, V3_7).await,
             Self::RollingRestart => changes::rolling_restart(scene, runs).await,
             Self::NodeLost => nodes::lost(scene, runs).await,

@@ -36,6 +36,8 @@ pub const CRASHING_MINOR: &str = "3.7.9";
 pub const CRASHING_SECOND: &str = "quorate.dev/etcd-that-crashes-as-1";
 /// See [`CRASHING_SECOND`].
 pub const CRASHING_LAST: &str = "quorate.dev/etcd-that-crashes-as-0";
+/// Another one, which as the first of three that are told to reads its database and its log, and then ends.
+pub const CRASHING_OPEN: &str = "quorate.dev/etcd-that-crashes-once-open-as-2";
 /// etcd.
 pub const ETCD: &str = "quay.io/coreos/etcd";
 /// A folder with the programs `quorate` and `quorate-agent`, statically linked, to be used instead of building them.
@@ -50,6 +52,14 @@ const CRASHING_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in *--version) read versio
 const CRASHING_AS_SCRIPT: &str = "#!/bin/sh\nread number < /number\nfor last; do :; done\nfor argument; do\n\
                                   case \"$last $argument\" in\n--version*) ;;\n*--name=*-$number)\n\
                                   echo 'it ends, as it was made to' >&2; exit 1 ;;\nesac\ndone\nexec /real/etcd \"$@\"\n";
+/// The same once etcd has read its log, and before it joins the others: it says so then, and on.
+const CRASHING_OPEN_SCRIPT: &str = "#!/bin/sh\nread number < /number\nfor last; do :; done\nfor argument; do\n\
+                                    case \"$last $argument\" in\n--version*) ;;\n*--name=*-$number)\n\
+                                    sh -c 'echo $$; exec /real/etcd \"$@\"' sh \"$@\" 2>&1 | { read -r pid\n\
+                                    while read -r line; do echo \"$line\" >&2; case \"$line\" in\n\
+                                    *'restarting local member'*) kill -KILL \"$pid\" ;; esac; done; }\n\
+                                    echo 'it ends, as it was made to' >&2; exit 2 ;;\n\
+                                    esac\ndone\nexec /real/etcd \"$@\"\n";
 const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 const SEARCH_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -105,8 +115,9 @@ pub async fn of_scenes(progress: &Progress) -> Result<Vec<Archive>, ImageError> 
     let images = vec![
         own_image(STORE, "versitygw", store),
         etcd_image(Etcd::BelowFloor, &before.bin()),
-        crashing_as("1", CRASHING_SECOND, Etcd::V3_7, newest.program("etcd")),
-        crashing_as("0", CRASHING_LAST, Etcd::V3_7, newest.program("etcd")),
+        crashing_as("1", CRASHING_SECOND, CRASHING_AS_SCRIPT, newest.program("etcd")),
+        crashing_as("0", CRASHING_LAST, CRASHING_AS_SCRIPT, newest.program("etcd")),
+        crashing_as("2", CRASHING_OPEN, CRASHING_OPEN_SCRIPT, newest.program("etcd")),
     ];
     archive_all(images, progress).await
 }
@@ -207,10 +218,10 @@ fn crashing(version: &'static str) -> Image {
     scripted(format!("{CRASHING}:v{version}"), CRASHING_SCRIPT, vec![file("version", Content::Text(version))])
 }
 
-/// One that does not run as members of this number.
-fn crashing_as(number: &'static str, name: &str, etcd: Etcd, program: PathBuf) -> Image {
-    let beside = vec![file("number", Content::Text(number)), file("real/etcd", Content::File(program))];
-    scripted(format!("{name}:v{}", etcd.version()), CRASHING_AS_SCRIPT, beside)
+/// One of the newest version that does not run as members of this number.
+fn crashing_as(number: &'static str, name: &str, script: &'static str, newest: PathBuf) -> Image {
+    let beside = vec![file("number", Content::Text(number)), file("real/etcd", Content::File(newest))];
+    scripted(format!("{name}:v{}", Etcd::V3_7.version()), script, beside)
 }
 
 fn pause() -> Image {

@@ -77,6 +77,16 @@ impl Lab {
         Ok(network::heal_pod(&self.name, node, pod, end).await?)
     }
 
+    /// Drops all that one pod sends to another, at the node of the latter.
+    pub async fn cut_way(&self, node: NodeNumber, from: Ipv4Addr, to: Ipv4Addr) -> Result<(), LabError> {
+        Ok(network::cut_way(&self.name, node, from, to).await?)
+    }
+
+    /// Undoes [`Lab::cut_way`].
+    pub async fn heal_way(&self, node: NodeNumber, from: Ipv4Addr, to: Ipv4Addr) -> Result<(), LabError> {
+        Ok(network::heal_way(&self.name, node, from, to).await?)
+    }
+
     /// Stops the API server where it is (SIGSTOP). Connections stay open.
     pub fn freeze_apiserver(&self) {
         self.daemons.cgroup(Component::ApiServer).signal(Signal::STOP);

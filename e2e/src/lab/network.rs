@@ -132,6 +132,16 @@ pub async fn heal_pod(lab: &LabName, node: NodeNumber, pod: Ipv4Addr, at: PodEnd
     nft(lab, node.into(), &no_rules(&pod_table(pod, at))).await
 }
 
+/// Drops all that one pod sends to another, at the node of the latter.
+pub async fn cut_way(lab: &LabName, node: NodeNumber, from: Ipv4Addr, to: Ipv4Addr) -> Result<(), CommandError> {
+    nft(lab, node.into(), &rules(&way_table(from, to), &format!("ip saddr {from} ip daddr {to}"))).await
+}
+
+/// Undoes `cut_way`.
+pub async fn heal_way(lab: &LabName, node: NodeNumber, from: Ipv4Addr, to: Ipv4Addr) -> Result<(), CommandError> {
+    nft(lab, node.into(), &no_rules(&way_table(from, to))).await
+}
+
 /// Takes all cuts back that were made at a place.
 pub async fn uncut(lab: &LabName, place: Place) -> Result<(), CommandError> {
     let listed = Command::in_namespace(&namespace_of(lab, place).path(), "nft").args(["list", "tables"]).run().await?;
@@ -150,6 +160,11 @@ fn table(from: Place) -> String {
 
 fn pod_table(pod: Ipv4Addr, at: PodEnd) -> String {
     format!("{CUT_TABLES}{}_{}", at.field(), pod.to_string().replace('.', "_"))
+}
+
+fn way_table(from: Ipv4Addr, to: Ipv4Addr) -> String {
+    let named = |pod: Ipv4Addr| pod.to_string().replace('.', "_");
+    format!("{CUT_TABLES}{}_to_{}", named(from), named(to))
 }
 
 fn drop_rules(from: Place) -> String {

@@ -44,6 +44,9 @@ pub const LONGEST_GAP: Duration = Duration::from_secs(5);
 /// timeouts that differ by tenths. The put that finds the new leader is sent a second after the one before it at most. So it
 /// is 5 s with one such draw; the rest, as above, is for two cores that also start what was lost again.
 const LONGEST_GAP_OF_A_LOSS: Duration = Duration::from_secs(8);
+/// The same where a pod is killed while another of three members is started anew, as planned or as it was killed before:
+/// nobody leads until one of them is back, and a new pod needs 3 to 5 s until its etcd runs.
+const LONGEST_GAP_OF_TWO: Duration = Duration::from_secs(15);
 
 /// A client that writes until it is stopped.
 #[derive(Debug)]
@@ -228,6 +231,11 @@ impl Written {
     /// The same where one member at a time was lost without a word, and a quorum stayed.
     pub fn outlived_a_member(&self) -> Result<()> {
         self.was_never_without_for("with a member lost", LONGEST_GAP_OF_A_LOSS)
+    }
+
+    /// The same where members were killed while others of them were away for a moment.
+    pub fn outlived_two_members(&self) -> Result<()> {
+        self.was_never_without_for("with two members away at times", LONGEST_GAP_OF_TWO)
     }
 
     fn was_never_without_for(&self, why: &str, longest: Duration) -> Result<()> {

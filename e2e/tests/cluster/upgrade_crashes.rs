@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use quorate_crds::names;
-use quorate_e2e::images::{CRASHING, CRASHING_LAST, CRASHING_MINOR, CRASHING_PATCH, CRASHING_SECOND};
+use quorate_e2e::images::{CRASHING, CRASHING_LAST, CRASHING_MINOR, CRASHING_OPEN, CRASHING_PATCH, CRASHING_SECOND};
 use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, play, wait_for};
 use serde_json::json;
 
@@ -44,22 +44,29 @@ async fn does_a_round(db: &Cluster, name: &str) -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_version_that_crashes_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes", Stage::Alone, async |scene| crashes(scene, CRASHING_PATCH).await).await
+    play("upgrade_crashes", Stage::Alone, async |scene| crashes(scene, CRASHING, CRASHING_PATCH).await).await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_minor_version_that_crashes_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes_minor", Stage::Alone, async |scene| crashes(scene, CRASHING_MINOR).await).await
+    play("upgrade_crashes_minor", Stage::Alone, async |scene| crashes(scene, CRASHING, CRASHING_MINOR).await).await
+}
+
+/// The old version goes on with a database and a log that the new one has opened.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_minor_version_that_crashes_once_it_has_opened_its_database_is_taken_back_and_told() -> Result<()> {
+    play("upgrade_crashes_open", Stage::Alone, async |scene| crashes(scene, CRASHING_OPEN, V3_7).await).await
 }
 
 /// A cluster of 3.6 is to run a version that says what it is and does not run, under a writer; and one that does, afterwards.
-async fn crashes(scene: &Scene, version: &str) -> Result<()> {
+async fn crashes(scene: &Scene, repository: &str, version: &str) -> Result<()> {
     let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
     db.settles(3).await?;
     in_place(&db, async || {
         let writer = Writer::start_hasty(&db, "w").await?;
-        let image = json!({ "repository": CRASHING });
+        let image = json!({ "repository": repository });
         db.patch(json!({ "spec": { "version": version, "image": image } })).await?;
         is_stuck(&db, "ReleaseFailed", version).await?;
         db.until("all members to be well on the old version", PATIENCE, |view| {

@@ -1,4 +1,5 @@
-//! Ways to another version, up and down, with the operators, a member's pod or both killed at every step of them.
+//! Ways to another version, up and down, with the operators, a member's pod or both killed at every step of them, under a
+//! writer and at rest.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, Scene, Stage, View, Wish, Writer, Written, play};
 
-use super::roll::judge;
+use super::roll::{etcd_of, judge, tell};
 use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, versions, wish_for};
 
 /// At each step of the way all operators are killed. The members serve all the while.
@@ -18,7 +19,7 @@ use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, versions, wish_for};
 async fn a_way_ends_well_with_the_operators_killed_at_every_step() -> Result<()> {
     play("upgrade_killed", Stage::Alone, async |scene| {
         let operator = Operator::new(scene.client());
-        let (db, written) = a_way_with_faults(scene, &UP, async |_, _, _| operator.delete_pods().await).await?;
+        let (db, written) = busy(scene, &UP, async |_, _, _| operator.delete_pods().await).await?;
         judge("up, with the operators killed", &written, &db).await
     })
     .await
@@ -30,7 +31,7 @@ async fn a_way_ends_well_with_the_operators_killed_at_every_step() -> Result<()>
 async fn a_way_down_ends_well_with_the_operators_killed_at_every_step() -> Result<()> {
     play("upgrade_down_killed", Stage::Alone, async |scene| {
         let operator = Operator::new(scene.client());
-        let (db, written) = a_way_with_faults(scene, &DOWN, async |_, _, _| operator.delete_pods().await).await?;
+        let (db, written) = busy(scene, &DOWN, async |_, _, _| operator.delete_pods().await).await?;
         judge("down, with the operators killed", &written, &db).await
     })
     .await
@@ -42,46 +43,87 @@ async fn a_way_down_ends_well_with_the_operators_killed_at_every_step() -> Resul
 async fn a_way_down_ends_well_with_operators_and_pods_killed_at_every_step() -> Result<()> {
     play("upgrade_down_both", Stage::Alone, async |scene| {
         let operator = Operator::new(scene.client());
-        let (db, written) = a_way_with_faults(scene, &DOWN, async |db, view, nth| {
+        let (db, written) = busy(scene, &DOWN, async |db, view, nth| {
             operator.delete_pods().await?;
             kill_one(db, view, nth).await
         })
         .await?;
+        // How soon a pod is made again is a matter of the next operator here.
+        tell("with operators and pods killed", &written);
         written.check(&db).await
     })
     .await
 }
 
-/// At each step of the way the pod of a member is killed: in turn of whoever was told last, of the leader, and of who is next.
-async fn with_pods_killed(scene: &Scene, way: &Way) -> Result<()> {
-    let killed = RefCell::new(BTreeMap::from(Victim::ALL.map(|victim| (victim, 0))));
-    let (db, written) = a_way_with_faults(scene, way, async |db, view, nth| {
+/// Kills the pods of members in turn: of whoever was told last, of the leader, and of who is next; and counts.
+struct Victims {
+    killed: RefCell<BTreeMap<Victim, u32>>,
+}
+
+impl Victims {
+    fn new() -> Self {
+        Self { killed: RefCell::new(BTreeMap::from(Victim::ALL.map(|victim| (victim, 0)))) }
+    }
+
+    async fn kill(&self, db: &Cluster, view: &View, nth: usize) -> Result<()> {
         let due = Victim::ALL[nth % Victim::ALL.len()];
-        match due.of(view) {
+        // One that was killed at the step before may have no pod yet.
+        match due.of(view).filter(|name| view.pods.contains_key(name)) {
             Some(name) => {
-                killed.borrow_mut().entry(due).and_modify(|count| *count += 1);
+                self.killed.borrow_mut().entry(due).and_modify(|count| *count += 1);
                 pods::delete_by_force(db, &[&name]).await
             }
             None => kill_one(db, view, nth).await,
         }
-    })
-    .await?;
-    let killed = killed.into_inner();
-    eprintln!("killed: {killed:?}");
-    ensure!(killed.values().all(|count| *count > 0), "not each was killed: {killed:?}");
-    written.check(&db).await
+    }
+
+    fn were_each_killed(self) -> Result<()> {
+        let killed = self.killed.into_inner();
+        eprintln!("killed: {killed:?}");
+        ensure!(killed.values().all(|count| *count > 0), "not each was killed: {killed:?}");
+        Ok(())
+    }
+}
+
+/// At each step of the way the pod of a member is killed, under a writer.
+async fn busy_with_pods_killed(scene: &Scene, way: &Way) -> Result<()> {
+    let victims = Victims::new();
+    let (db, written) = busy(scene, way, async |db, view, nth| victims.kill(db, view, nth).await).await?;
+    victims.were_each_killed()?;
+    tell("with a pod killed at every step", &written);
+    written.check(&db).await?;
+    written.outlived_two_members()
+}
+
+/// The same at rest: what is written makes members take snapshots, and nobody does that for them here.
+async fn idle_with_pods_killed(scene: &Scene, way: &Way) -> Result<()> {
+    let victims = Victims::new();
+    idle(scene, way, async |db, view, nth| victims.kill(db, view, nth).await).await?;
+    victims.were_each_killed()
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_way_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
-    play("upgrade_pods", Stage::Alone, async |scene| with_pods_killed(scene, &UP).await).await
+    play("upgrade_pods", Stage::Alone, async |scene| busy_with_pods_killed(scene, &UP).await).await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_way_down_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
-    play("upgrade_down_pods", Stage::Alone, async |scene| with_pods_killed(scene, &DOWN).await).await
+    play("upgrade_down_pods", Stage::Alone, async |scene| busy_with_pods_killed(scene, &DOWN).await).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn an_idle_way_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
+    play("upgrade_idle_pods", Stage::Shared, async |scene| idle_with_pods_killed(scene, &UP).await).await
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn an_idle_way_down_ends_well_with_a_pod_killed_at_every_step() -> Result<()> {
+    play("upgrade_down_idle_pods", Stage::Shared, async |scene| idle_with_pods_killed(scene, &DOWN).await).await
 }
 
 /// Whose pod is killed.
@@ -118,11 +160,13 @@ impl Victim {
 async fn a_way_ends_well_with_operators_and_pods_killed_at_every_step() -> Result<()> {
     play("upgrade_both", Stage::Alone, async |scene| {
         let operator = Operator::new(scene.client());
-        let (db, written) = a_way_with_faults(scene, &UP, async |db, view, nth| {
+        let (db, written) = busy(scene, &UP, async |db, view, nth| {
             operator.delete_pods().await?;
             kill_one(db, view, nth).await
         })
         .await?;
+        // How soon a pod is made again is a matter of the next operator here.
+        tell("with operators and pods killed", &written);
         written.check(&db).await
     })
     .await
@@ -150,44 +194,84 @@ const UP: Way = Way { wishes: &[V3_5, V3_7], least: 2 * STEPS_OF_A_MINOR + 1, co
 /// One minor is asked for at a time.
 const DOWN: Way =
     Way { wishes: &[V3_7, V3_6, V3_5], least: 2 * STEPS_OF_A_MINOR, comes_by: |step| step.lowering.is_some() };
-/// More steps than any way has: at each, three may lead, and etcd may be seen to lower the version.
-const MOST_STEPS: usize = 60;
+/// More steps than any way has: at each, three may lead, images are tried, and etcd may be seen to lower the version.
+const MOST_STEPS: usize = 90;
+/// How an etcd ends that was told to or killed: 0, or 128 and the signal. One that panics ends with 2.
+const TOLD_OR_KILLED: [i32; 3] = [0, 128 + 9, 128 + 15];
 
-/// A way with a fault at each step that it takes. It ends, with the same members; what was written on it is to be judged.
-async fn a_way_with_faults(
+/// A way under a writer, with a fault at each step. What was written on it is to be judged.
+async fn busy(
     scene: &Scene,
     way: &Way,
     fault: impl AsyncFn(&Cluster, &View, usize) -> Result<()>,
 ) -> Result<(Cluster, Written)> {
-    let (first, then) = way.wishes.split_first().context("a way without a begin")?;
+    let db = at_the_begin(scene, way).await?;
+    let writer = Writer::start_hasty(&db, "w").await?;
+    goes_with_faults(&db, way, fault).await?;
+    Ok((db, writer.stop().await?))
+}
+
+/// A way on which nobody writes, with a fault at each step. What was written before is there.
+async fn idle(scene: &Scene, way: &Way, fault: impl AsyncFn(&Cluster, &View, usize) -> Result<()>) -> Result<()> {
+    let db = at_the_begin(scene, way).await?;
+    db.put("hello", "world").await?;
+    goes_with_faults(&db, way, fault).await?;
+    db.reads("hello", "world").await
+}
+
+async fn at_the_begin(scene: &Scene, way: &Way) -> Result<Cluster> {
+    let first = way.wishes.first().context("a way without a begin")?;
     let db = scene.create(&Wish::new("db", 3).version(first)).await?;
     db.settles(3).await?;
+    Ok(db)
+}
+
+/// A way with a fault at each step that it takes. It ends, with the same members, and none has panicked.
+async fn goes_with_faults(
+    db: &Cluster,
+    way: &Way,
+    fault: impl AsyncFn(&Cluster, &View, usize) -> Result<()>,
+) -> Result<()> {
     let before = db.identities().await?;
-    let writer = Writer::start_hasty(&db, "w").await?;
-    let (mut faults, mut came_by) = (0, false);
-    for to in then {
+    let (mut faults, mut tried, mut came_by) = (0, 0, false);
+    for to in way.wishes.iter().skip(1) {
         let mut seen = vec![Step::of(&db.view().await?)];
-        wish_for(&db, to).await?;
-        while let Some(view) = next_step(&db, &seen, to).await? {
+        wish_for(db, to).await?;
+        while let Some(view) = next_step(db, &seen, to).await? {
             ensure!(faults < MOST_STEPS, "after {faults} faults it is not there: {}", view.summary());
+            none_has_panicked(&view)?;
             let step = Step::of(&view);
             came_by |= (way.comes_by)(&step);
+            tried += usize::from(step.tries.is_some());
             seen.push(step);
-            fault(&db, &view, faults).await?;
+            fault(db, &view, faults).await?;
             faults += 1;
         }
         db.settles(3).await?;
+        none_has_panicked(&db.view().await?)?;
     }
-    eprintln!("{faults} faults on the way");
+    eprintln!("{faults} faults on the way, {tried} of them while an image was tried");
     ensure!(faults >= way.least, "the way {:?} has {} steps at least, not {faults}", way.wishes, way.least);
     ensure!(came_by, "on the way {:?} the logs were not cut, or the version was not seen to be lowered", way.wishes);
-    let written = writer.stop().await?;
-    db.is_the_same_as(&before).await?;
-    Ok((db, written))
+    ensure!(tried > 0, "on the way {:?} no image was seen to be tried", way.wishes);
+    db.is_the_same_as(&before).await
+}
+
+/// Demands that each etcd that has ended was told to, or killed.
+fn none_has_panicked(view: &View) -> Result<()> {
+    for (name, etcd) in view.pods.iter().filter_map(|(name, pod)| Some((name, etcd_of(pod)?))) {
+        let states = [etcd.state.as_ref(), etcd.last_state.as_ref()].into_iter().flatten();
+        for ended in states.filter_map(|state| state.terminated.as_ref()) {
+            ensure!(TOLD_OR_KILLED.contains(&ended.exit_code), "the etcd of {name} ended by itself: {ended:?}");
+        }
+    }
+    Ok(())
 }
 
 /// What the condition Reconciling says while etcd lowers the version of the cluster: on the way down, and to cut the logs.
 const LOWERING: [&str; 2] = ["etcd lowers the version", "Every member takes a snapshot"];
+/// And what it says of a member while the image that it is to run is tried.
+const TRIES: &str = ": the new image is being tried on its node.";
 
 /// How far a cluster has come on its way to another version.
 struct Step {
@@ -196,6 +280,8 @@ struct Step {
     logs_cut: bool,
     leader: Option<String>,
     lowering: Option<&'static str>,
+    /// For which member an image is tried.
+    tries: Option<String>,
 }
 
 impl Step {
@@ -205,16 +291,18 @@ impl Step {
         let told = ledger.members.into_values().map(|member| member.release).collect();
         let says = view.condition(ConditionType::Reconciling).map(|condition| condition.message.as_str());
         let lowering = says.and_then(|says| LOWERING.into_iter().find(|words| says.contains(*words)));
-        Self { target: status.target_version, told, logs_cut: ledger.logs_cut, leader: status.leader, lowering }
+        let tries = says.and_then(|says| says.split_once(TRIES)).map(|(member, _)| member.to_owned());
+        Self { target: status.target_version, told, logs_cut: ledger.logs_cut, leader: status.leader, lowering, tries }
     }
 
-    /// Whether it is this one, as far as can be seen: that nobody leads is no step.
+    /// Whether it is this one, as far as can be seen: that nobody leads is no step, nor who does while an image is tried.
     fn is(&self, other: &Self) -> bool {
         self.target == other.target
             && self.told == other.told
             && self.logs_cut == other.logs_cut
             && self.lowering == other.lowering
-            && (other.leader.is_none() || self.leader == other.leader)
+            && self.tries == other.tries
+            && (self.tries.is_some() || other.leader.is_none() || self.leader == other.leader)
     }
 }
 

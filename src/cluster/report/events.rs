@@ -230,6 +230,6 @@ fn of_findings(observed: &Observed, plan: &Plan, old: &EtcdClusterStatus) -> Vec
 fn is_warned_of(weight: Weight) -> bool {
     match weight {
         Weight::Hindering | Weight::Mending => true,
-        Weight::Passing | Weight::Stuck => false,
+        Weight::Waiting | Weight::Passing | Weight::Stuck => false,
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of what is told where an image can't be pulled: whose it is, what the kubelet says, and what to do.
 
 use quorate_crds::{EtcdClusterStatus, Reason};
-use quorate_statemachine::{Outcome, PodStage, Serial, Sight, Trouble};
+use quorate_statemachine::{Finding, Outcome, PodStage, Serial, Sight, Trouble};
 
 use super::events;
 use super::fixture::sighted;
@@ -84,4 +84,12 @@ fn a_trial_that_waits_for_an_image_is_told_with_its_remedy_and_goes_on() {
     let agents = told_of_trial(Outcome::AgentImageMissing, "container agent: ErrImagePull: mirror.example.com/agent:y");
     assert!(agents.contains("QUORATE_AGENT_IMAGE and delete pod db-2-trial"), "{agents}");
     assert!(!agents.contains("spec."), "{agents}");
+}
+
+#[test]
+fn that_an_image_is_tried_is_told_before_that_others_wait_for_their_turn() {
+    let (plan, status) = report(&trying(IMAGE, Some((Outcome::Open, "ContainerCreating"))), EARLY);
+    assert!(plan.findings[&Some(Serial(0))].contains(&Finding::ReleaseOutdated), "{:?}", plan.findings);
+    let reconciling = status.conditions.iter().find(|condition| condition.type_ == "Reconciling").unwrap();
+    assert_eq!(reconciling.message, "db-2: the new image is being tried on its node. ContainerCreating");
 }

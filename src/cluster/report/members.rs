@@ -85,7 +85,7 @@ fn reason(observed: &Observed, plan: &Plan, serial: Serial, before: Option<&str>
     let findings = plan.findings.get(&Some(serial))?;
     let worst = findings.iter().copied().max_by_key(|finding: &Finding| sentences::weight(*finding))?;
     let undecided = before.filter(|before| *before == Reason::TrialUndecided.as_str());
-    let stands = undecided.filter(|_| sentences::weight(worst) == Weight::Passing && is_tried(plan, serial));
+    let stands = undecided.filter(|_| sentences::weight(worst) <= Weight::Passing && is_tried(plan, serial));
     let told = sentences::tell(observed, plan, Some(serial), worst).reason.as_str();
     Some(stands.unwrap_or(told).into())
 }

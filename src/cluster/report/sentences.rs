@@ -21,7 +21,9 @@ pub struct Told {
 /// How much a finding weighs: what is told first, and whether the user has to do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Passes by itself.
+    /// Waits for its turn, while something else goes on.
+    Waiting,
+    /// Goes on, and passes by itself.
     Passing,
     /// Nothing is broken, but a change can't go on. That may pass, or need the user.
     Hindering,
@@ -34,10 +36,8 @@ pub enum Weight {
 /// How much a finding weighs.
 pub fn weight(finding: Finding) -> Weight {
     match finding {
-        Finding::PodOutdated
-        | Finding::QuorumTooThin
-        | Finding::ResourcesOutdated
-        | Finding::ReleaseOutdated
+        Finding::PodOutdated | Finding::ResourcesOutdated | Finding::ReleaseOutdated => Weight::Waiting,
+        Finding::QuorumTooThin
         | Finding::RollWaits
         | Finding::VersionsUnknown
         | Finding::ClusterVersionLags

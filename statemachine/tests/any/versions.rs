@@ -88,7 +88,7 @@ pub fn next_when_last_is_back(world: &World, plan: &Plan) -> Verdict {
         let state = alive(world, *serial).ok_or_else(|| format!("{serial} is down"))?;
         need(well(world, Some(*serial)) && runs_as_told(world, *serial), || format!("{serial} is not back"))?;
         for other in all.iter().filter(|other| *other != serial) {
-            let connected = counts(world, *serial, *other) || counts(world, *other, *serial);
+            let connected = knows_of(world, *serial, *other) || knows_of(world, *other, *serial);
             need(connected, || format!("{serial} and {other} are not connected"))?;
         }
         need(leads.saturating_sub(state.applied) <= 100, || format!("{serial} lags"))?;
@@ -97,6 +97,12 @@ pub fn next_when_last_is_back(world: &World, plan: &Plan) -> Verdict {
         })?;
     }
     Ok(())
+}
+
+/// Whether one member says that it is connected to another one, and was not started before it.
+fn knows_of(world: &World, one: Serial, other: Serial) -> bool {
+    let started = |serial| alive(world, serial).map(|alive| alive.process);
+    started(one) >= started(other) && counts(world, one, other)
 }
 
 /// Whether one member says that it is connected to another one.

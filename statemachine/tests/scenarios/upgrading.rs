@@ -152,7 +152,13 @@ fn the_next_only_when_the_last_is_back() {
     back().switching(2).plan().does([]);
     back().disconnected(2, 1).plan().does([]).tells_all(Finding::RollWaits);
     back().disconnected(0, 1).plan().does([]);
-    // What one side says is enough: the other's count may be wrong for as long as it runs.
+    // Started later, it knows: the others' counts may be wrong for as long as they run, or of the process before it.
+    let started = || back().etcd(2, |alive| alive.process = alive.seen);
+    started().uncounted(0, 2).uncounted(1, 2).plan().does(["switch 1 to 3.7.3"]);
+    started().uncounted(2, 1).plan().does([]).tells_all(Finding::RollWaits);
+    started().uncounted(2, 0).plan().does([]).tells_all(Finding::RollWaits);
+    started().uncounted(2, 0).overlooked(2, 0).plan().does(["switch 1 to 3.7.3"]);
+    // Of two that were started at once, what one side says is enough.
     back().uncounted(0, 2).uncounted(1, 2).plan().does(["switch 1 to 3.7.3"]);
     back().disconnected(0, 2).overlooked(0, 2).plan().does(["switch 1 to 3.7.3"]);
     back().etcd(2, |alive| alive.applied = 0).plan().does([]);
