@@ -338,7 +338,8 @@ pub fn is_near(applied: u64, committed: u64) -> bool {
 
 /// Whether two members are connected, by the word of the one that was started later: the other one may still count what it
 /// had to the process before, for the 5 s after which etcd gives up a connection that is silent (`ConnReadTimeout` in
-/// server/etcdserver/api/rafthttp/peer.go), or count nothing for good. Of two that were started at once either's word counts.
+/// server/etcdserver/api/rafthttp/peer.go), or count nothing for good. Each start is told by the clock of its own node; where
+/// those differ by more than the starts do, the other one's word counts. Of two that were started at once either's does.
 fn are_connected(one: &Peer<'_>, other: &Peer<'_>) -> bool {
     let started = |peer: &Peer<'_>| peer.member.alive().map(|alive| alive.process);
     match started(one).cmp(&started(other)) {

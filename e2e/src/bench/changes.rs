@@ -31,8 +31,8 @@ pub async fn upgrade(scene: &Scene, runs: u32, from: &'static str, to: &'static 
     in_turn(runs, floor, async |run| upgraded(scene, run, from, to).await).await
 }
 
-/// The way over two minors, on a cluster on which nobody writes: before the second its logs are cut, which a cluster that began
-/// with 3.6 has no need of, and which no hand does without etcd's own downgrade call. So it has no floor.
+/// The way over two minors, on a cluster on which nobody writes: its logs are cut before the second, as it began with 3.5. By hand
+/// that would need etcd's downgrade call, which a floor of image changes does not make: so there is none.
 pub async fn upgrade_over_two(scene: &Scene, runs: u32, from: &str, to: &str) -> Result<Measured> {
     let mut measured = Measured::default();
     for run in 0..runs {

@@ -27,7 +27,7 @@ pub struct Gap {
     /// How long it was, in seconds.
     pub(super) seconds: f64,
     /// The longest part of it in which no fault held, in seconds.
-    quiet_seconds: f64,
+    pub(super) quiet_seconds: f64,
     /// The longest part of it in which no operator led, in seconds.
     leaderless_seconds: f64,
     /// The faults that held meanwhile or shortly before, each with its time.

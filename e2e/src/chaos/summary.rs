@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use super::check::Promotions;
 use super::report::{Faults, REPORT, Report, kept};
 use super::versions::UNKNOWN;
 
@@ -40,13 +41,19 @@ impl Runs<'_> {
         let all = self.sum(calls(|calls| calls.done + calls.failed + calls.unknown));
         let answered = self.sum(calls(|calls| calls.done));
         let gap = self.most(|report| report.gaps_of_writes.first().map_or(0.0, |gap| gap.seconds));
+        let quiet = self.most(|report| report.gaps_of_writes.iter().map(|gap| gap.quiet_seconds).fold(0.0, f64::max));
+        let promotions = |of: fn(&Promotions) -> usize| self.sum(|report| report.promotions.as_ref().map_or(0, of));
+        let (judged, asked) = (promotions(|all| all.judged), promotions(|all| all.asked));
+        let never = self.reports.iter().any(|report| report.converged_seconds.is_none());
         let converged = self.most(|report| report.converged_seconds.unwrap_or(0.0));
+        let converged = if never { "not always".to_owned() } else { format!("{converged:.0} s") };
         let broken: Vec<String> =
             self.reports.iter().filter(|report| !report.is_sound()).map(|report| told(report)).collect();
         let broken = if broken.is_empty() { "none".to_owned() } else { broken.join("; ") };
         let seeds = seeds.join(", ");
         format!(
-            "| {version} | {seeds} | {minutes:.0} | {faults} | {all} | {answered} | {gap:.0} s | {converged:.0} s | {broken} |"
+            "| {version} | {seeds} | {minutes:.0} | {faults} | {all} | {answered} | {gap:.0} s | {quiet:.0} s \
+             | {judged} of {asked} | {converged} | {broken} |"
         )
     }
 }
@@ -90,10 +97,11 @@ pub fn of_all(below: &Path) -> Result<String> {
         let folder = folder?.path();
         // One that was stopped half-way has none.
         if folder.join(REPORT).is_file() {
-            reports.push(kept(&folder)?);
+            reports.push((kept(&folder)?, folder));
         }
     }
-    reports.sort_by_key(|report| report.seed);
+    reports.sort_by(|(one, at), (other, elsewhere)| (one.seed, at).cmp(&(other.seed, elsewhere)));
+    let reports: Vec<Report> = reports.into_iter().map(|(report, _)| report).collect();
     Ok(tables(&reports))
 }
 
@@ -104,7 +112,8 @@ fn tables(reports: &[Report]) -> String {
     }
     let mut text =
         "| etcd at first | Seeds | Minutes of faults | Faults | Calls | Answered | Longest without a write | \
-                    Converged within | Broken |\n|---|---|---|---|---|---|---|---|---|\n"
+         Of such times the longest part without a fault | Promotions judged | Converged within | Broken |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n"
             .to_owned();
     for (version, runs) in &by_version {
         text.extend([runs.row(version), "\n".to_owned()]);
@@ -165,8 +174,8 @@ mod tests {
             [report(1, "3.5.35", vec![]), report(2, "3.5.35", vec![lost.clone(), lost]), report(3, "3.6.16", vec![])];
         let text = tables(&reports);
         for line in [
-            "| 3.5.35 | 1, 2 | 3 | 4 | 26 | 20 | 0 s | 3 s | 2: kept |",
-            "| 3.6.16 | 3 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
+            "| 3.5.35 | 1, 2 | 3 | 4 | 26 | 20 | 0 s | 0 s | 0 of 0 | 3 s | 2: kept |",
+            "| 3.6.16 | 3 | 2 | 2 | 13 | 10 | 0 s | 0 s | 0 of 0 | 3 s | none |",
             "| Fault: dealt / done / left out | 3.5.35 | 3.6.16 |",
             "| scale | 6 / 4 / 2 | 3 / 2 / 1 |",
             "| 3.5 | 2.8 | 0.2 | 0.0 |",
@@ -180,8 +189,8 @@ mod tests {
     fn runs_that_stayed_are_told_apart() {
         let text = tables(&[report(1, "3.5.35", vec![]), Report { stays: true, ..report(2, "3.5.35", vec![]) }]);
         for line in [
-            "| 3.5.35 | 1 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
-            "| 3.5.35 throughout | 2 | 2 | 2 | 13 | 10 | 0 s | 3 s | none |",
+            "| 3.5.35 | 1 | 2 | 2 | 13 | 10 | 0 s | 0 s | 0 of 0 | 3 s | none |",
+            "| 3.5.35 throughout | 2 | 2 | 2 | 13 | 10 | 0 s | 0 s | 0 of 0 | 3 s | none |",
             "| Fault: dealt / done / left out | 3.5.35 | 3.5.35 throughout |",
             "| scale | 3 / 2 / 1 | 3 / 2 / 1 |",
         ] {
@@ -200,6 +209,15 @@ mod tests {
         ]);
         let rows = "| 3.6 | 0.5 | 0.0 | 0.0 |\n| 3.7 | 2.2 | 0.3 | 0.0 |\n| unknown | 0.0 | 0.0 | 1.5 |";
         assert!(text.ends_with(rows), "{rows}\nis not in\n{text}");
+    }
+
+    /// The documentation counts what anybody can count again.
+    #[test]
+    fn the_tables_in_the_documentation_are_those_of_the_reports_beside_it() {
+        let docs = crate::workspace::root().join("docs");
+        let (told, counted) =
+            (std::fs::read_to_string(docs.join("chaos.md")).unwrap(), of_all(&docs.join("chaos")).unwrap());
+        assert!(told.contains(&counted), "docs/chaos.md lacks what `chaos --summary docs/chaos` shows:\n{counted}");
     }
 
     #[test]

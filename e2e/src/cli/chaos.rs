@@ -45,9 +45,9 @@ pub struct Options {
     /// Shows the report as JSON.
     #[arg(long)]
     json: bool,
-    /// Runs nothing: shows all runs that were kept as tables.
-    #[arg(long, exclusive = true)]
-    summary: bool,
+    /// Runs nothing: shows all runs that were kept in this folder as tables; those in `.cache/chaos` when none is given.
+    #[arg(long, exclusive = true, value_name = "FOLDER", num_args = 0..=1)]
+    summary: Option<Option<PathBuf>>,
     /// Runs nothing: judges a run that was kept in this folder once more, by the checks of now.
     #[arg(long, exclusive = true, value_name = "FOLDER")]
     judge: Option<PathBuf>,
@@ -61,8 +61,9 @@ pub struct Options {
 
 /// Does it. Returns the exit code: 1 if a promise was broken.
 pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
-    if options.summary {
-        println!("{}", summary::of_all(&workspace::cache().join("chaos"))?);
+    if let Some(folder) = options.summary {
+        let folder = folder.unwrap_or_else(|| workspace::cache().join("chaos"));
+        println!("{}", summary::of_all(&folder)?);
         return Ok(0);
     }
     if let Some(folder) = &options.judge {
@@ -159,7 +160,7 @@ mod tests {
             replay: None,
             shrink: true,
             json: true,
-            summary: false,
+            summary: None,
             judge: None,
             no_deploy: true,
             inside: false,

@@ -2,7 +2,6 @@
 //! a volume is.
 
 use std::fmt::Debug;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{Api, DeleteParams, Preconditions};
 use serde::de::DeserializeOwned;
 
-use crate::lab::Lab;
 use crate::scene::{Cluster, PATIENCE, longest, wait_for};
 
 /// How long the look before a loss of volumes may take: nothing has begun yet, and what it was to hit may be another later.
@@ -28,33 +26,6 @@ pub async fn delete_by_force(cluster: &Cluster, names: &[&str]) -> Result<()> {
     let now = DeleteParams::default().grace_period(0);
     try_join_all(names.iter().map(|name| pods.delete(name, &now))).await.context("failed to delete the pods")?;
     Ok(())
-}
-
-/// Runs `body` while nothing that either of two pods sends to the other arrives; everybody else reaches both.
-pub async fn parted_during<T>(
-    cluster: &Cluster,
-    (one, other): (&str, &str),
-    body: impl AsyncFnOnce() -> Result<T>,
-) -> Result<T> {
-    let lab = Lab::from_env().context("cuts between pods need the local cluster")?;
-    let view = cluster.view().await?;
-    let place = |name: &str| {
-        let node = lab.node_named(view.node(name).with_context(|| format!("{name} has no node"))?)?;
-        let address = view.address(name).with_context(|| format!("{name} has no address"))?;
-        anyhow::Ok((node.number(), address.parse::<Ipv4Addr>()?))
-    };
-    let ((node, address), (far_node, far_address)) = (place(one)?, place(other)?);
-    let cut = async {
-        lab.cut_way(node, far_address, address).await?;
-        lab.cut_way(far_node, address, far_address).await
-    };
-    let outcome = match cut.await {
-        Ok(()) => body().await,
-        Err(error) => Err(error.into()),
-    };
-    lab.heal_way(node, far_address, address).await?;
-    lab.heal_way(far_node, address, far_address).await?;
-    outcome
 }
 
 /// Deletes claims and pods, all claims first: with both gone, the volumes are lost. Once it has begun it goes on until that

@@ -36,7 +36,7 @@ pub const CRASHING_MINOR: &str = "3.7.9";
 pub const CRASHING_SECOND: &str = "quorate.dev/etcd-that-crashes-as-1";
 /// See [`CRASHING_SECOND`].
 pub const CRASHING_LAST: &str = "quorate.dev/etcd-that-crashes-as-0";
-/// Another one, which as the first of three that are told to reads its database and its log, and then ends.
+/// Another one: as the first of three it opens its database, reads its log, and ends.
 pub const CRASHING_OPEN: &str = "quorate.dev/etcd-that-crashes-once-open-as-2";
 /// etcd.
 pub const ETCD: &str = "quay.io/coreos/etcd";
@@ -52,13 +52,14 @@ const CRASHING_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in *--version) read versio
 const CRASHING_AS_SCRIPT: &str = "#!/bin/sh\nread number < /number\nfor last; do :; done\nfor argument; do\n\
                                   case \"$last $argument\" in\n--version*) ;;\n*--name=*-$number)\n\
                                   echo 'it ends, as it was made to' >&2; exit 1 ;;\nesac\ndone\nexec /real/etcd \"$@\"\n";
-/// The same once etcd has read its log, and before it joins the others: it says so then, and on.
+/// The same, but etcd has opened its database and read its log by then: it has said that it is about to begin. It ends with 2.
 const CRASHING_OPEN_SCRIPT: &str = "#!/bin/sh\nread number < /number\nfor last; do :; done\nfor argument; do\n\
                                     case \"$last $argument\" in\n--version*) ;;\n*--name=*-$number)\n\
                                     sh -c 'echo $$; exec /real/etcd \"$@\"' sh \"$@\" 2>&1 | { read -r pid\n\
                                     while read -r line; do echo \"$line\" >&2; case \"$line\" in\n\
-                                    *'restarting local member'*) kill -KILL \"$pid\" ;; esac; done; }\n\
-                                    echo 'it ends, as it was made to' >&2; exit 2 ;;\n\
+                                    *'restarting local member'*) kill -KILL \"$pid\"\n\
+                                    echo 'it ends with its database open, as it was made to' >&2; exit 2 ;; esac; done\n\
+                                    echo 'it ends by itself, and never told that it has read its log' >&2; exit 3; }\nexit ;;\n\
                                     esac\ndone\nexec /real/etcd \"$@\"\n";
 const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";

@@ -392,7 +392,7 @@ async fn moves(scene: &Scene, members: u8) -> Result<Written> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_member_moves_off_a_drained_node_if_its_volume_can() -> Result<()> {
-    play("node_drain_moves", Stage::Alone, async |scene| roll::failed_hardly(&moves(scene, 3).await?)).await
+    play("node_drain_moves", Stage::Alone, async |scene| roll::hardly_failed(&moves(scene, 3).await?)).await
 }
 
 #[tokio::test]

@@ -45,11 +45,11 @@ pub async fn judge_loss(what: &str, written: &Written, db: &Cluster) -> Result<(
 pub async fn judge(what: &str, written: &Written, db: &Cluster) -> Result<()> {
     tell(what, written);
     written.check(db).await?;
-    failed_hardly(written)
+    hardly_failed(written)
 }
 
 /// Demands that writes failed for no longer than it takes members to be stopped as planned.
-pub fn failed_hardly(written: &Written) -> Result<()> {
+pub fn hardly_failed(written: &Written) -> Result<()> {
     let gap = written.longest_gap;
     written.was_never_long_without()?;
     ensure!(!thorough() || gap <= LONGEST_PLANNED_GAP, "no write was acknowledged for {:.2} s", gap.as_secs_f64());

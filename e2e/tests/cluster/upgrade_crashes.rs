@@ -21,6 +21,12 @@ fn only_one_was_restarted(view: &View) -> Result<()> {
     Ok(())
 }
 
+/// The codes with which the last container of each pod ended that had one before.
+fn last_ends(view: &View) -> BTreeSet<i32> {
+    let ended = |pod: &Pod| Some(etcd_of(pod)?.last_state.as_ref()?.terminated.as_ref()?.exit_code);
+    view.pods.values().filter_map(ended).collect()
+}
+
 /// Has the operator look at everything once more: it acts on a change that has nothing to do with versions, and says so. What
 /// a round does after that is done when the next one has ended.
 async fn does_a_round(db: &Cluster, name: &str) -> Result<()> {
@@ -44,24 +50,25 @@ async fn does_a_round(db: &Cluster, name: &str) -> Result<()> {
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_version_that_crashes_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes", Stage::Alone, async |scene| crashes(scene, CRASHING, CRASHING_PATCH).await).await
+    play("upgrade_crashes", Stage::Alone, async |scene| crashes(scene, CRASHING, CRASHING_PATCH, 1).await).await
 }
 
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_minor_version_that_crashes_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes_minor", Stage::Alone, async |scene| crashes(scene, CRASHING, CRASHING_MINOR).await).await
+    play("upgrade_crashes_minor", Stage::Alone, async |scene| crashes(scene, CRASHING, CRASHING_MINOR, 1).await).await
 }
 
 /// The old version goes on with a database and a log that the new one has opened.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_minor_version_that_crashes_once_it_has_opened_its_database_is_taken_back_and_told() -> Result<()> {
-    play("upgrade_crashes_open", Stage::Alone, async |scene| crashes(scene, CRASHING_OPEN, V3_7).await).await
+    play("upgrade_crashes_open", Stage::Alone, async |scene| crashes(scene, CRASHING_OPEN, V3_7, 2).await).await
 }
 
-/// A cluster of 3.6 is to run a version that says what it is and does not run, under a writer; and one that does, afterwards.
-async fn crashes(scene: &Scene, repository: &str, version: &str) -> Result<()> {
+/// A cluster of 3.6 is to run a version that says what it is and ends with this exit code, under a writer; and one that runs,
+/// afterwards.
+async fn crashes(scene: &Scene, repository: &str, version: &str, ends_with: i32) -> Result<()> {
     let db = scene.create(&Wish::new("db", 3).version(V3_6)).await?;
     db.settles(3).await?;
     in_place(&db, async || {
@@ -75,7 +82,9 @@ async fn crashes(scene: &Scene, repository: &str, version: &str) -> Result<()> {
             Ok(())
         })
         .await?;
-        only_one_was_restarted(&db.view().await?)?;
+        let view = db.view().await?;
+        only_one_was_restarted(&view)?;
+        ensure!(last_ends(&view) == BTreeSet::from([ends_with]), "etcd ended with {:?}", last_ends(&view));
         // It is not tried again, until something else is wished for.
         let told = (times_told(&db, "MemberSwitched").await?, times_told(&db, "ReleaseFailed").await?);
         for round in ["one", "another"] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_crds::{ConditionType, Phase};
-use quorate_e2e::faults::{pods, processes};
+use quorate_e2e::faults::{cuts, processes};
 use quorate_e2e::scene::{
     Cluster, PATIENCE, Stage, View, Wish, Writer, dial, etcd_processes, is_ready, play, stays, told, wait_for,
 };
@@ -67,27 +67,20 @@ async fn nobody_else_is_stopped_while_the_one_before_does_not_reach_all() -> Res
             let writer = Writer::start(&db, "w").await?;
             wish_for(&db, V3_7).await?;
             db.until("the first one to be told", LONG_WAY, |view| are_told(view, V3_7, 1)).await?;
-            let members = db.membership().await?;
-            let leader = members.leader()?.to_owned();
-            let all: BTreeSet<String> = db.identities().await?.into_keys().collect();
-            let told = told_members(&db.view().await?, V3_7);
-            let [first] = told.iter().collect::<Vec<_>>()[..] else { anyhow::bail!("{told:?} are told") };
-            ensure!(*first != leader, "it leads, and is to hand over first");
-            let others: BTreeSet<String> = all.iter().filter(|name| *name != first).cloned().collect();
-            let third = others.iter().find(|name| **name != leader).context("there is no third")?;
-            let before = processes_of(scene.namespace(), &others);
-            pods::parted_during(&db, (first, third), async || {
-                db.until("the first one to be back", PATIENCE, |view| {
-                    let ready = view.pods.get(first).is_some_and(is_ready);
-                    ensure!(ready && tells(view).0.get(first).map(String::as_str) == Some(V3_7), "it is not");
-                    Ok(())
-                })
-                .await?;
-                stays("nobody else told", HELD, async || {
+            let cast = Cast::of(&db).await?;
+            let before = processes_of(scene.namespace(), &cast.others);
+            // It reaches nobody before it is cut off.
+            let first = processes::at_birth(scene, &cast.others, Duration::ZERO, Signal::STOP).await?;
+            ensure!(first.member() == cast.first, "{} was started, not {}", first.member(), cast.first);
+            cuts::between_during(&db, (&cast.first, &cast.third), async || {
+                processes::thaw(&first);
+                db.until("the first one to be back", PATIENCE, |view| is_back(view, &cast.first)).await?;
+                stays("nobody else told, with all of them Ready", HELD, async || {
                     let view = db.view().await?;
                     let told = told_members(&view, V3_7);
-                    ensure!(told == BTreeSet::from([first.clone()]), "{told:?} are told");
-                    ensure!(processes_of(scene.namespace(), &others) == before, "another one was stopped");
+                    ensure!(told == BTreeSet::from([cast.first.clone()]), "{told:?} are told");
+                    ensure!(processes_of(scene.namespace(), &cast.others) == before, "another one was stopped");
+                    ensure!(view.pods.values().all(is_ready), "not all are Ready: {}", view.summary());
                     Ok(())
                 })
                 .await?;
@@ -106,6 +99,34 @@ async fn nobody_else_is_stopped_while_the_one_before_does_not_reach_all() -> Res
         .await
     })
     .await
+}
+
+/// Who is who once the first one is told.
+struct Cast {
+    first: String,
+    /// The leader and the third.
+    others: BTreeSet<String>,
+    third: String,
+}
+
+impl Cast {
+    async fn of(db: &Cluster) -> Result<Self> {
+        let leader = db.membership().await?.leader()?.to_owned();
+        let view = db.view().await?;
+        let told = told_members(&view, V3_7);
+        let [first] = told.iter().collect::<Vec<_>>()[..] else { anyhow::bail!("{told:?} are told") };
+        ensure!(*first != leader, "it leads, and is to hand over first");
+        let others: BTreeSet<String> = view.pods.keys().filter(|name| *name != first).cloned().collect();
+        let third = others.iter().find(|name| **name != leader).context("there is no third")?.clone();
+        Ok(Self { first: first.clone(), others, third })
+    }
+}
+
+/// Demands that a member is Ready on the new version.
+fn is_back(view: &View, name: &str) -> Result<()> {
+    let (ready, runs) = (view.pods.get(name).is_some_and(is_ready), tells(view).0.remove(name));
+    ensure!(ready && runs.as_deref() == Some(V3_7), "Ready: {ready}, it runs {runs:?}");
+    Ok(())
 }
 
 /// The processes of these members.

@@ -283,6 +283,7 @@ impl Model for Quorate {
             Property::always(name(Broken::Unrestored), |_, s: &State| s.broken != Some(Broken::Unrestored)),
             Property::always(name(Broken::RestoredAgain), |_, s: &State| s.broken != Some(Broken::RestoredAgain)),
             Property::always(name(Broken::KnownToSome), |_, s: &State| s.broken != Some(Broken::KnownToSome)),
+            Property::always(name(Broken::Unwritten), |_, s: &State| s.broken != Some(Broken::Unwritten)),
             Property::always(name(Broken::Untried), |_, s: &State| s.broken != Some(Broken::Untried)),
             Property::always(COMES_TO_REST, |m: &Self, s: &State| {
                 s.broken.is_some() || m.calm.comes(&m.config, s, None).is_ok()
@@ -319,6 +320,7 @@ pub fn name(broken: Broken) -> &'static str {
         Broken::Unrestored => "a cluster that is to begin with a backup begins with it",
         Broken::RestoredAgain => "nobody means to restore once a seed was chosen",
         Broken::KnownToSome => "no learner is added that a member does not admit when it applies that",
+        Broken::Unwritten => "nobody waits for the vote of one that was removed",
         Broken::RunAway => "serials are not handed out without end",
     }
 }

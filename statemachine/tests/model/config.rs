@@ -255,6 +255,7 @@ impl Config {
             node_made: 0,
             member: Some(Member { role: Role::Voter, started: true, matched: true }),
             banned: false,
+            unwritten: false,
             marks: 0,
             create: Some(0),
             born: Some(0),

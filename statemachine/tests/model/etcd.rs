@@ -34,9 +34,12 @@ impl State {
             if !self.leader.is_some_and(|leader| leads(&leader)) {
                 // The highest serial, for that is the one a smaller cluster wants to remove.
                 self.leader = self.serials().rev().find(leads);
+                // A leader begins with an entry of its own.
+                self.write_down();
             }
         } else {
             self.leader = None;
+            self.forget();
         }
         self.write_log();
         for seat in &mut self.seats {
@@ -51,6 +54,20 @@ impl State {
             if seat.ghost && seat.pod.is_some_and(|pod| pod.process == Process::Etcd) {
                 self.broken.get_or_insert(Broken::TwoPlaces);
             }
+        }
+    }
+
+    /// Another entry is in the logs of those who stay: that members were removed before is on their disks.
+    pub fn write_down(&mut self) {
+        self.seats.iter_mut().for_each(|seat| seat.unwritten = false);
+    }
+
+    /// With nobody left who holds it in memory, a removal that is on no disk has never been: who is left waits for the votes of
+    /// those who are gone.
+    fn forget(&mut self) {
+        let unwritten = self.seats.iter().filter(|seat| seat.unwritten).count();
+        if unwritten > 0 && self.alive_voters() == 0 && self.voters() < quorum(self.voters() + unwritten) {
+            self.break_with(Broken::Unwritten);
         }
     }
 
@@ -79,6 +96,7 @@ impl State {
         if self.learners() >= self.learners_for_all() {
             self.break_with(Broken::KnownToSome);
         }
+        self.write_down();
         self.seat_mut(serial).member = Some(Member { role: Role::Learner, started: false, matched: false });
         Ok(())
     }
@@ -91,6 +109,7 @@ impl State {
         match &mut self.seat_mut(serial).member {
             Some(Member { role: role @ Role::Learner, started: true, matched: true }) => {
                 *role = Role::Voter;
+                self.write_down();
                 Ok(())
             }
             Some(_) | None => Err(Denied),
@@ -105,7 +124,10 @@ impl State {
         if !self.has_quorum() || seat.member.is_none() || live_voter_missed {
             return Err(Denied);
         }
+        // What was removed before; not this one itself.
+        self.write_down();
         let seat = self.seat_mut(serial);
+        seat.unwritten = seat.is(Role::Voter);
         seat.member = None;
         seat.banned |= seat.born.is_some();
         Ok(())
@@ -116,6 +138,7 @@ impl State {
             return Err(Denied);
         }
         self.leader = Some(to);
+        self.write_down();
         Ok(())
     }
 }

@@ -352,8 +352,9 @@ impl State {
                 }
             }
             if seat.pod.is_none() && seat.claim.is_none() && seat.member.is_none() && !seat.ghost && !seat.leftover {
-                let Seat { claims_made, pods_made, node, node_made, banned, marks, create, .. } = *seat;
-                *seat = Seat { claims_made, pods_made, node, node_made, banned, marks, create, ..Seat::default() };
+                let Seat { claims_made, pods_made, node, node_made, banned, unwritten, marks, create, .. } = *seat;
+                let none = Seat::default();
+                *seat = Seat { claims_made, pods_made, node, node_made, banned, unwritten, marks, create, ..none };
             }
         }
     }

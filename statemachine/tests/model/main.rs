@@ -408,6 +408,8 @@ fn planted_mistakes_are_caught() {
     catch(two, Mistake::LedgerUnread, Broken::IdentityReused);
     catch(from(1, 3).faults(2, &[Kind::DeleteClaim, Kind::DeletePod]), Mistake::CreatedTwice, Broken::OtherVolume);
     catch(from(3, 1).faults(1, &[Kind::Kill]), Mistake::RemovedInHaste, Broken::LiveVoter);
+    // Found by a chaos run: the last of three, killed right after the others were removed, waits for the vote of one that is gone.
+    catch(from(3, 1).faults(1, &[Kind::Kill]), Mistake::RemovalUnwritten, Broken::Unwritten);
     let forced = from(5, 3).prompt().faults(2, &[Kind::ForceDelete, Kind::Kill]);
     catch(forced, Mistake::ConnectionsUnread, Broken::LiveVoter);
     catch(from(1, 3), Mistake::PromotedLagging, Broken::Promotion);

@@ -181,7 +181,12 @@ fn perform(config: &Config, state: &mut State, intent: &mut Intent, held: Held, 
         }
         Step::Remove { id, expect, .. } => {
             expected(config, state, &expect)?;
-            state.remove(serial_of(id).ok_or(Denied)?)
+            state.remove(serial_of(id).ok_or(Denied)?)?;
+            // It asks for an entry that changes nothing.
+            if config.mistake != Some(Mistake::RemovalUnwritten) {
+                state.write_down();
+            }
+            Ok(())
         }
         Step::MoveLeader { from, to } => {
             state.move_leader(serial_of(from).ok_or(Denied)?, serial_of(to).ok_or(Denied)?)

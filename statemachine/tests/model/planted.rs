@@ -22,6 +22,8 @@ pub enum Mistake {
     CreatedTwice,
     /// A voter too many is removed without asking how the others are.
     RemovedInHaste,
+    /// A voter is removed, and nothing is done so that those who stay write that down.
+    RemovalUnwritten,
     /// A learner is promoted as soon as it answers.
     PromotedLagging,
     /// A learner is promoted when it has been started, alive or not.
@@ -90,6 +92,7 @@ pub fn decide(mistake: Option<Mistake>, world: &World) -> Plan {
         | Mistake::LedgerUnread
         | Mistake::GlanceTrusted
         | Mistake::OthersUnseen
+        | Mistake::RemovalUnwritten
         | Mistake::MarkUnchecked => None,
         Mistake::CreatedTwice => create_again(world, &mut plan),
         Mistake::RemovedInHaste => remove_in_haste(world),

@@ -196,6 +196,9 @@ pub struct Seat {
     /// It was removed after its log had begun: that log carries an id that is banned, this identity is spent. (One that
     /// was never started has left no trace anywhere, and may as well be added again.)
     pub banned: bool,
+    /// It was removed as a voter, which those who stay hold in memory only: etcd writes down what it committed last with the next
+    /// entry of its log (etcd-io/etcd#10563).
+    pub unwritten: bool,
     /// How many marks were made for its volume.
     pub marks: u8,
     /// The volume that the first `create` was issued for.
@@ -352,6 +355,7 @@ pub enum Broken {
     Unrestored,
     RestoredAgain,
     KnownToSome,
+    Unwritten,
 }
 
 /// Everything that is really there.
