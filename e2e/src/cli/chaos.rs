@@ -14,7 +14,6 @@ use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
 use crate::provider::ProviderKind;
-use crate::workspace;
 
 /// What chaos is asked for.
 #[derive(Debug, Clone, Args)]
@@ -45,9 +44,9 @@ pub struct Options {
     /// Shows the report as JSON.
     #[arg(long)]
     json: bool,
-    /// Runs nothing: shows all runs that were kept in this folder as tables; those in `.cache/chaos` when none is given.
-    #[arg(long, exclusive = true, value_name = "FOLDER", num_args = 0..=1)]
-    summary: Option<Option<PathBuf>>,
+    /// Runs nothing: shows all runs that were kept in this folder as tables.
+    #[arg(long, exclusive = true, value_name = "FOLDER", num_args = 0..=1, default_missing_value = ".cache/chaos")]
+    summary: Option<PathBuf>,
     /// Runs nothing: judges a run that was kept in this folder once more, by the checks of now.
     #[arg(long, exclusive = true, value_name = "FOLDER")]
     judge: Option<PathBuf>,
@@ -61,9 +60,8 @@ pub struct Options {
 
 /// Does it. Returns the exit code: 1 if a promise was broken.
 pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
-    if let Some(folder) = options.summary {
-        let folder = folder.unwrap_or_else(|| workspace::cache().join("chaos"));
-        println!("{}", summary::of_all(&folder)?);
+    if let Some(folder) = &options.summary {
+        println!("{}", summary::of_all(folder)?);
         return Ok(0);
     }
     if let Some(folder) = &options.judge {
