@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -92,16 +92,16 @@ fn told(report: &Report) -> String {
 /// The tables of all runs that were kept below this folder.
 pub fn of_all(below: &Path) -> Result<String> {
     let folders = std::fs::read_dir(below).with_context(|| format!("no run was kept in {}", below.display()))?;
+    let mut folders: Vec<PathBuf> = folders.map(|folder| Ok(folder?.path())).collect::<Result<_>>()?;
+    folders.sort();
     let mut reports = Vec::new();
     for folder in folders {
-        let folder = folder?.path();
         // One that was stopped half-way has none.
         if folder.join(REPORT).is_file() {
-            reports.push((kept(&folder)?, folder));
+            reports.push(kept(&folder)?);
         }
     }
-    reports.sort_by(|(one, at), (other, elsewhere)| (one.seed, at).cmp(&(other.seed, elsewhere)));
-    let reports: Vec<Report> = reports.into_iter().map(|(report, _)| report).collect();
+    reports.sort_by_key(|report| report.seed);
     Ok(tables(&reports))
 }
 

@@ -14,6 +14,7 @@ use crate::deploy;
 use crate::lab::NODES_MAX;
 use crate::progress::Progress;
 use crate::provider::ProviderKind;
+use crate::workspace;
 
 /// What chaos is asked for.
 #[derive(Debug, Clone, Args)]
@@ -44,9 +45,9 @@ pub struct Options {
     /// Shows the report as JSON.
     #[arg(long)]
     json: bool,
-    /// Runs nothing: shows all runs that were kept in this folder as tables.
-    #[arg(long, exclusive = true, value_name = "FOLDER", num_args = 0..=1, default_missing_value = ".cache/chaos")]
-    summary: Option<PathBuf>,
+    /// Runs nothing: shows all runs that were kept in this folder as tables; those in `.cache/chaos` when none is given.
+    #[arg(long, exclusive = true, value_name = "FOLDER", num_args = 0..=1)]
+    summary: Option<Vec<PathBuf>>,
     /// Runs nothing: judges a run that was kept in this folder once more, by the checks of now.
     #[arg(long, exclusive = true, value_name = "FOLDER")]
     judge: Option<PathBuf>,
@@ -60,8 +61,9 @@ pub struct Options {
 
 /// Does it. Returns the exit code: 1 if a promise was broken.
 pub async fn run(context: &Context, options: Options) -> anyhow::Result<u8> {
-    if let Some(folder) = &options.summary {
-        println!("{}", summary::of_all(folder)?);
+    if let Some(given) = &options.summary {
+        let kept = workspace::cache().join("chaos");
+        println!("{}", summary::of_all(given.first().unwrap_or(&kept))?);
         return Ok(0);
     }
     if let Some(folder) = &options.judge {

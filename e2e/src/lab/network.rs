@@ -159,12 +159,16 @@ fn table(from: Place) -> String {
 }
 
 fn pod_table(pod: Ipv4Addr, at: PodEnd) -> String {
-    format!("{CUT_TABLES}{}_{}", at.field(), pod.to_string().replace('.', "_"))
+    format!("{CUT_TABLES}{}_{}", at.field(), in_a_name(pod))
 }
 
 fn way_table(from: Ipv4Addr, to: Ipv4Addr) -> String {
-    let named = |pod: Ipv4Addr| pod.to_string().replace('.', "_");
-    format!("{CUT_TABLES}{}_to_{}", named(from), named(to))
+    format!("{CUT_TABLES}{}_to_{}", in_a_name(from), in_a_name(to))
+}
+
+/// An address as a part of a table's name, which may hold no dots.
+fn in_a_name(pod: Ipv4Addr) -> String {
+    pod.to_string().replace('.', "_")
 }
 
 fn drop_rules(from: Place) -> String {
