@@ -99,7 +99,7 @@ pub enum Fault {
         /// This many members.
         replicas: u8,
     },
-    /// The user changes what needs a rolling restart.
+    /// The user changes what needs a rolling restart, or is given to pods as they run.
     Roll {
         /// What.
         change: Change,
@@ -183,13 +183,13 @@ pub enum Way {
     Out,
 }
 
-/// A change of the spec that needs a rolling restart.
+/// A change of the spec that reaches every member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// `spec.etcd.snapshotCount`: a flag.
+    /// `spec.etcd.snapshotCount`: a flag, and so a rolling restart.
     SnapshotCount(u32),
-    /// `spec.resources.requests.cpu`, in thousandths.
+    /// `spec.resources.requests.cpu`, in thousandths: given to pods as they run, where the node has it.
     CpuMillis(u32),
 }
 

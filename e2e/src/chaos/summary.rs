@@ -26,11 +26,13 @@ impl Runs<'_> {
         self.reports.iter().map(|report| of(report)).fold(0.0, f64::max)
     }
 
-    /// How often a kind of fault was dealt, done and left out; the rest could not be done.
+    /// How often a kind of fault was dealt, and of these done, left out and not to be done.
     fn faults(&self, kind: &str) -> String {
         let sum = |of: fn(&Faults) -> usize| self.sum(|report| report.faults.get(kind).map_or(0, of));
         let dealt = sum(|faults| faults.done + faults.skipped + faults.failed);
-        format!("{dealt} / {} / {}", sum(|faults| faults.done), sum(|faults| faults.skipped))
+        let (done, skipped, failed) =
+            (sum(|faults| faults.done), sum(|faults| faults.skipped), sum(|faults| faults.failed));
+        format!("{dealt} / {done} / {skipped} / {failed}")
     }
 
     fn row(&self, version: &str) -> String {
@@ -123,7 +125,7 @@ fn tables(reports: &[Report]) -> String {
     // Writing to a string can't fail.
     let _ = write!(
         text,
-        "\n| Fault: dealt / done / left out | {} |\n|---|{}\n",
+        "\n| Fault: dealt / done / left out / failed | {} |\n|---|{}\n",
         versions.join(" | "),
         "---|".repeat(versions.len())
     );
@@ -155,7 +157,7 @@ mod tests {
             versions: [(version.into(), Ran { fault_seconds: 84.0, quiet_seconds: 6.0 })].into(),
             commit: "8535b60".into(),
             judge: Some(8),
-            faults: [("scale".into(), Faults { done: 2, skipped: 1, failed: 0 })].into(),
+            faults: [("scale".into(), Faults { done: 2, skipped: 1, failed: 3 })].into(),
             calls: [("put".into(), Calls { done: 10, failed: 1, unknown: 2 })].into(),
             keys: 1,
             watched_events: 0,
@@ -176,8 +178,8 @@ mod tests {
         for line in [
             "| 3.5.35 | 1, 2 | 3 | 4 | 26 | 20 | 0 s | 0 s | 0 of 0 | 3 s | 2: kept |",
             "| 3.6.16 | 3 | 2 | 2 | 13 | 10 | 0 s | 0 s | 0 of 0 | 3 s | none |",
-            "| Fault: dealt / done / left out | 3.5.35 | 3.6.16 |",
-            "| scale | 6 / 4 / 2 | 3 / 2 / 1 |",
+            "| Fault: dealt / done / left out / failed | 3.5.35 | 3.6.16 |",
+            "| scale | 12 / 4 / 2 / 6 | 6 / 2 / 1 / 3 |",
             "| 3.5 | 2.8 | 0.2 | 0.0 |",
             "| 3.6 | 1.4 | 0.1 | 0.0 |",
         ] {
@@ -191,8 +193,8 @@ mod tests {
         for line in [
             "| 3.5.35 | 1 | 2 | 2 | 13 | 10 | 0 s | 0 s | 0 of 0 | 3 s | none |",
             "| 3.5.35 throughout | 2 | 2 | 2 | 13 | 10 | 0 s | 0 s | 0 of 0 | 3 s | none |",
-            "| Fault: dealt / done / left out | 3.5.35 | 3.5.35 throughout |",
-            "| scale | 3 / 2 / 1 | 3 / 2 / 1 |",
+            "| Fault: dealt / done / left out / failed | 3.5.35 | 3.5.35 throughout |",
+            "| scale | 6 / 2 / 1 / 3 | 6 / 2 / 1 / 3 |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }

@@ -20,6 +20,10 @@ use super::roll::{etcd_of, is_told, judge, times_told};
 pub const V3_5: &str = "3.5.35";
 pub const V3_6: &str = "3.6.16";
 pub const V3_7: &str = "3.7.3";
+/// How an etcd ends that was told to or killed: 0, or 128 and the signal. One that panics ends with 2, one that gives up with 1.
+const TOLD_OR_KILLED: [i32; 3] = [0, 128 + 9, 128 + 15];
+/// What the kubelet says of a container that was never started: its pod went meanwhile.
+const NEVER_STARTED: &str = "StartError";
 /// How long a member takes at most from one version to the next; the whole way is waited for with [`PATIENCE`] besides.
 pub const LONG_WAY: Duration = Duration::from_mins(5);
 
@@ -39,21 +43,43 @@ pub async fn is_refused(db: &Cluster, patch: Value, words: &str) -> Result<()> {
 /// What was shown on a way: the version in the VERSION column, and the one that members were being brought to.
 pub type Steps = BTreeSet<(String, String)>;
 
-/// Changes the version, waits for the end of the way, and says which steps were shown on it.
+/// Changes the version, waits for the end of the way, and says which steps were shown on it. No etcd may end by itself on
+/// it: the kubelet would start one that panics again, and nothing else would show it.
 pub async fn goes_to(db: &Cluster, version: &str) -> Result<Steps> {
+    let before = ended_by_themselves(&db.view().await?);
     wish_for(db, version).await?;
-    let seen = arrives(db).await?;
+    let ended = RefCell::new(BTreeSet::new());
+    let seen = arrives_showing(db, |view| {
+        ended.borrow_mut().extend(ended_by_themselves(view));
+        step(view)
+    })
+    .await?;
     db.settles(db.view().await?.pods.len()).await?;
+    let ended: Vec<_> = ended.into_inner().difference(&before).cloned().collect();
+    ensure!(ended.is_empty(), "on the way to {version} the etcd of these ended by itself: {ended:?}");
     Ok(seen)
+}
+
+/// Members whose etcd has ended by itself, and how, of all that the kubelets tell: the last end of each container.
+pub fn ended_by_themselves(view: &View) -> BTreeSet<String> {
+    let etcds = view.pods.iter().filter_map(|(name, pod)| Some((name, etcd_of(pod)?)));
+    let ends = etcds.flat_map(|(name, etcd)| {
+        let states = [etcd.state.as_ref(), etcd.last_state.as_ref()].into_iter().flatten();
+        states.filter_map(move |state| Some((name, state.terminated.as_ref()?)))
+    });
+    ends.filter(|(_, end)| end.reason.as_deref() != Some(NEVER_STARTED) && !TOLD_OR_KILLED.contains(&end.exit_code))
+        .map(|(name, end)| format!("{name}: {end:?}"))
+        .collect()
 }
 
 /// Waits for the end of a way, and says the same.
 pub async fn arrives(db: &Cluster) -> Result<Steps> {
-    arrives_showing(db, |view| {
-        let status = view.status();
-        status.version.zip(status.target_version)
-    })
-    .await
+    arrives_showing(db, step).await
+}
+
+fn step(view: &View) -> Option<(String, String)> {
+    let status = view.status();
+    status.version.zip(status.target_version)
 }
 
 /// Waits for the end of a way, and says what was seen in the looks at it.

@@ -10,7 +10,9 @@ use quorate_e2e::scene::{Cluster, PATIENCE, Scene, Stage, View, Wish, Writer, pl
 use serde_json::json;
 
 use super::roll::{etcd_of, judge, times_told};
-use super::upgrade::{V3_6, V3_7, arrives, downgrade_was_enabled, goes_to, in_place, is_stuck, versions};
+use super::upgrade::{
+    V3_6, V3_7, arrives, downgrade_was_enabled, ended_by_themselves, goes_to, in_place, is_stuck, versions,
+};
 
 /// Demands that the containers of all members but one are the first ones in their pods.
 fn only_one_was_restarted(view: &View) -> Result<()> {
@@ -85,6 +87,8 @@ async fn crashes(scene: &Scene, repository: &str, version: &str, ends_with: i32)
         let view = db.view().await?;
         only_one_was_restarted(&view)?;
         ensure!(last_ends(&view) == BTreeSet::from([ends_with]), "etcd ended with {:?}", last_ends(&view));
+        // Ways that no etcd may end on by itself are judged by this.
+        ensure!(ended_by_themselves(&view).len() == 1, "seen to have ended: {:?}", ended_by_themselves(&view));
         // It is not tried again, until something else is wished for.
         let told = (times_told(&db, "MemberSwitched").await?, times_told(&db, "ReleaseFailed").await?);
         for round in ["one", "another"] {

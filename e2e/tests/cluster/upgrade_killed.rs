@@ -10,8 +10,8 @@ use quorate_e2e::faults::operator::Operator;
 use quorate_e2e::faults::pods;
 use quorate_e2e::scene::{Cluster, Scene, Stage, View, Wish, Writer, Written, play};
 
-use super::roll::{etcd_of, judge, tell};
-use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, versions, wish_for};
+use super::roll::{judge, tell};
+use super::upgrade::{LONG_WAY, V3_5, V3_6, V3_7, ended_by_themselves, versions, wish_for};
 
 /// At each step of the way all operators are killed. The members serve all the while.
 #[tokio::test]
@@ -196,11 +196,6 @@ const DOWN: Way =
     Way { wishes: &[V3_7, V3_6, V3_5], least: 2 * STEPS_OF_A_MINOR, comes_by: |step| step.lowering.is_some() };
 /// More steps than any way has: at each, three may lead, images are tried, and etcd may be seen to lower the version.
 const MOST_STEPS: usize = 90;
-/// How an etcd ends that was told to or killed: 0, or 128 and the signal. One that panics ends with 2, one that gives up with 1.
-const TOLD_OR_KILLED: [i32; 3] = [0, 128 + 9, 128 + 15];
-/// What the kubelet says of a container that was never started: its pod went meanwhile.
-const NEVER_STARTED: &str = "StartError";
-
 /// A way under a writer, with a fault at each step. What was written on it is to be judged.
 async fn busy(
     scene: &Scene,
@@ -261,14 +256,8 @@ async fn goes_with_faults(
 
 /// Demands that each etcd that has ended was told to, or killed. What a pod knew that is gone by now, nobody tells.
 fn none_ended_by_itself(view: &View) -> Result<()> {
-    for (name, etcd) in view.pods.iter().filter_map(|(name, pod)| Some((name, etcd_of(pod)?))) {
-        let states = [etcd.state.as_ref(), etcd.last_state.as_ref()].into_iter().flatten();
-        for ended in states.filter_map(|state| state.terminated.as_ref()) {
-            let started = ended.reason.as_deref() != Some(NEVER_STARTED);
-            let told = TOLD_OR_KILLED.contains(&ended.exit_code);
-            ensure!(!started || told, "the etcd of {name} ended by itself: {ended:?}");
-        }
-    }
+    let ended = ended_by_themselves(view);
+    ensure!(ended.is_empty(), "of these the etcd ended by itself: {ended:?}");
     Ok(())
 }
 
