@@ -87,6 +87,9 @@ pub enum ImageError {
     NoProgram(PathBuf),
 }
 
+/// Who holds it writes archives.
+const LOCK: &str = "lock";
+
 /// An image's archive in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
@@ -246,7 +249,7 @@ async fn archive_all(images: Vec<Image>, progress: &Progress) -> Result<Vec<Arch
     for image in images {
         let name = image.name.clone();
         let step = progress.step(&name);
-        let worked = tokio::task::spawn_blocking(move || archive(&image)).await;
+        let worked = tokio::task::spawn_blocking(move || archive(&image, &workspace::images())).await;
         let worked = worked.map_err(io::Error::other).and_then(|archived| archived);
         let (archive, written) = worked.map_err(|source| ImageError::Write { name, source })?;
         if written {
@@ -257,19 +260,21 @@ async fn archive_all(images: Vec<Image>, progress: &Progress) -> Result<Vec<Arch
     Ok(archives)
 }
 
-/// The image's archive, and whether it had to be written.
-fn archive(image: &Image) -> io::Result<(Archive, bool)> {
+/// The image's archive in this folder, and whether it had to be written. One at a time of all that work with the folder: labs
+/// that are brought up beside each other would write the same archive.
+fn archive(image: &Image, folder: &Path) -> io::Result<(Archive, bool)> {
     let key = image.key()?;
-    let folder = workspace::images();
     let prefix = image.name.replace(['/', ':'], "_");
     let path = folder.join(format!("{prefix}-{key}.tar"));
     let archive = Archive { name: image.name.clone(), key, path };
+    fs::create_dir_all(folder)?;
+    let lock = fs::File::create(folder.join(LOCK))?;
+    lock.lock()?;
     if archive.path.exists() {
         return Ok((archive, false));
     }
-    fs::create_dir_all(&folder)?;
     image.write(&archive.path)?;
-    for entry in fs::read_dir(&folder)?.flatten() {
+    for entry in fs::read_dir(folder)?.flatten() {
         let older = entry.file_name().to_string_lossy().starts_with(&format!("{prefix}-"));
         if older && entry.path() != archive.path {
             fs::remove_file(entry.path())?;
@@ -290,7 +295,31 @@ pub async fn container_tool() -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn an_archive_is_written_once_by_all_who_want_it_at_the_same_time() {
+        const WRITERS: usize = 8;
+        let folder = tempfile::tempdir().unwrap();
+        let text = Content::Text("x".repeat(1 << 20));
+        let entries = vec![Entry { path: "x".into(), mode: 0o644, content: text }];
+        let image = Image { name: "x/y:z".into(), entries, config: json!({}) };
+        let begin = std::sync::Barrier::new(WRITERS);
+        let archived: Vec<_> = std::thread::scope(|scope| {
+            let one = || {
+                begin.wait();
+                archive(&image, folder.path())
+            };
+            let writers: Vec<_> = (0..WRITERS).map(|_| scope.spawn(one)).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap().unwrap()).collect()
+        });
+        assert_eq!(archived.iter().filter(|(_, written)| *written).count(), 1);
+        let paths: BTreeSet<_> = archived.into_iter().map(|(archive, _)| archive.path).collect();
+        assert_eq!(paths.len(), 1);
+        assert!(paths.iter().all(|path| path.exists()));
+    }
 
     #[test]
     fn etcd_lies_where_the_official_image_has_it() {
