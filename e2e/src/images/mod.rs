@@ -303,8 +303,9 @@ mod tests {
     fn an_archive_is_written_once_by_all_who_want_it_at_the_same_time() {
         const WRITERS: usize = 8;
         let folder = tempfile::tempdir().unwrap();
-        let text = Content::Text("x".repeat(1 << 20));
-        let entries = vec![Entry { path: "x".into(), mode: 0o644, content: text }];
+        let program = folder.path().join("program");
+        fs::write(&program, vec![b'x'; 1 << 20]).unwrap();
+        let entries = vec![Entry { path: "x".into(), mode: 0o755, content: Content::File(program) }];
         let image = Image { name: "x/y:z".into(), entries, config: json!({}) };
         let begin = std::sync::Barrier::new(WRITERS);
         let archived: Vec<_> = std::thread::scope(|scope| {
