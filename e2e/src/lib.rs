@@ -13,6 +13,7 @@ pub mod digest;
 pub mod faults;
 pub mod images;
 pub mod lab;
+mod lock;
 pub mod progress;
 pub mod provider;
 pub mod provisioner;

@@ -267,9 +267,7 @@ fn archive(image: &Image, folder: &Path) -> io::Result<(Archive, bool)> {
     let prefix = image.name.replace(['/', ':'], "_");
     let path = folder.join(format!("{prefix}-{key}.tar"));
     let archive = Archive { name: image.name.clone(), key, path };
-    fs::create_dir_all(folder)?;
-    let lock = fs::File::create(folder.join(LOCK))?;
-    lock.lock()?;
+    let _lock = crate::lock::hold(&folder.join(LOCK))?;
     if archive.path.exists() {
         return Ok((archive, false));
     }

@@ -284,10 +284,7 @@ impl Lab {
 /// Keeps two runs from bringing up or taking down the same lab at the same time, until it is dropped.
 fn lock(name: &LabName) -> Result<File, LabError> {
     let path = Folders::of(name).run.with_extension("lock");
-    super::create_folder(path.parent().unwrap_or(&path))?;
-    let file = File::create(&path).map_err(LabError::io("create", &path))?;
-    file.lock().map_err(LabError::io("lock", &path))?;
-    Ok(file)
+    crate::lock::hold(&path).map_err(LabError::io("lock", &path))
 }
 
 /// Loads what the network and the containers need of the kernel, where it isn't built in.

@@ -140,10 +140,7 @@ pub async fn locate(tool: Tool) -> Result<Built, ToolError> {
 /// Keeps a second run from building the same tool at the same time.
 fn lock(tool: Tool) -> Result<fs::File, ToolError> {
     let path = workspace::tools().join(format!("{tool}.lock"));
-    fs::create_dir_all(workspace::tools()).map_err(io_error("create", &path))?;
-    let file = fs::File::create(&path).map_err(io_error("create", &path))?;
-    file.lock().map_err(io_error("lock", &path))?;
-    Ok(file)
+    crate::lock::hold(&path).map_err(io_error("lock", &path))
 }
 
 /// Makes all of a tool, and only then gives it the name that is looked for.

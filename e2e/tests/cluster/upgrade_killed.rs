@@ -196,6 +196,7 @@ const DOWN: Way =
     Way { wishes: &[V3_7, V3_6, V3_5], least: 2 * STEPS_OF_A_MINOR, comes_by: |step| step.lowering.is_some() };
 /// More steps than any way has: at each, three may lead, images are tried, and etcd may be seen to lower the version.
 const MOST_STEPS: usize = 90;
+
 /// A way under a writer, with a fault at each step. What was written on it is to be judged.
 async fn busy(
     scene: &Scene,
